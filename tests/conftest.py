@@ -26,11 +26,9 @@ from tests.support.items import awaits, depends_on_time
 
 DETERMINISTIC = (
     "tests/cluster/test_keeper.py",
-    "tests/cluster/test_replica_state.py",
     "tests/cluster/test_replies.py",
     "tests/cluster/test_routed_channels.py",
     "tests/cluster/test_routing_table.py",
-    "tests/cluster/test_settling.py",
     "tests/core/",
     "tests/docs/",
     "tests/logic/",

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
+
+from pyredisson._backends.aio import listener as aio_listener
+from pyredisson._backends.threads import listener
 from pyredisson._client.servers import SeveralServers
+from pyredisson.logic import channels
 from pyredisson.testing import AtomicMove, Cluster, ClusterNode
+from tests.faults.soak_worker import clock
 from tests.support.kinds import LOCKS
 
 SINGLE_KEY = ("lock", "spin", "non-reentrant")
@@ -18,6 +25,9 @@ SINGLE_KEY = ("lock", "spin", "non-reentrant")
 COPYING_SECONDS = 2.0
 """How long the source copies the keys of a slow move: long enough for some calls."""
 KEYS_OF_A_SLOW_MOVE = 20
+LINES = 500
+"""More than any action executes that is interrupted on each of its lines."""
+Scene = TypeVar("Scene")
 
 
 def against(kind: str, client: Any, name: str) -> Any:
@@ -25,9 +35,19 @@ def against(kind: str, client: Any, name: str) -> Any:
     return LOCKS["write" if kind == "read" else kind](client, name)
 
 
-async def known_lock(client: Any) -> Any:
-    """A lock whose scripts the server knows."""
-    lock = client.get_lock("a")
+def acquiring(lock: Any) -> Callable[[], Awaitable[float]]:
+    """Work that acquires the lock, and returns when it had it."""
+
+    async def work() -> float:
+        assert await lock.try_lock(20)
+        return clock()
+
+    return work
+
+
+async def known_lock(client: Any, name: str = "a") -> Any:
+    """A lock whose scripts its server knows, to which the client is connected."""
+    lock = client.get_lock(name)
     await lock.lock()
     await lock.unlock()
     return lock
@@ -58,6 +78,17 @@ def places(cluster: Cluster) -> tuple[str, ClusterNode, ClusterNode]:
     """A hash tag, the node of its slot, and another master."""
     source, other = cluster.masters()[:2]
     return tag_on(cluster, source), source, other
+
+
+def connections(name: str, *nodes: ClusterNode) -> int:
+    """How many connections of clients of that name the nodes have."""
+    return sum(str(node.ask("CLIENT", "LIST")).count(f"name={name}") for node in nodes)
+
+
+def linger(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Sets how long a channel without waiters stays subscribed."""
+    for module in (channels, listener, aio_listener):
+        monkeypatch.setattr(module, "LINGER", seconds)
 
 
 def calls(node: ClusterNode, command: str) -> int:
@@ -95,6 +126,23 @@ def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], objec
         if collects:
             gc.enable()
     return where
+
+
+def at_each_line(
+    files: tuple[str, ...], begin: Callable[[], Scene], act: Callable[[Scene], object]
+) -> Iterator[tuple[Scene, str]]:
+    """Begins a scene for each line of these files that the action executes, and runs it with Ctrl-C on that line.
+
+    Yields the scene, and where it was interrupted. The last time it isn't.
+    """
+    for line in range(1, LINES):
+        scene = begin()
+        where = interrupted_at(line, files, partial(act, scene))
+        yield scene, where
+        if not where:
+            assert line > 5, "no line was run"
+            return
+    raise AssertionError("it never came to its end")
 
 
 class MovingCluster(Cluster):

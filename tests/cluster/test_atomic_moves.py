@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 from .conftest import CALM_NODE_TIMEOUT, NO_FAILOVER
 from .load import NOTICE_SECONDS, OPTIONS
-from .scenes import COPYING_SECONDS, against, begin_slow_move, places, tag_on, while_it_is_copied
+from .scenes import COPYING_SECONDS, acquiring, against, begin_slow_move, places, tag_on, while_it_is_copied
 from .test_messages import MODES, Scene, flavour_of
 
 
@@ -61,12 +61,7 @@ async def test_a_held_lock_moves_and_its_waiter_is_woken(
     one, two, three = (backend.connect() for _ in range(3))
     held, wanted = LOCKS[kind](one, name), against(kind, two, name)
     await held.lock()
-
-    async def wait() -> float:
-        assert await wanted.try_lock(20)
-        return clock()
-
-    waiter = backend.spawn(wait)
+    waiter = backend.spawn(acquiring(wanted))
     await backend.sleep(0.1)
     if released_when == "moved":
         cluster.move_atomically(slot, slot, other)

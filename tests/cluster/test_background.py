@@ -1,90 +1,228 @@
-"""What a client does on each server: chores, announcements, what an observer is told, and commands to each master."""
+"""Renewals, chores and announcements of a client, what an observer is told, and what an inspector finds."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+import uuid
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, RedisError, TryAgainError
 
-import pyredisson
-from pyredisson._backends.threads.operations import run
 from pyredisson._client import lifecycle
 from pyredisson._core import command
 from pyredisson._protocol.handshake import ServerInfo
-from pyredisson._protocol.no_reply import NoReply
-from pyredisson._protocol.routing import RoutingTable
+from pyredisson.errors import LockLostError
 from pyredisson.identity import identity
+from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
-from pyredisson.testing import Cluster, Proxy, Sentinels, Server
+from pyredisson.testing import Cluster, Replicated
 from tests.support.backends import Backend
 from tests.support.chores import Append
+from tests.support.inspecting import announce, inspector, listed, state_of
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
-from tests.support.topologies import LAST, address, make_node, shard, view
+from tests.support.programs import also_on, newest_valkey
 from tests.support.waiting import eventually
 
+from .conftest import NO_FAILOVER
+from .scenes import calls, half_moved, names_on, other_than
 from .test_redirects import move
 
 pytestmark = pytest.mark.asyncio
 
-
-class Chores:
-    """The watchdog of a client that is connected, and its renewers."""
-
-    def __init__(self, client: Any) -> None:
-        self.watchdog = getattr(client, "_target", client)._session.watchdog
-
-    @property
-    def shard(self) -> Any:
-        return self.watchdog._runtime.shard_of(b"chore")
-
-    async def do(self, key: bytes = b"chore", renewer: Any = None) -> None:
-        """Runs a chore. With a renewer: as by a thread that has looked at the map before a change."""
-        chore = Append(key)
-        if renewer is None:
-            self.watchdog.do(chore)
-        else:
-            renewer.chores.append(chore)
-            renewer.wake()
-        await asyncio.to_thread(eventually, chore.done.is_set)
+LEASE = 1.5
 
 
-async def test_chores_of_each_shard(cluster: Cluster, backend: Backend) -> None:
-    """A client that holds nothing on that shard gets a renewer there."""
+def renewing_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "pyredisson-renew"}
+
+
+async def test_leases_on_all_nodes_are_renewed(cluster: Cluster, backend: Backend) -> None:
+    """And an observer is told so."""
+    client = backend.connect(lock_watchdog_timeout=LEASE, observer=Recorder())
+    locks = [client.get_lock(f"a-{number}") for number in range(300)]
+    readers = [client.get_read_write_lock(f"r-{number}").read_lock() for number in range(10)]
+    before = renewing_threads()
+    for lock in (*locks, *readers):
+        await lock.lock()
+    await backend.sleep(2 * LEASE)
+    assert len(renewing_threads() - before) == len(cluster.masters())
+    for lock in (*locks, *readers):
+        assert not lock.lost.is_set()
+        assert await lock.is_held()
+        await lock.unlock()
+    assert sum(event.count for event in everything_told(client) if event.what == "renewed") >= 310
+    assert whats(told(client)) == ["acquired"] * 310 + ["released"] * 310
+    check_pairs(told(client))
+    await backend.until(lambda: renewing_threads() <= before, 5 * LEASE)
+
+
+async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, backend: Backend) -> None:
+    """It may stay like this for longer than a lease. A batch of its locks is refused; each lock alone is served."""
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    names = [f"{{orders}}:{number}" for number in range(20)]
+    locks = [client.get_lock(name) for name in names]
+    for lock in locks:
+        await lock.lock()
+    with half_moved(cluster, "orders", *names[::2]):
+        await backend.sleep(2.5 * LEASE)
+        assert not any(lock.lost.is_set() for lock in locks)
+    await backend.sleep(1.5 * LEASE)
+    assert not any(lock.lost.is_set() for lock in locks)
+    for lock in locks:
+        await lock.unlock()
+
+
+async def test_readers_in_a_slot_that_is_being_moved(cluster: Cluster, backend: Backend) -> None:
+    """Each has a key for its lease beside the lock: they are found where the lock is, before the move and after it."""
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    readers = [client.get_read_write_lock(f"{{readers}}:{number}").read_lock() for number in range(10)]
+    for number, reader in enumerate(readers):
+        await reader.lock(60 if number % 2 else None)
+    slot = cluster.slot_of_key("readers")
+    with half_moved(cluster, "readers"):
+        await backend.sleep(1.5 * LEASE)
+        # For a moment a lock is on one node, and the key of its lease on the other: a new key there would end the move.
+        await asyncio.to_thread(cluster.move_keys, slot, *[reader.name for reader in readers])
+        await backend.sleep(LEASE / 2)
+        await asyncio.to_thread(cluster.move_keys, slot)
+        await backend.sleep(1.5 * LEASE)
+        assert not any(reader.lost.is_set() for reader in readers)
+    for reader in readers:
+        await reader.unlock()
+
+
+async def test_what_a_failover_has_lost_is_known_at_once(own_cluster: Cluster, backend: Backend) -> None:
+    """Long before the next renewal, in full batches. What the new master knows stays held, fixed leases as they are."""
     client = backend.connect()
-    await client.get_lock("a").is_locked()
-    chores = Chores(client)
-    keys = [f"chore-{number}" for number in range(30)]
-    for key in keys:
-        await chores.do(key.encode())
-        assert cluster.node_of_key(key).ask("GET", key) == "x"
-    assert len(chores.watchdog._renewers) == len(cluster.masters())
+    master = own_cluster.masters()[0]
+    (replica,) = own_cluster.replicas_of(master)
+    forgotten = [client.get_lock(name) for name in names_on(own_cluster, master, 250, "forgotten")]
+    known = [client.get_lock(name) for name in names_on(own_cluster, master, 40, "known")]
+    elsewhere = client.get_lock(names_on(own_cluster, own_cluster.masters()[1], 1)[0])
+    for number, lock in enumerate(forgotten):
+        await lock.lock(60 if number % 2 else None)
+    # It loses what it has received so far.
+    replica.ask("CONFIG", "SET", "replica-read-only", "no")
+    replica.ask("FLUSHALL")
+    for number, lock in enumerate((*known, elsewhere)):
+        await lock.lock(60 if number % 2 else None)
+    await backend.until(lambda: replica.ask("DBSIZE") == len(known))
+    shard_of, key = getattr(client, "_target", client)._session.runtime.shard_of, str(forgotten[0].name).encode()
+    before = shard_of(key)
+    own_cluster.kill(master)
+    await backend.until(lambda: shard_of(key) is not before, 20)
+    begin = time.monotonic()
+    await backend.until(lambda: all(lock.lost.is_set() for lock in forgotten))
+    assert time.monotonic() - begin < 3
+    await backend.sleep(1)
+    assert not any(lock.lost.is_set() for lock in (*known, elsewhere))
+    with pytest.raises(LockLostError, match="another server serves it now, which doesn't know it"):
+        await forgotten[0].unlock()
+    for number, lock in enumerate(known):
+        remaining = await lock.remain_time_to_live()
+        assert remaining is not None
+        assert 30 < remaining < 60 if number % 2 else 25 < remaining <= 30
+        await lock.unlock()
+
+
+async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicated, backend: Backend) -> None:
+    """The new master knows the hold, but not the nested acquire with a longer lease: the lease is extended again."""
+    client = backend.connect(topology_refresh_interval=0.2)
+    (replica,) = replicated.replicas()
+    reader, writer = client.get_read_write_lock("reader").read_lock(), client.get_read_write_lock("writer").write_lock()
+    locks = [reader, writer, client.get_lock("lock"), client.get_fair_lock("fair"), client.get_fenced_lock("fenced")]
+    for lock in locks:
+        await lock.lock(15)
+        await lock.lock(60)
+    # The watchdog renews one of the levels.
+    mixed = client.get_lock("mixed")
+    await mixed.lock()
+    await mixed.lock(60)
+    locks.append(mixed)
+    replica.ask("CONFIG", "SET", "replica-read-only", "no")
+    for key in replica.ask("KEYS", "*"):
+        replica.ask("PEXPIRE", key, 15_000)
+    await asyncio.to_thread(replicated.fail_over, replica)
+    for lock in locks:
+        await backend.until(lambda lock=lock: replica.ask("PTTL", lock.name) > 30_000)  # type: ignore[misc]
+    for lock in locks:
+        assert not lock.lost.is_set()
+        await lock.unlock()
+        await lock.unlock()
+
+
+async def test_a_lease_that_was_not_lost_is_not_extended(cluster: Cluster, backend: Backend) -> None:
+    """Not even that of a reader, which the watchdog visits because clients in Java may shorten the leases of others."""
+    client = backend.connect(topology_refresh_interval=0.2)
+    read_write_lock = client.get_read_write_lock("orders")
+    await read_write_lock.read_lock().lock(15)
+    new = other_than(cluster.node_of_key("orders"), cluster)
+    # So it doesn't know the script of the check.
+    new.ask("SCRIPT", "FLUSH")
+    before = calls(new, "eval")
+    cluster.move_slot(cluster.slot_of_key("orders"), new)
+    await backend.until(lambda: calls(new, "eval") > before)
+    assert 10_000 < new.ask("PTTL", "orders") <= 15_000
+    await read_write_lock.read_lock().unlock()
+
+
+async def test_a_dead_master_delays_no_renewal_on_another(own_cluster: Cluster, backend: Backend) -> None:
+    """Neither one that has gone, nor one that doesn't reply any more; with a replica or without."""
+    lease = 2 * LEASE
+    # Otherwise the other master refuses everything as soon as it knows that the cluster is down.
+    own_cluster.set_node_timeout(NO_FAILOVER)
+    gone, frozen, alive = own_cluster.masters()
+    for master in (gone, frozen):
+        for replica in own_cluster.replicas_of(master):
+            own_cluster.kill(replica)
+    client = backend.connect(lock_watchdog_timeout=lease)
+    dead = [client.get_lock(name) for node in (gone, frozen) for name in names_on(own_cluster, node, 50)]
+    locks = [client.get_lock(name) for name in names_on(own_cluster, alive, 50)]
+    for lock in (*dead, *locks):
+        await lock.lock()
+    own_cluster.kill(gone)
+    own_cluster.pause(frozen)
+    begin, least = time.monotonic(), lease
+    with alive.redis() as admin:
+        while time.monotonic() - begin < 0.8 * lease:
+            least = min(least, *(admin.pttl(lock.name) / 1000 for lock in locks))
+            await backend.sleep(0.02)
+    assert least > lease / 2
 
 
 async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backend) -> None:
     """The renewer that got the chore before gives it to the one of the new shard. So does one that ends."""
     client = backend.connect()
     await client.get_lock("a").is_locked()
-    chores = Chores(client)
-    before = chores.shard
-    await chores.do()
-    renewer = chores.watchdog._renewers[before]
+    watchdog = getattr(client, "_target", client)._session.watchdog
+    chores = [Append(b"chore") for _ in range(3)]
+
+    def shard() -> Any:
+        return watchdog._runtime.shard_of(b"chore")
+
+    before = shard()
+    watchdog.do(chores[0])
+    await asyncio.to_thread(eventually, chores[0].done.is_set)
+    renewer = watchdog._renewers[before]
     target = await asyncio.to_thread(move, cluster, "chore")
     # By a redirect.
     await client.get_lock("chore").is_locked()
-    assert chores.shard is not before
-    await chores.do(renewer=renewer)
+    assert shard() is not before
+    # As by a thread that has looked at the map before the change.
+    renewer.chores.append(chores[1])
+    renewer.wake()
+    await asyncio.to_thread(eventually, chores[1].done.is_set)
     assert target.ask("GET", "chore") == "xx"
     assert not renewer.chores
-    renewer = chores.watchdog._renewers[chores.shard]
+    renewer = watchdog._renewers[shard()]
     assert renewer.started
-    last = Append(b"chore")
-    renewer.chores.append(last)
+    renewer.chores.append(chores[2])
     renewer._end()
-    await asyncio.to_thread(eventually, last.done.is_set)
-    assert chores.watchdog._renewers[renewer.shard] is not renewer
+    await asyncio.to_thread(eventually, chores[2].done.is_set)
+    assert watchdog._renewers[renewer.shard] is not renewer
 
 
 @pytest.mark.usefixtures("announced")
@@ -120,22 +258,6 @@ async def test_a_holder_is_found_from_any_lock(
     assert target.ask("EXISTS", key) == 0
 
 
-async def test_an_observer_is_told_of_renewals_on_all_masters(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect(observer=Recorder(), lock_watchdog_timeout=1.2)
-    locks = [client.get_lock(f"a-{number}") for number in range(30)]
-    for lock in locks:
-        await lock.lock()
-
-    def renewed() -> int:
-        return sum(event.count for event in everything_told(client) if event.what == "renewed")
-
-    await backend.until(lambda: renewed() >= len(locks))
-    for lock in locks:
-        await lock.unlock()
-    assert whats(told(client)) == ["acquired"] * 30 + ["released"] * 30
-    check_pairs(told(client))
-
-
 async def test_an_observer_is_told_which_server_is_not_available(cluster: Cluster, backend: Backend) -> None:
     """And of each server from the beginning, so that metrics have a series for it before its first outage."""
     client = backend.connect(observer=Recorder("discovered", "connected", "disconnected"))
@@ -153,55 +275,149 @@ async def test_an_observer_is_told_which_server_is_not_available(cluster: Cluste
     ]
 
 
-PORT = command(b"CONFIG", b"GET", b"port")
+CLIENT = str(uuid.UUID(int=3))
+NAMES = [f"orders-{number}" for number in range(30)]
 
 
-async def nodes(client: Any, name: str, *arguments: Any) -> Any:
-    """Calls a method of the port `Nodes`."""
-    runtime = getattr(client, "_target", client)._runtime
-    method = getattr(runtime, name)
-    if isinstance(getattr(client, "_target", client), pyredisson.Client):
-        return run(lambda: method(*arguments))
-    return await method(*arguments)
+async def finish(discovery: walking.Discovery) -> None:
+    while await discovery.step():
+        pass
 
 
-async def test_the_masters_of_a_cluster(cluster: Cluster, backend: Backend) -> None:
-    """At the first call the topology isn't known. Each master gets its own commands, and may reply with an error."""
+def fill(redis: Any) -> None:
+    for number in range(2000):
+        redis.set(f"counter:{number}", number)
+    for name in NAMES:
+        redis.hset(name, f"{CLIENT}:1", 1)
+        redis.pexpire(name, 60_000)
+
+
+@also_on(newest_valkey)
+async def test_all_masters(cluster: Cluster, backend: Backend) -> None:
+    with cluster.redis() as redis:
+        fill(redis)
+        announce(redis, CLIENT, {f"1 {NAMES[0]}": "fair"})
     client = backend.connect()
-    masters = await nodes(client, "masters")
-    assert [node.endpoint.port for node in masters] == sorted(node.port for node in cluster.masters())
-    await client.get_lock("a").lock()
-    for node in masters:
-        commands = PORT, command(b"NONSENSE"), command(b"DBSIZE")
-        (_, port), error, size = await nodes(client, "ask", node, commands)
-        assert int(port) == node.endpoint.port
-        assert isinstance(error, ResponseError)
-        assert size == (cluster.node_of_key("a").port == node.endpoint.port)
+    found = await listed(client)
+    assert set(found) == set(NAMES)
+    addresses = {name: cluster.node_of_key(name).address for name in NAMES}
+    assert {name: state.server for name, state in found.items()} == {
+        name: f"{host}:{port}" for name, (host, port) in addresses.items()
+    }
+    # The announcement is on one node, the locks are on all.
+    assert {state.owners[0].holder.host for state in found.values()} == {"web-3"}
+    assert found[NAMES[0]].kind == "fair"
+    [one] = await inspector(client).clients([CLIENT, client.id])
+    assert (one.id, one.hold_count) == (CLIENT, 1)
 
 
-async def test_a_master_without_slots_is_none() -> None:
-    table = RoutingTable(make_node, None)
-    table.apply(view(shard(2, ((0, LAST),)), shard(1, ()), shard(0, ())), table.begin_view())
-    assert [node.endpoint for node in table.masters()] == [address(2)]
+async def test_a_waiter_of_each_kind(cluster: Cluster, backend: Backend) -> None:
+    """Their subscriptions are on the node of the lock."""
+    client, other = backend.connect(), backend.connect()
+    lock = client.get_lock("orders")
+    await lock.lock()
+
+    waiter = backend.spawn(other.get_lock("orders").lock)
+    while (await state_of(client, "orders")).waiting_clients != 1:
+        await backend.sleep(0.005)
+    await lock.unlock()
+    await waiter.result()
 
 
-async def test_the_master_that_sentinels_name(sentinels: Sentinels, backend: Backend) -> None:
+async def test_slots_that_move_during_the_walk(
+    cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the pass may miss is found by the next one, and each object is listed once."""
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
+    with cluster.redis() as redis:
+        fill(redis)
+    client = backend.connect(topology_refresh_interval=0.1)
+    discovery = inspector(client).discovery()
+    for name in NAMES[:5]:
+        assert await discovery.step()
+        move(cluster, name)
+        # A key in a slot that has moved.
+        assert (await state_of(client, name)).held
+    await backend.until(lambda: discovery.topology_changed)
+    await finish(discovery)
+    missed = {name.encode() for name in NAMES} - set(discovery.found)
+    assert missed <= {name.encode() for name in NAMES[:5]}
+    discovery.restart()
+    await finish(discovery)
+    assert set(discovery.found) == {name.encode() for name in NAMES}
+    assert not discovery.failed
+
+
+async def test_keys_of_a_slot_on_two_nodes(cluster: Cluster, backend: Backend) -> None:
+    """Each of them is found where it is, and the state of each can be read once they are together again."""
+    names = [f"{number}{{orders}}" for number in range(6)]
+    with cluster.redis() as redis:
+        for name in names:
+            redis.hset(name, f"{CLIENT}:1", 1)
+    client = backend.connect(retry_attempts=1)
+    with half_moved(cluster, "orders", *names[:3]):
+        discovery = inspector(client).discovery()
+        await finish(discovery)
+        assert set(discovery.found) == {name.encode() for name in names}
+        # No script can read a key whose companion keys may be elsewhere.
+        known, failed = await inspector(client).found(discovery.found)
+        assert (known, set(failed)) == ([], set(discovery.found))
+        assert all(isinstance(error, TryAgainError) for error in failed.values())
+    assert set(await listed(client)) == set(names)
+
+
+@pytest.mark.slow
+async def test_a_master_that_is_killed_during_the_walk(
+    own_cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
+    # Until the replica has taken over.
+    monkeypatch.setattr(walking, "MOST_TRIES", 100)
+    with own_cluster.redis() as redis:
+        fill(redis)
+    own_cluster.wait_until_consistent()
+    for node in own_cluster.masters():
+        node.ask("WAIT", 1, 5000)
+    client = backend.connect(topology_refresh_interval=0.1, connect_timeout=0.5)
+    discovery = inspector(client).discovery()
+    assert await discovery.step()
+    own_cluster.kill(own_cluster.masters()[0])
+    await finish(discovery)
+    assert set(discovery.found) == {name.encode() for name in NAMES}
+    assert discovery.topology_changed
+    assert not discovery.failed
+
+
+async def test_a_master_that_stays_away(
+    own_cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are finished, and what is on it is said to be missing."""
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 64)
+    # As soon as the others know that nobody serves a part of the slots, they refuse everything.
+    own_cluster.set_node_timeout(NO_FAILOVER)
+    with own_cluster.redis() as redis:
+        fill(redis)
+    master = own_cluster.masters()[0]
+    there = {name for name in NAMES if own_cluster.node_of_key(name) is master}
+    for replica in own_cluster.replicas_of(master):
+        own_cluster.kill(replica)
+    client = backend.connect(timeout=0.3, connect_timeout=0.3, retry_attempts=1)
+    known = {state.name for state in (await listed(client)).values()}
+    assert known == set(NAMES)
+    own_cluster.kill(master)
+    discovery = inspector(client).discovery()
+    await finish(discovery)
+    host, port = master.address
+    assert set(discovery.failed) == {f"{host}:{port}"}
+    assert set(discovery.found) == {name.encode() for name in NAMES} - {name.encode() for name in there}
+    states, failed = await inspector(client).states([name.encode() for name in NAMES])
+    assert {state.name for state in states} == set(NAMES) - there
+    assert {key.decode() for key in failed} == there
+    assert all(isinstance(error, RedisError) for error in failed.values())
+
+
+async def test_names_whose_companion_keys_are_elsewhere(cluster: Cluster, backend: Backend) -> None:
+    """Java can hold such a lock on a cluster. Its state can't be read by one script, which is said."""
     client = backend.connect()
-    (node,) = await nodes(client, "masters")
-    (_, port), role = await nodes(client, "ask", node, (PORT, command(b"ROLE")))
-    assert int(port) == node.endpoint.port
-    assert role[0] == b"master"
-
-
-async def test_a_single_server(backend_kind: type[Backend], server: Server) -> None:
-    with Proxy(server.host, server.port) as proxy:
-        backend = backend_kind(proxy.url)
-        client = backend.connect()
-        (node,) = await nodes(client, "masters")
-        ((_, port),) = await nodes(client, "ask", node, (PORT,))
-        assert int(port) == server.port
-        proxy.refuse(True)
-        proxy.cut()
-        with pytest.raises(NoReply):
-            await nodes(client, "ask", node, (PORT,))
-        await backend.close()
+    _, failed = await inspector(client).states([b"a{b"])
+    assert set(failed) == {b"a{b"}

@@ -12,9 +12,7 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.aio.acquiring import AcquiringHolder
-from pyredisson._backends.threads import listener
 from pyredisson._backends.threads.operations import run
 from pyredisson._protocol.cluster import is_redirect
 from pyredisson._protocol.no_reply import NoReply
@@ -22,13 +20,12 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.scripts import as_eval
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
-from pyredisson.logic import channels
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.waiting import eventually
 
-from .scenes import map_of, names_on, other_than
-from .test_redirects import connect, refreshes
+from .scenes import connections, known_lock, linger, map_of, names_on, other_than
+from .test_redirects import connect
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,14 +35,6 @@ def one_node() -> Iterator[Cluster]:
     """A cluster of one node."""
     with Cluster(masters=1, replicas=0) as running:
         yield running
-
-
-async def test_many_first_calls_cause_one_discovery(cluster: Cluster, backend: Backend) -> None:
-    before = refreshes(cluster)
-    client = backend.connect(topology_refresh_interval=600)
-    attempts = [backend.spawn(client.get_lock(f"many-{number}").try_lock) for number in range(300)]
-    assert all([await attempt.result(20) for attempt in attempts])
-    assert refreshes(cluster) == before + 1
 
 
 async def test_no_server_is_there(one_node: Cluster, backend: Backend) -> None:
@@ -85,8 +74,7 @@ async def test_a_slot_that_nobody_serves(one_node: Cluster, backend: Backend) ->
     node = one_node.nodes[0]
     slot = one_node.slot_of_key("a")
     client = backend.connect(retry_attempts=1)
-    assert await client.get_lock("a").try_lock()
-    await client.get_lock("a").unlock()
+    await known_lock(client)
     node.ask("CLUSTER", "DELSLOTS", slot)
     node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
     with pytest.raises(ClusterDownError, match=rf"slot {slot} on .* of the cluster of"):
@@ -108,8 +96,7 @@ class TestDeadNode:
         name = names_on(masters_only, dead, 1)[0]
         alive = [names_on(masters_only, other, 1)[0] for other in others]
         client = backend.connect(retry_attempts=1)
-        assert await client.get_lock(name).try_lock()
-        await client.get_lock(name).unlock()
+        await known_lock(client, name)
         masters_only.kill(dead)
         begun = time.monotonic()
         with pytest.raises(RedisError, match=rf"slot \d+ on 127.0.0.1:{dead.port} of the cluster of"):
@@ -121,8 +108,7 @@ class TestDeadNode:
             took = []
             for _ in range(10):
                 begun = time.monotonic()
-                assert await client.get_lock(other).try_lock()
-                await client.get_lock(other).unlock()
+                await known_lock(client, other)
                 took.append(time.monotonic() - begun)
             # A pause between two tries takes longer. The machine may delay some of the calls, too.
             assert min(took) < 0.12
@@ -142,17 +128,15 @@ class TestDeadNode:
         masters_only.resume(hung)
 
 
+CLIENT_NAME = "to-be-seen"
+
+
 async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect(client_name="to-be-seen", topology_refresh_interval=0.2)
+    client = backend.connect(client_name=CLIENT_NAME, topology_refresh_interval=0.2)
     removed, target, _ = own_cluster.masters()
-    for name in names_on(own_cluster, removed, 2):
-        await client.get_lock(name).lock()
-        await client.get_lock(name).unlock()
+    await known_lock(client, names_on(own_cluster, removed, 1)[0])
 
-    def connections() -> int:
-        return str(removed.ask("CLIENT", "LIST")).count("name=to-be-seen")
-
-    assert connections() >= 1
+    assert connections(CLIENT_NAME, removed) >= 1
     slots = removed.view()[removed.id].slots
     # At once: to move so many slots takes a minute on a busy machine. Those of the higher epoch count.
     target.ask("CLUSTER", "BUMPEPOCH")
@@ -163,7 +147,7 @@ async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster,
             pipeline.execute_command("CLUSTER", change, *ranges)
         pipeline.execute()
     own_cluster.wait_until_consistent()
-    await backend.until(lambda: connections() == 0, 10)
+    await backend.until(lambda: connections(CLIENT_NAME, removed) == 0, 10)
 
 
 async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_cluster: Cluster, backend: Backend) -> None:
@@ -171,12 +155,9 @@ async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_clust
     client = backend.connect(timeout=20, lock_watchdog_timeout=1)
     master = own_cluster.masters()[0]
     name, held = names_on(own_cluster, master, 2)
-    lock = client.get_lock(name)
-    await lock.lock()
-    await lock.unlock()
+    lock = await known_lock(client, name)
     await client.get_lock(held).lock()
     own_cluster.pause(master)
-
     waiter = backend.spawn(lock.lock)
     await asyncio.to_thread(own_cluster.wait_for_promotion, master)
     begun = time.monotonic()
@@ -184,15 +165,6 @@ async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_clust
     await waiter.result()
     assert time.monotonic() - begun < 5
     own_cluster.resume(master)
-
-
-CLIENT_NAME = "to-be-seen"
-
-
-def linger(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Sets how long a channel without waiters stays subscribed."""
-    for module in (channels, listener, aio_listener):
-        monkeypatch.setattr(module, "LINGER", seconds)
 
 
 def listening() -> set[object]:
@@ -218,11 +190,11 @@ async def test_a_connection_that_is_being_made(cluster: Cluster, turns: int) -> 
     else:
         assert not isinstance(outcome, BaseException)
         assert outcome[0] == [b"PONG"]
-    await asyncio.to_thread(eventually, lambda: CLIENT_NAME not in str(master.ask("CLIENT", "LIST")))
+    await asyncio.to_thread(eventually, lambda: connections(CLIENT_NAME, master) == 0)
     with pytest.raises(NoReply) as refused:
         await holder.exchange((b"*1\r\n$4\r\nPING\r\n",))
     assert refused.value.stale
-    assert CLIENT_NAME not in str(master.ask("CLIENT", "LIST"))
+    assert connections(CLIENT_NAME, master) == 0
 
 
 async def test_a_listener_that_ended_and_was_started_again_ends_with_its_client(

@@ -8,7 +8,7 @@ import pytest
 
 from pyredisson.testing import Cluster
 
-from .history import History, left_behind, starved
+from .load import History, left_behind, starved
 
 FIRST = ["hold a lock x exclusive 1 2", "still a 3", "released a 3"]
 SECOND = ["hold b lock x exclusive 2 4", "still b 5", "released b 5"]

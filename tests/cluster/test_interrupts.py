@@ -1,10 +1,12 @@
-"""Ctrl-C and cancellations while commands are redirected or confirmed: nothing is held, in flight or waited for."""
+"""Ctrl-C, cancellations and garbage collections at any line: nothing is held, in flight or waited for afterwards."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,14 +15,19 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.threads.routed import RoutedThreadRuntime
+from pyredisson._backends.threads.routed_listener import ThreadListeners
+from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 from pyredisson.testing import Cluster
 from tests.faults.test_cancellation import STEPS
 from tests.faults.test_interrupts import TAKE_AND_GIVE_BACK
+from tests.support.backends import Backend
 from tests.support.children import CHILD_LIMIT, Child
+from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import cancel_after, eventually
 
-from .scenes import half_moved, interrupted_at, map_of, names_on
+from .scenes import at_each_line, connections, half_moved, map_of, names_on
+from .test_routed_channels import HIGH, LOW, Clients, follow, moved
 
 NAME = "a"
 
@@ -92,7 +99,6 @@ ROUTING = (
     "logic/groups/parallel.py",
     "logic/routed_channels.py",
 )
-LINES = 400
 
 
 class Scene:
@@ -123,15 +129,9 @@ class Scene:
         eventually(lambda: sum(node.ask("DBSIZE") for node in masters) == self.held_by_others)
 
 
-def at_each_line(scene: Callable[[], Scene], act: Callable[[Scene], object]) -> None:
-    for line in range(1, LINES):
-        made = scene()
-        where = interrupted_at(line, ROUTING, lambda made=made: act(made))  # type: ignore[misc]
+def check_at_each_line(scene: Callable[[], Scene], act: Callable[[Scene], object]) -> None:
+    for made, where in at_each_line(ROUTING, scene, act):
         made.check(where)
-        if not where:
-            assert line > 5, "no line was run"
-            return
-    pytest.fail("it never came to its end")
 
 
 def lock_and_unlock(made: Scene) -> None:
@@ -165,7 +165,7 @@ def fresh(cluster: Cluster) -> Iterator[Callable[..., Scene]]:
 
 def test_the_first_call(fresh: Callable[..., Scene]) -> None:
     """It waits for the topology."""
-    at_each_line(fresh, lock_and_unlock)
+    check_at_each_line(fresh, lock_and_unlock)
 
 
 def test_calls_that_are_redirected(cluster: Cluster, client: pyredisson.Client) -> None:
@@ -179,19 +179,19 @@ def test_calls_that_are_redirected(cluster: Cluster, client: pyredisson.Client) 
         table._slots.assign(slot, slot, wrong)
         return Scene(cluster, client)
 
-    at_each_line(scene, lock_and_unlock)
+    check_at_each_line(scene, lock_and_unlock)
 
 
 def test_calls_that_follow_ask(cluster: Cluster, client: pyredisson.Client) -> None:
     client.get_lock("a").is_locked()
     with half_moved(cluster, "a"):
-        at_each_line(lambda: Scene(cluster, client), lock_and_unlock)
+        check_at_each_line(lambda: Scene(cluster, client), lock_and_unlock)
 
 
 def test_the_first_waiter(cluster: Cluster, fresh: Callable[..., Scene]) -> None:
     """It opens a listener, and places its channel."""
     cluster.node_of_key("a").ask("HSET", "a", "java:1", 1)
-    at_each_line(lambda: fresh(1), lambda made: made.client.get_lock("a").try_lock(0.02))
+    check_at_each_line(lambda: fresh(1), lambda made: made.client.get_lock("a").try_lock(0.02))
 
 
 def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Client) -> None:
@@ -204,6 +204,133 @@ def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Clie
         group.lock()
         group.unlock()
 
-    at_each_line(lambda: Scene(cluster, client), act)
+    check_at_each_line(lambda: Scene(cluster, client), act)
     # They end a moment after they have told the caller.
     eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "pyredisson-background"])
+
+
+CLIENT_NAME = "to-be-collected"
+ROUTED = [
+    function
+    for kind in (RoutedChannels, NodeChannels)
+    for function in vars(kind).values()
+    if hasattr(function, "__code__")
+]
+
+
+class TestWaiters:
+    @pytest.fixture(autouse=True)
+    def undisturbed(self) -> Iterator[None]:
+        with only_collections_asked_for():
+            yield
+
+    @pytest.mark.parametrize(
+        "act",
+        [
+            follow,
+            lambda clients: clients.registry.refresh(),
+            lambda clients: clients.join(HIGH),
+            lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(12182, 0)),
+            lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
+            lambda clients: clients.listener(HIGH).channels.on_disconnected(),
+            lambda clients: clients.listener(HIGH).channels.on_subscribed(HIGH),
+        ],
+        ids=["follow", "refresh", "join", "moved", "dropped", "disconnected", "subscribed"],
+    )
+    def test_one_is_collected_on_any_line(self, act: Callable[[Clients], object]) -> None:
+        """It leaves its channel on the thread that changes the channels."""
+        made: list[Clients] = []
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            clients = Clients()
+            made.append(clients)
+            leaving = clients.join(HIGH)
+            for name in (HIGH, LOW):
+                clients.join(name)
+            clients.confirm(LOW)
+
+            def finalize() -> None:
+                clients.registry.leave(HIGH, leaving)
+
+            return lambda: act(clients), finalize
+
+        assert collect_at_each_line(ROUTED, story) > 3
+        for clients in made:
+            clients.registry.refresh()
+            clients.check()
+            waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
+            assert clients.registry.waiting == waiters == set(clients.registry._place_of)
+            assert waiters == {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
+
+    def test_a_listener_is_opened(self, cluster: Cluster) -> None:
+        """A collected waiter leaves its channel while the first one of another node has its listener opened."""
+        first, second = (names_on(cluster, node, 1)[0] for node in cluster.masters()[:2])
+        with pyredisson.connect(cluster.url) as client, pyredisson.connect(cluster.url) as other:
+            for name in (first, second):
+                other.get_lock(name).lock()
+            registry = client._session.channels
+
+            def story() -> tuple[Callable[[], object], Callable[[], object]]:
+                leaving = client._session.runtime.wakeup()
+                registry.join(client.get_lock(first)._logic.commands.channel, leaving)
+
+                def finalize() -> None:
+                    registry.leave(client.get_lock(first)._logic.commands.channel, leaving)
+
+                return lambda: client.get_lock(second).try_lock(0.01), finalize
+
+            collect_at_each_line([ThreadListeners.open, ThreadListeners.wait], story)
+            assert not registry.waiting
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("pyredisson-") for thread in threading.enumerate())
+
+
+@pytest.mark.asyncio
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster, backend: Backend) -> None:
+    before = threads()
+
+    async def use() -> weakref.ref[Any]:
+        client = backend.connect(client_name=CLIENT_NAME)
+        for node in cluster.masters():
+            name = names_on(cluster, node, 1)[0]
+            async with client.get_lock(name, owner=1):
+                assert not await client.get_lock(name).try_lock(0.05)
+        assert connections(CLIENT_NAME, *cluster.masters()) > len(cluster.masters())
+        backend._clients.clear()
+        return weakref.ref(getattr(client, "_target", client)._lifecycle)
+
+    reference = await use()
+    await backend.until(lambda: gc.collect() >= 0 and reference() is None)
+    await backend.until(lambda: connections(CLIENT_NAME, *cluster.masters()) == 0)
+    await backend.until(lambda: threads() <= before)
+    assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+@pytest.mark.asyncio
+async def test_a_waiting_coroutine_that_is_collected_leaves_its_channel(cluster: Cluster) -> None:
+    """The collector closes the coroutines of an event loop that was closed and forgotten."""
+    name = names_on(cluster, cluster.masters()[0], 1)[0]
+    cluster.node_of_key(name).ask("HSET", name, "java:1", 1)
+    async with pyredisson.asyncio.connect(cluster.url) as client:
+        registry = client._session.channels
+        assert isinstance(registry, RoutedChannels)
+
+        async def wait() -> None:
+            await client.get_lock(name).lock()
+
+        waiting = wait()
+        task = asyncio.ensure_future(waiting)
+        for _ in range(1000):
+            if any(place.waiting for place in registry._nodes.values()):
+                break
+            await asyncio.sleep(0.01)
+        assert registry._place_of
+        waiting.close()
+        assert not registry.waiting
+        assert not registry._place_of
+        assert not any(place.waiting for place in registry._nodes.values())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -14,6 +14,7 @@ import pyredisson.asyncio
 from pyredisson.logic.groups import multi_lock
 from tests.support.backends import Backend
 from tests.support.faults import load_script
+from tests.support.kinds import KINDS
 from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import permit_waiters, waiters
 
@@ -142,13 +143,7 @@ async def test_a_release(proxied: MovingCluster, backend: Backend, refresh_inter
 @pytest.mark.parametrize(("kind", "command"), [("lock", LOCK), ("write", WRITE), ("read", READ)])
 async def test_a_hand_over(proxied: MovingCluster, backend: Backend, kind: str, command: bytes) -> None:
     client = connect(backend, local_hand_over_time=60)
-    holder: Any
-    waiter: Any
-    if kind == "lock":
-        holder, waiter = (client.get_lock(NAME, owner=owner) for owner in (1, 2))
-    else:
-        pairs = [client.get_read_write_lock(NAME, owner=owner) for owner in (1, 2)]
-        holder, waiter = pairs[0].write_lock(), getattr(pairs[1], f"{kind}_lock")()
+    holder, waiter = KINDS["lock" if kind == "lock" else "write"](client, NAME, 1), KINDS[kind](client, NAME, 2)
     await holder.lock()
     other = backend.spawn(waiter.lock)
     await backend.until(lambda: waiters(client, NAME, None if kind == "lock" else kind) == 1)

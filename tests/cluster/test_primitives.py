@@ -1,16 +1,22 @@
-"""Every primitive works on a cluster, wherever its keys are; an exit, a signal and closing release on all nodes."""
+"""Every primitive works on a cluster, wherever its keys are; groups in as few round trips as possible; exits."""
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
+import pytest_asyncio
 
+import pyredisson.asyncio
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.children import Child
 from tests.support.kinds import KINDS
+
+from .scenes import names_on
 
 NAMES = [f"orders-{number}" for number in range(12)]
 HOLD = """
@@ -101,27 +107,6 @@ async def test_permits_and_latches(cluster: Cluster, backend: Backend) -> None:
         assert await latch.wait(1)
 
 
-@pytest.mark.asyncio
-async def test_groups_over_several_nodes(cluster: Cluster, backend: Backend) -> None:
-    one, other = backend.connect(), backend.connect()
-    for make in (one.get_multi_lock, one.get_red_lock):
-        group = make(*map(one.get_lock, NAMES))
-        await group.lock()
-        assert not await other.get_lock(NAMES[3]).try_lock()
-        await group.unlock()
-        assert not keys(cluster)
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_is_closed_releases_on_all_nodes(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect()
-    for name in NAMES:
-        await client.get_lock(name).lock()
-    assert sorted(keys(cluster)) == sorted(NAMES)
-    await client.close()
-    assert not keys(cluster)
-
-
 @pytest.mark.parametrize(
     ("number", "fork"),
     [(None, ""), (None, FORK), (signal.SIGTERM, ""), (signal.SIGINT, "")],
@@ -145,3 +130,162 @@ def test_a_process_that_ends_releases_on_all_nodes(
 def test_a_dropped_client_sends_what_it_still_has_to_send(cluster: Cluster, child: Callable[..., Child]) -> None:
     assert child(HOLD + DROP, cluster.url).receive() == "[]"
     assert not keys(cluster)
+
+
+LATENCY = 0.25
+"""Seconds, in each direction."""
+MEMBERS = 3
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[Cluster]:
+    """A cluster with a proxy before each node."""
+    with Cluster(masters=MEMBERS, replicas=0, proxied=True) as running:
+        yield running
+
+
+class Scene:
+    """A client that is connected to all nodes, each of which is far away."""
+
+    def __init__(self, cluster: Cluster, backend: Backend) -> None:
+        self.client = backend.connect(topology_refresh_interval=600, check_lock_synced_replicas=False)
+        self.members = [self.client.get_lock(names_on(cluster, node, 1)[0]) for node in cluster.masters()]
+        self._cluster = cluster
+
+    async def begin(self) -> None:
+        for member in self.members:
+            await member.lock()
+        for member in self.members:
+            await member.unlock()
+        # One connection for each call that is in flight at the same time.
+        group = self.client.get_red_lock(*self.members)
+        await group.lock()
+        await group.unlock()
+        self.slow_down(LATENCY)
+
+    def slow_down(self, latency: float) -> None:
+        """`latency`: seconds, in each direction."""
+        self._latency = latency
+        for node in self._cluster.nodes:
+            self._cluster.proxy_of(node).latency(latency)
+
+    async def end(self) -> None:
+        self.slow_down(0)
+        await self.client.close()
+
+    def held(self) -> int:
+        """On how many nodes a lock is held."""
+        nodes = ((self._cluster.node_of_key(str(one.name)), one.name) for one in self.members)
+        return sum(node.ask("EXISTS", name) for node, name in nodes)
+
+    async def round_trips(self, *calls: Callable[[], Awaitable[object]], times: int = 3) -> list[float]:
+        """How many round trips each of these calls takes, made in turn. The fewest count: the machine delays some."""
+        fewest = [math.inf] * len(calls)
+        for _ in range(times):
+            for number, call in enumerate(calls):
+                begun = time.monotonic()
+                await call()
+                fewest[number] = min(fewest[number], (time.monotonic() - begun) / (2 * self._latency))
+        return fewest
+
+
+@pytest_asyncio.fixture
+async def scene(proxied: Cluster, backend: Backend) -> AsyncIterator[Scene]:
+    proxied.flush()
+    made = Scene(proxied, backend)
+    await made.begin()
+    yield made
+    await made.end()
+
+
+@pytest.mark.asyncio
+async def test_a_red_lock(scene: Scene) -> None:
+    group = scene.client.get_red_lock(*scene.members)
+    for taken in await scene.round_trips(group.lock, group.is_held, group.unlock):
+        assert 1 <= taken < 1.8
+    assert scene.held() == 0
+    await group.lock()
+    assert scene.held() > MEMBERS / 2
+
+
+@pytest.mark.asyncio
+async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(proxied: Cluster, scene: Scene) -> None:
+    """Although one of its members is lost."""
+    group = scene.client.get_multi_lock(*scene.members)
+    acquired, released = await scene.round_trips(group.lock, group.unlock)
+    assert MEMBERS <= acquired < MEMBERS + 0.8
+    assert 1 <= released < 1.8
+    assert scene.held() == 0
+    await group.lock()
+    assert scene.held() == MEMBERS
+    lost = scene.members[1].name
+    proxied.node_of_key(lost).ask("DEL", lost)
+    with pytest.raises(pyredisson.LockLostError):
+        await group.unlock()
+    assert scene.held() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cluster, backend: Backend) -> None:
+    """Much longer than a third of `lock_watchdog_timeout`, as long as the limits of the call allow."""
+    client = backend.connect(lock_watchdog_timeout=0.3, timeout=20, check_lock_synced_replicas=False)
+    locks = [client.get_lock(names_on(proxied, node, 1)[0], owner=1) for node in proxied.masters()]
+    group = client.get_multi_lock(*locks)
+    await group.lock(lease_time=60)
+    for node in proxied.nodes:
+        proxied.proxy_of(node).stall()
+    release = backend.spawn(group.unlock)
+    await backend.sleep(0.5)
+    assert not release.done()
+    for node in proxied.nodes:
+        proxied.proxy_of(node).resume()
+    await release.result()
+    assert not any([await lock.is_locked() for lock in locks])
+
+
+@pytest.mark.asyncio
+async def test_an_attempt_that_fails(proxied: Cluster, scene: Scene) -> None:
+    last = max(scene.members, key=lambda member: str(member.name))
+    proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
+    group = scene.client.get_multi_lock(*scene.members)
+    [taken] = await scene.round_trips(group.try_lock)
+    assert MEMBERS + 1 <= taken < MEMBERS + 1.8
+    for member in scene.members:
+        assert await member.is_locked() == (member is last)
+
+
+@pytest.mark.asyncio
+async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Scene) -> None:
+    """One round trip for the handshakes, and one for the releases."""
+    for member in scene.members:
+        await member.lock()
+    # Closing takes a second at most.
+    scene.slow_down(0.15)
+    [taken] = await scene.round_trips(scene.client.close, times=1)
+    # At least 4 if the handshakes or the releases came one after the other.
+    assert taken < 3.8
+    assert scene.held() == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("redis+cluster://h1:1,h2:1", "redis+cluster://h3:1,h2:1", True),
+        ("redis+cluster://h1:1", "redis+cluster://h2:1", False),
+        ("redis+cluster://h1:1", "redis://h1:1", False),
+        ("redis+sentinel://h1:1,h2:1/one", "redis+sentinel://h2:1/one", True),
+        ("redis+sentinel://h1:1/one", "redis+sentinel://h1:1/other", False),
+        ("redis+replicated://h1:1,h2:1", "redis+replicated://h2:1", True),
+        ("redis://h1:1", "redis://h1:1/0", True),
+        ("redis://h1:1", "redis://h1:1/1", False),
+    ],
+)
+def test_a_lock_that_two_clients_have_by_other_addresses(one: str, other: str, same: bool) -> None:
+    """A red lock would count it twice. No server is needed."""
+    with pyredisson.connect(one) as first, pyredisson.connect(other) as second:
+        locks = first.get_lock("a"), second.get_lock("a")
+        if same:
+            with pytest.raises(ValueError, match="twice"):
+                first.get_red_lock(*locks)
+        else:
+            first.get_red_lock(*locks)

@@ -1,6 +1,10 @@
-"""What nodes of a cluster, Sentinels and servers reply, in all forms that their versions and settings produce."""
+"""What nodes, Sentinels and servers reply, in all forms of their versions; and what is known of a master's replicas."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +13,14 @@ from redis.exceptions import AskError, ClusterDownError, InvalidResponse, NoPerm
 
 from pyredisson._protocol.cluster import Redirect, is_redirect, read_redirect, read_slots, read_view
 from pyredisson._protocol.error_codes import NonLocalKeyError, is_transient
+from pyredisson._protocol.replication import (
+    ASKED_EVERY,
+    RELIED_ON,
+    REMEMBERED,
+    ReplicaState,
+    Replication,
+    read_replication,
+)
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.sentinel import (
     SentinelAnswer,
@@ -81,12 +93,6 @@ def test_an_empty_cluster() -> None:
     assert read_slots([], ASKED) == TopologyView(())
 
 
-@pytest.mark.parametrize("reply", [None, 1, b"OK", [1], [[0, 5, b"x"]], [[0, 5]], [[b"x", 5, [b"h", 1, b"a"]]]])
-def test_an_unreadable_reply_is_an_error_of_redis(reply: object) -> None:
-    with pytest.raises(InvalidResponse, match=r"asked\.example:7000"):
-        read_slots(reply, ASKED)
-
-
 SLOTS = [[0, 16383, [b"h", 1, b"a"]]]
 
 
@@ -101,11 +107,6 @@ SLOTS = [[0, 16383, [b"h", 1, b"a"]]]
 def test_the_state_of_the_cluster(info: object, healthy: bool, epoch: int) -> None:
     view = read_view([SLOTS, info], ASKED)
     assert (view.healthy, view.epoch, view.covered) == (healthy, epoch, 16384)
-
-
-def test_an_error_reply_is_raised() -> None:
-    with pytest.raises(NoPermissionError):
-        read_view([NoPermissionError("NOPERM"), b""], ASKED)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +138,6 @@ def test_redirects(text: str, redirect: Redirect) -> None:
 )
 def test_other_errors_are_no_redirects(error: Exception) -> None:
     assert not is_redirect(error)
-
-
-@pytest.mark.parametrize("text", ["MOVED", "MOVED 5", "MOVED x h:1", "ASK 5 h", "MOVED 5 h:1 "])
-def test_an_unreadable_redirect_is_an_error_of_redis(text: str) -> None:
-    with pytest.raises(InvalidResponse, match=r"asked\.example:7000"):
-        read_redirect(ResponseError(text), ASKED)
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.randoms(use_true_random=False))
@@ -186,17 +181,11 @@ def test_the_answer_of_a_sentinel(replies: list[object], answer: SentinelAnswer 
     assert read_sentinel(replies, SENTINEL) == answer
 
 
-def test_an_error_reply_of_a_sentinel_is_raised() -> None:
+def test_an_error_reply_is_raised() -> None:
     with pytest.raises(NoPermissionError):
         read_sentinel([REFUSED, DETAILS, OTHERS, []], SENTINEL)
-
-
-@pytest.mark.parametrize(
-    "replies", [[[b"10.0.0.1"], DETAILS, [], []], [[b"h", b"x"], DETAILS, [], []], [[b"h", b"1"], [b"odd"], [], []]]
-)
-def test_an_unreadable_answer_is_an_error_of_redis(replies: list[object]) -> None:
-    with pytest.raises(InvalidResponse, match=r"10\.0\.0\.9:26379"):
-        read_sentinel(replies, SENTINEL)
+    with pytest.raises(NoPermissionError):
+        read_view([REFUSED, b""], ASKED)
 
 
 def test_messages_about_other_masters() -> None:
@@ -241,10 +230,29 @@ def test_without_any_right_the_role_is_unknown() -> None:
     assert unconfirmed_master([[b"master", 0, []], REFUSED, SERVER], MASTER, 3) is None
 
 
-@pytest.mark.parametrize("role", [None, 1, [], [b"master"], [b"master", 0, [[b"h"]]], [b"master", 0, [[b"h", b"x"]]]])
-def test_an_unreadable_role_is_an_error_of_redis(role: object) -> None:
-    with pytest.raises(InvalidResponse, match=r"10\.0\.0\.1:6379"):
-        read_role([role, REPLICATION, SERVER], MASTER)
+UNREADABLE: dict[Callable[[Any], object], list[object]] = {
+    lambda reply: read_slots(reply, ASKED): [
+        *[None, 1, b"OK", [1], [[0, 5, b"x"]], [[0, 5]]],
+        [[b"x", 5, [b"h", 1, b"a"]]],
+    ],
+    lambda text: read_redirect(ResponseError(text), ASKED): [
+        *["MOVED", "MOVED 5", "MOVED x h:1", "ASK 5 h", "MOVED 5 h:1 "],
+    ],
+    lambda replies: read_sentinel(replies, ASKED): [
+        [[b"10.0.0.1"], DETAILS, [], []],
+        [[b"h", b"x"], DETAILS, [], []],
+        [[b"h", b"1"], [b"odd"], [], []],
+    ],
+    lambda role: read_role([role, REPLICATION, SERVER], ASKED): [
+        *[None, 1, [], [b"master"], [b"master", 0, [[b"h"]]], [b"master", 0, [[b"h", b"x"]]]],
+    ],
+}
+
+
+@pytest.mark.parametrize(("read", "reply"), [(read, reply) for read in UNREADABLE for reply in UNREADABLE[read]])
+def test_what_is_unreadable_is_an_error_of_redis(read: Callable[[Any], object], reply: object) -> None:
+    with pytest.raises(InvalidResponse, match=r"asked\.example:7000"):
+        read(reply)
 
 
 @pytest.mark.parametrize(
@@ -259,3 +267,134 @@ def test_the_error_of_each_server(text: str) -> None:
     error = as_error(text)
     assert type(error) is NonLocalKeyError
     assert is_transient(error)
+
+
+ONE, TWO, THREE = (Address("10.0.0.2", port) for port in (1, 2, 3))
+HISTORY, FORMER = b"a" * 40, b"b" * 40
+OF_MASTER = b"""# Replication\r
+role:master\r
+connected_slaves:4\r
+slave0:ip=10.0.0.2,port=1,state=online,offset=14,lag=0\r
+slave1:ip=10.0.0.2,port=2,state=wait_bgsave,offset=0,lag=0\r
+slave2:ip=::1,port=3,state=online,offset=14,lag=1\r
+slave3:ip=10.0.0.9,port=4,state=send_bulk,offset=0,lag=0\r
+master_failover_state:no-failover\r
+master_replid:%b\r
+master_replid2:%b\r
+""" % (HISTORY, FORMER)
+OF_REPLICA = b"role:slave\r\nmaster_host:10.0.0.1\r\nmaster_replid:%b\r\nmaster_replid2:%b\r\n" % (HISTORY, FORMER)
+
+
+def test_the_reply_of_a_master() -> None:
+    assert read_replication(OF_MASTER) == Replication(True, HISTORY, FORMER, (ONE, Address("::1", 3)))
+
+
+def test_only_a_master_replaces_the_one_whose_history_it_has_continued() -> None:
+    assert read_replication(OF_MASTER).replaces(FORMER)
+    assert not read_replication(OF_MASTER).replaces(HISTORY)
+    assert not read_replication(OF_REPLICA).replaces(FORMER)
+    # A server that doesn't tell.
+    assert not read_replication(b"role:master").replaces(b"")
+
+
+def asked(state: ReplicaState, now: float, *replicas: Address, known: tuple[Address, ...] = ()) -> None:
+    state.begin_question(now)
+    state.set(Replication(True, HISTORY, FORMER, replicas), known, now)
+
+
+@pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
+def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
+    state = ReplicaState()
+    assert state.is_due(0.0)
+    asked(state, 1.0, *replicas)
+    assert state.none_until == (-math.inf if replicas else 1.0 + RELIED_ON)
+    assert not state.is_due(1.0 + ASKED_EVERY / 2)
+    assert state.is_due(1.0 + ASKED_EVERY)
+    # One call asks. Until there is an answer, the others rely on the latest one, but not for longer than on any other.
+    state.begin_question(1.0 + ASKED_EVERY)
+    assert not state.is_due(1.0 + ASKED_EVERY)
+    assert state.is_due(1.0 + RELIED_ON)
+    assert state.none_until <= 1.0 + RELIED_ON
+
+
+@pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
+def test_no_call_relies_on_what_was_said_long_ago(replicas: tuple[Address, ...]) -> None:
+    state = ReplicaState()
+    state.begin_question(0.0)
+    assert state.is_due(0.0), "nothing is known yet"
+    asked(state, 1.0, *replicas)
+    state.begin_question(60.0)
+    assert state.is_due(60.0)
+    assert state.none_until < 60.0
+
+
+def test_an_answer_that_is_overtaken_counts_for_nothing() -> None:
+    state = ReplicaState()
+    asked(state, 2.0, ONE)
+    asked(state, 1.0)
+    assert state.online == 1
+    assert state.asked_at == 2.0
+    state.set(read_replication(OF_REPLICA), (), 1.5)
+    assert state.online == 1
+
+
+def test_a_master_that_refuses_wait_is_asked_no_more() -> None:
+    state = ReplicaState()
+    asked(state, 1.0, ONE)
+    state.refuse()
+    assert not state.is_due(60.0)
+    assert state.none_until == state.ask_again_at == math.inf
+
+
+def test_a_replica_that_leaves_is_noticed_once() -> None:
+    state = ReplicaState()
+    asked(state, 1, ONE, TWO)
+    assert not state.left
+    assert not state.away
+    asked(state, 2, TWO)
+    assert state.left == {ONE: 2}
+    state.on_answer(ONE, 2.5)
+    asked(state, 3, TWO)
+    assert not state.left
+    # As long as it is away, acquires that too few replicas confirm depend on it.
+    assert state.away == (ONE,)
+    asked(state, 4, ONE, TWO)
+    assert not state.away
+    asked(state, 5)
+    assert set(state.left) == {ONE, TWO}
+    assert state.none_until == -math.inf
+
+
+def test_an_answer_says_nothing_about_what_comes_after_it() -> None:
+    state = ReplicaState()
+    asked(state, 1, ONE)
+    asked(state, 2)
+    state.on_answer(ONE, 1.5)
+    assert state.left == {ONE: 2}
+
+
+def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
+    state = ReplicaState()
+    asked(state, 1, ONE, TWO)
+    state.on_unreachable(ONE, 1000)
+    asked(state, REMEMBERED, known=(TWO,))
+    assert ONE in state.away
+    assert state.is_unreachable(ONE, REMEMBERED)
+    asked(state, 1 + REMEMBERED, known=(TWO,))
+    assert state.away == (TWO,)
+    assert set(state.left) == {TWO}
+    assert not state.unreachable
+
+
+def test_a_server_that_is_known_from_elsewhere_may_be_master_from_the_beginning() -> None:
+    state = ReplicaState()
+    asked(state, 1, ONE, known=(ONE, THREE))
+    assert state.left == {THREE: 1}
+
+
+def test_a_server_that_is_no_master_any_more() -> None:
+    state = ReplicaState()
+    asked(state, 1, ONE)
+    state.set(read_replication(OF_REPLICA), (), 2)
+    assert state.online is None
+    assert state.is_due(2)

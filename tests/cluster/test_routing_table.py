@@ -89,17 +89,6 @@ def test_the_same_view_again_changes_nothing(table: RoutingTable, recorder: Reco
     assert not recorder.changes
 
 
-def test_a_moved_slot_is_in_the_map_at_once(table: RoutingTable, recorder: Recorder) -> None:
-    version = table.version
-    node = table.redirect(moved(7, 1), table.nodes[address(0)])
-    assert node is table.nodes[address(1)]
-    assert table.node_of_slot(7) is node
-    assert table.node_of_slot(8) is table.nodes[address(0)]
-    assert table.version != version
-    assert recorder.requests == 1
-    assert not table.troubled
-
-
 def test_moved_to_a_new_node(table: RoutingTable, recorder: Recorder) -> None:
     node = table.redirect(moved(7, 9), table.nodes[address(0)])
     assert table.nodes[address(9)] is node
@@ -370,8 +359,12 @@ class TableModel(RuleBasedStateMachine):
     def a_slot_has_moved(self, slot: int, number: int) -> None:
         self.step += 1
         asked = next(iter(self.table._known.values()))
+        served, version, requests = self.table.node_of_slot(slot), self.table.version, self.recorder.requests
         node = self.table.redirect(moved(slot, number), asked)
         assert node.endpoint == address(number)
+        assert node is served or self.table.version != version
+        assert self.recorder.requests == requests + 1
+        assert not self.table.troubled
         self.expected[slot] = (self.step, number)
 
     @rule(slot=st.sampled_from(SLOTS), number=st.integers(0, 5))
@@ -391,3 +384,9 @@ class TableModel(RuleBasedStateMachine):
 
 TestTableModel = TableModel.TestCase
 TestTableModel.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+def test_a_master_without_slots_is_none() -> None:
+    table = RoutingTable(make_node, None)
+    apply(table, view(shard(2, ((0, LAST),)), shard(1, ()), shard(0, ())))
+    assert [node.endpoint for node in table.masters()] == [address(2)]

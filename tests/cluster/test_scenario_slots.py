@@ -16,7 +16,7 @@ from tests.support.kinds import LOCKS
 from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 
 from .load import ALL, LEASE, Load, wants
-from .scenes import SINGLE_KEY, against, begin_slow_move, other_than, places, tag_on, while_it_is_copied
+from .scenes import SINGLE_KEY, acquiring, against, begin_slow_move, other_than, places, tag_on, while_it_is_copied
 
 MOVE: dict[str, Callable[[Cluster, int, str, ClusterNode], object]] = {
     "begun": lambda cluster, slot, _, to: cluster.begin_move(slot, to),
@@ -62,19 +62,15 @@ async def test_a_held_lock_moves_with_its_slot(cluster: Cluster, backend: Backen
 @pytest.mark.parametrize("released_after", MOVE)
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_a_waiter_of_a_moving_slot_is_woken(
-    cluster: Cluster, backend: Backend, kind: str, released_after: str
+    cluster: Cluster, backend: Backend, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Calls that wait for the end of the move don't report the server as not available."""
     tag, _, other = places(cluster)
     name = f"awaited{{{tag}}}"
     slot = cluster.slot_of_key(name)
     held, wanted = LOCKS[kind](backend.connect(), name), against(kind, backend.connect(), name)
     await held.lock()
-
-    async def wait() -> float:
-        assert await wanted.try_lock(20)
-        return clock()
-
-    waiter = backend.spawn(wait)
+    waiter = backend.spawn(acquiring(wanted))
     await backend.sleep(0.2)
     steps = list(MOVE.values())
     before = list(MOVE).index(released_after) + 1
@@ -93,6 +89,7 @@ async def test_a_waiter_of_a_moving_slot_is_woken(
         finish.function()
     else:
         finish.join()
+    assert not [record for record in caplog.records if "available" in record.message]
 
 
 @also_on(valkey_server)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import Backend
-from tests.support.kinds import LOCKS
+from tests.support.kinds import KINDS, LOCKS
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import fair_waiters, permit_waiters, waiters
 
@@ -145,35 +145,12 @@ async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
     assert not master.exists("a")
 
 
-class HandedOn(NamedTuple):
-    """What a release hands on inside a client: the holder, the others, how many of these sleep, and the key then."""
-
-    holder: Callable[[Any], Any]
-    others: Callable[[Any], list[Any]]
-    asleep: Callable[[Any], int]
-    values: list[str]
-
-
-HANDED_ON = {
-    "lock": HandedOn(
-        lambda client: client.get_lock("a", owner=1),
-        lambda client: [client.get_lock("a", owner=2)],
-        lambda client: waiters(client, "a"),
-        ["1"],
-    ),
-    "fair": HandedOn(
-        lambda client: client.get_fair_lock("a", owner=1),
-        lambda client: [client.get_fair_lock("a", owner=2)],
-        lambda client: fair_waiters(client, "a"),
-        ["1"],
-    ),
-    "readers": HandedOn(
-        lambda client: client.get_read_write_lock("a", owner=1).write_lock(),
-        lambda client: [client.get_read_write_lock("a", owner=owner).read_lock() for owner in (2, 3)],
-        lambda client: waiters(client, "a", "read"),
-        ["1", "1", "read"],
-    ),
+HANDED_ON: dict[str, tuple[str, tuple[int, ...], Callable[[Any], int], list[str]]] = {
+    "lock": ("lock", (2,), lambda client: waiters(client, "a"), ["1"]),
+    "fair": ("fair", (2,), lambda client: fair_waiters(client, "a"), ["1"]),
+    "write": ("read", (2, 3), lambda client: waiters(client, "a", "read"), ["1", "1", "read"]),
 }
+"""By the kind of a lock that is handed on: the kind and the owners of the next, how many of them sleep, and the key."""
 
 
 @on_a_cluster
@@ -183,12 +160,12 @@ async def test_a_lock_that_is_handed_on_needs_a_confirmation(
     master: Master, backend: Backend, kind: str, *, confirmed: bool
 ) -> None:
     """The release happens in any case. Only the next owners need the confirmation."""
-    handed = HANDED_ON[kind]
+    next_kind, owners, asleep, values = HANDED_ON[kind]
     client = backend.connect(local_hand_over_time=60, **{} if confirmed else {"replicas_sync_timeout": SHORT})
-    holder, others = handed.holder(client), handed.others(client)
+    holder, others = KINDS[kind](client, "a", 1), [KINDS[next_kind](client, "a", owner) for owner in owners]
     await holder.lock()
     attempts = [backend.spawn(other.lock) for other in others]
-    await backend.until(lambda: handed.asleep(client) == len(others))
+    await backend.until(lambda: asleep(client) == len(others))
     before = master.waits()
     if not confirmed:
         master.freeze()
@@ -198,7 +175,7 @@ async def test_a_lock_that_is_handed_on_needs_a_confirmation(
             await attempt.result()
         # One call for all; the script is sent once more as EVAL, and each time with a WAIT.
         assert 1 <= master.waits() - before <= 2
-        assert sorted(master.node.ask("HVALS", "a")) == handed.values
+        assert sorted(master.node.ask("HVALS", "a")) == values
         for other in others:
             await other.unlock()
     else:

@@ -12,18 +12,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-import redis
-from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionError, NoPermissionError, ResponseError
+from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionError, NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
 import pyredisson
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.routing import Changes
 from pyredisson._settings.address import Address
-from pyredisson._settings.config import Config
 from pyredisson.errors import UnsupportedServerError
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server
 from tests.support.keepers import Watched
@@ -166,6 +165,23 @@ def test_no_server_replies(watch: Watch, kind: str) -> None:
     assert isinstance(caught.value.error, ConnectionError)
 
 
+@pytest.mark.parametrize("make", [partial(Cluster, masters=1, replicas=0), partial(Sentinels, sentinels=1)])
+def test_tls(make: Callable[..., Cluster | Sentinels], watch: Watch) -> None:
+    """To Sentinels, too."""
+    with make(tls=True) as servers:
+        nodes = [(each.host, each.tls_port) for each in named(servers)]
+        context = ssl.create_default_context(cafile=servers.ca_file)
+        fields = {"sentinel_ssl": True} if isinstance(servers, Sentinels) else {}
+        watched = watch(servers, nodes, ssl=True, ssl_context=context, **fields)
+        assert watched.only_node.endpoint.port == masters(servers)[0].tls_port
+        if isinstance(servers, Sentinels):
+            eventually(lambda: listening(watched))
+        # A certificate that isn't trusted is reported at once.
+        with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED") as caught:
+            watch(servers, nodes, ssl=True, **fields)
+        assert not isinstance(caught.value, NoReply)
+
+
 def test_a_failover_on_request(own: Servers, watch: Watch) -> None:
     """The former master still replies. A Sentinel tells of it; otherwise a redirect or an error does."""
     watched = watch(own)
@@ -216,16 +232,6 @@ def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: st
 
 
 class TestClusters:
-    def test_a_slot_that_moves(self, cluster: Cluster, watch: Watch) -> None:
-        watched = watch(cluster)
-        source = cluster.node_of(77)
-        target = next(node for node in cluster.masters() if node is not source)
-        cluster.move_slot(77, target)
-        watched.table.redirect(ResponseError(f"MOVED 77 {target.host}:{target.port}"), watched.node_at(source))
-        eventually(lambda: watched.changes)
-        assert watched.changes == [Changes(moved_slots=frozenset({77}))]
-        assert_same(watched, cluster)
-
     @on_a_cluster
     def test_a_node_that_hangs_is_asked_last(self, shared: Cluster, watch: Watch) -> None:
         source = source_of(watch(shared))
@@ -236,29 +242,6 @@ class TestClusters:
             assert address in source._servers._silent
             source._members.append(address)
             assert all(source._known()[-1] == address for _ in range(50))
-
-    def test_all_nodes_behind_one_name_are_replaced(self, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Managed services do so in maintenance. The name is the only thing that stays."""
-        resolve = socket.getaddrinfo
-        behind: list[Cluster] = []
-
-        def getaddrinfo(host: str, port: int, **options: Any) -> Any:
-            if host == "cluster.example":
-                return [entry for node in behind[0].living for entry in resolve(node.host, node.port, **options)]
-            return resolve(host, port, **options)
-
-        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-        with Cluster(masters=1, replicas=0) as former, Cluster(masters=1, replicas=0) as present:
-            behind[:] = [former]
-            watched = watch(former, [("cluster.example", 6379)])
-            old = watched.node_at(former.nodes[0])
-            behind[:] = [present]
-            former.stop()
-            old.on_failure()
-            eventually(lambda: watched.changes)
-            assert_same(watched, present)
-            assert watched.changes[0].removed_nodes == (old,)
-            assert source_of(watched)._members == [Address(present.nodes[0].host, present.nodes[0].port)]
 
     def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(self, own_cluster: Cluster, watch: Watch) -> None:
         """The former master was forgotten by the others and forgot them, so it still believes in its slots."""
@@ -305,17 +288,6 @@ class TestClusters:
             watched.table.request_refresh("slot 99 has no node")
             eventually(lambda: watched.table.node_of_slot(99))
             assert watched.changes == [Changes(moved_slots=frozenset(range(100)))]
-
-    def test_tls(self, watch: Watch) -> None:
-        with Cluster(masters=1, replicas=0, tls=True) as cluster:
-            nodes = [(node.host, node.tls_port) for node in cluster.nodes]
-            context = ssl.create_default_context(cafile=cluster.ca_file)
-            watched = watch(cluster, nodes, ssl=True, ssl_context=context)
-            assert [(node.endpoint.host, node.endpoint.port) for node in watched.table.nodes.values()] == nodes
-            # A certificate that isn't trusted is reported at once.
-            with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED") as caught:
-                watch(cluster, nodes, ssl=True)
-            assert not isinstance(caught.value, NoReply)
 
 
 class TestSentinels:
@@ -373,14 +345,6 @@ class TestSentinels:
             for credentials in wrong if sentinel_password else wrong[:2]:
                 with pytest.raises(AuthenticationError):
                     watch(sentinels, **credentials)
-
-    def test_tls_to_both(self, watch: Watch) -> None:
-        with Sentinels(sentinels=1, tls=True) as sentinels:
-            context = ssl.create_default_context(cafile=sentinels.ca_file)
-            nodes = [(each.host, each.tls_port) for each in sentinels.sentinels]
-            watched = watch(sentinels, nodes, ssl=True, ssl_context=context, sentinel_ssl=True)
-            assert watched.only_node.endpoint.port == sentinels.master().tls_port
-            eventually(lambda: listening(watched))
 
     def test_a_user_that_may_not_ask_for_the_role(self, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
         with Sentinels(sentinels=1, users=["locker on >word ~* &* +@all -role -info"]) as sentinels:
@@ -490,32 +454,3 @@ while not any(thread.name == "pyredisson-topology" for thread in threading.enume
         assert ended.returncode == 0, ended.stderr
         assert "Traceback" not in ended.stderr
         assert time.monotonic() - began < 6.0
-
-
-def answers(config: Config) -> bool:
-    with redis.Redis(config.host, config.port, username=config.username, password=config.password) as client:
-        return bool(client.ping())
-
-
-def test_a_cluster(cluster: Cluster) -> None:
-    addresses = {node.address for node in cluster.nodes}
-    config = Config.of(cluster.url)
-    assert {*config.nodes} == addresses
-    assert all(answers(config.at(node)) for node in config.nodes)
-    with cluster.redis() as client:
-        from_client = Config.of(client)
-    assert from_client.topology == "cluster"
-    assert {*from_client.nodes} <= addresses
-
-
-def test_sentinels_and_a_master_with_other_passwords() -> None:
-    with Sentinels(sentinels=1, replicas=1, password="p", sentinel_password="s") as sentinels:
-        with sentinels.redis() as client:
-            configs = [Config.of(sentinels.url), Config.of(client)]
-        for config in configs:
-            assert config.topology == "sentinel"
-            assert {*config.nodes} == {(each.host, each.port) for each in sentinels.sentinels}
-            assert (config.password, config.sentinel_password) == ("p", "s")
-            assert config.master_name == sentinels.master_name
-            assert answers(config.at_sentinel(config.nodes[0]))
-            assert answers(config.at(config.nodes[0]._replace(port=sentinels.master().port)))

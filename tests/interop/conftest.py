@@ -13,29 +13,20 @@ import pytest
 import pytest_asyncio
 
 from pyredisson.testing import Cluster
+from tests.cluster.conftest import CALM_NODE_TIMEOUT
 from tests.support.backends import Asyncio, Backend, Threads
 
-from .jvm import JavaClient, JavaThread, Jvm
-from .kinds import NON_REENTRANT, OLD, against
+from .jvm import JavaClient, Jvm
 from .maven import REQUIRED, VERSIONS, NoJavaError, class_path
-from .targets import ClusterOfServers, SingleServer, Target
+from .targets import NON_REENTRANT, OLD, ClusterOfServers, SingleServer, Target, against
 
 HERE = Path(__file__).parent
 TARGETS = ("single", "cluster")
-CLUSTER_MODULES = (
-    "test_locks",
-    "test_names",
-    "test_fair_queue",
-    "test_read_write_lock",
-    "test_semaphores",
-    "test_soak",
-    "test_watchdogs",
-)
+SINGLE_ONLY = ("test_single_server",)
 CLUSTER_ONLY = ("test_messages",)
 CLUSTER_KINDS = (None, "Lock", "FairLock", "ReadLock", "WriteLock")
 """What is tested on a cluster, too. Only routing, redirects and messages differ there."""
-CALM_NODE_TIMEOUT = 10.0
-"""Seconds: a machine that stands still for a moment must not lead to a failover."""
+Jvms = Callable[[str], Jvm]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,31 +50,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_tested_on(target: object, module: str, kind: object) -> bool:
     if target == "cluster":
-        return module in (*CLUSTER_MODULES, *CLUSTER_ONLY) and kind in CLUSTER_KINDS
+        return module not in SINGLE_ONLY and kind in CLUSTER_KINDS
     return module not in CLUSTER_ONLY
-
-
-class Jvms:
-    """The Java processes of a test session. Each starts when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, Jvm] = {}
-
-    def get(self, version: str) -> Jvm:
-        if version not in self._running:
-            self._running[version] = Jvm(version)
-        return self._running[version]
-
-    def close(self) -> None:
-        for each in self._running.values():
-            each.close()
 
 
 @pytest.fixture(scope="session")
 def jvms() -> Iterator[Jvms]:
-    running = Jvms()
-    yield running
-    running.close()
+    """The Java processes of a test session, by version. Each starts when it is first asked for."""
+    running: dict[str, Jvm] = {}
+
+    def get(version: str) -> Jvm:
+        if version not in running:
+            running[version] = Jvm(version)
+        return running[version]
+
+    yield get
+    for each in running.values():
+        each.close()
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: f"redisson-{version}")
@@ -117,7 +100,7 @@ def _need(version: str) -> None:
 @pytest.fixture
 def jvm(version: str, jvms: Jvms) -> Jvm:
     """A Java process that tests share. Not to be killed."""
-    return jvms.get(version)
+    return jvms(version)
 
 
 @pytest.fixture
@@ -173,31 +156,18 @@ def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]
 
 def _warm_up(client: JavaClient) -> None:
     """Has the classes loaded which tests use that measure time: on a busy machine that takes more than a second."""
-    holder, waiter = client.jvm.thread(), client.jvm.thread()
     for kind in ("Lock", "FairLock", "ReadLock", "WriteLock"):
         lock = client.get(kind, kind)
-        holder.call(lock, "lock")
-        waits = waiter.begin(client.get(against(kind), kind), "tryLock", 50, "MILLISECONDS")
+        client.ann.call(lock, "lock")
+        waits = client.bob.begin(client.get(against(kind), kind), "tryLock", 50, "MILLISECONDS")
         waits.result()
-        holder.call(lock, "unlock")
+        client.ann.call(lock, "unlock")
 
 
 @pytest.fixture
 def java(connect_java: Callable[..., JavaClient]) -> JavaClient:
     """A Redisson client with default settings: no lease ends and no renewal comes while a test runs."""
     return connect_java()
-
-
-@pytest.fixture
-def ann(jvm: Jvm) -> JavaThread:
-    """A thread in Java."""
-    return jvm.thread()
-
-
-@pytest.fixture
-def bob(jvm: Jvm) -> JavaThread:
-    """Another thread in Java."""
-    return jvm.thread()
 
 
 @pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))

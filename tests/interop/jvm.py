@@ -7,9 +7,8 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from tests.support.children import Program
@@ -186,13 +185,10 @@ class JavaThread:
 
     jvm: Jvm
     name: str
-    _id: list[int] = field(default_factory=list, compare=False)
 
-    @property
+    @cached_property
     def id(self) -> int:
-        if not self._id:
-            self._id.append(self.jvm.do("thread id", self.name).result())
-        return self._id[0]
+        return int(self.jvm.do("thread id", self.name).result())
 
     def begin(self, target: JavaObject, method: str, *args: object) -> Pending:
         """Starts a call on this thread."""
@@ -211,15 +207,6 @@ class JavaThread:
         """Whether it waits for a lock, has made its attempts, and sleeps until a message comes. Not for spin locks."""
         sleeps: bool = self.jvm.do("sleeps", self.name).result()
         return sleeps
-
-    def interrupt(self) -> None:
-        """`Thread.interrupt()`."""
-        self.jvm.do("interrupt", self.name).result()
-
-
-def log_of(version: str) -> Path:
-    """What Redisson has logged."""
-    return BUILD / version / "log.txt"
 
 
 def now() -> float:

@@ -1,19 +1,109 @@
-"""What both sides talk to: a server, as an address for Python, a configuration for Java, and a plain client."""
+"""What both sides talk to (an address for Python, a configuration for Java, a plain client), and the kinds of locks."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from redis import Redis
-from redis.cluster import RedisCluster
 
 from pyredisson.testing import Cluster, Server
 from tests.support.backends import Backend
 
-from .jvm import JavaThread
+from .jvm import JavaObject, JavaThread, Pending, now
+
+# Kinds of locks, by the names that Java has for them, and their objects in Python
+
+REENTRANT = ("Lock", "FairLock", "FencedLock", "SpinLock", "ReadLock", "WriteLock")
+NON_REENTRANT = ("NonReentrantLock", "NonReentrantFairLock")
+PYTHON_NAMES = {
+    "Lock": "get_lock",
+    "FairLock": "get_fair_lock",
+    "FencedLock": "get_fenced_lock",
+    "SpinLock": "get_spin_lock",
+    "NonReentrantLock": "get_non_reentrant_lock",
+    "NonReentrantFairLock": "get_non_reentrant_fair_lock",
+}
+OLD = {"3.27.2"}
+"""Versions without non-reentrant locks, which are new in 4.4."""
+OVERSLEEPS = {("FairLock", "3.27.2")}
+"""A waiter of a fair lock before 3.32 sleeps until a message comes if it looks at the lock once after the lease with
+which it began to wait: the time that is left of it is negative, which means no limit."""
+WOKEN = 2.0
+"""Seconds within which a waiter that was woken by a message has the lock, also on a busy machine. Leases are 30 s."""
+
+
+def kinds_of(version: str) -> tuple[str, ...]:
+    """The kinds of locks that this version of Redisson has."""
+    return REENTRANT if version in OLD else (*REENTRANT, *NON_REENTRANT)
+
+
+def python_lock(client: Any, kind: str, name: str) -> Any:
+    """The lock of that kind and name in Python."""
+    if kind in {"ReadLock", "WriteLock"}:
+        both = client.get_read_write_lock(name)
+        return both.read_lock() if kind == "ReadLock" else both.write_lock()
+    return getattr(client, PYTHON_NAMES[kind])(name)
+
+
+def against(kind: str) -> str:
+    """The kind of lock that excludes a holder of this one: a writer for a reader, else the same."""
+    return "WriteLock" if kind == "ReadLock" else kind
+
+
+def field_of(kind: str, owner: str) -> str:
+    """The field in the lock's hash that stands for that owner."""
+    return f"{owner}:write" if kind == "WriteLock" else owner
+
+
+def acquired(lock: Any) -> Callable[[], Any]:
+    """Work that acquires the lock, and returns when it had it; the lock is released at once."""
+
+    async def work() -> float:
+        await lock.lock()
+        then = now()
+        await lock.unlock()
+        return then
+
+    return work
+
+
+async def timed(side: str, thread: JavaThread, theirs: JavaObject, ours: Any, method: str) -> tuple[float, float]:
+    """One side calls a method of its object. Returns when the call began and ended."""
+    began = now()
+    if side == "java":
+        thread.call(theirs, method)
+    else:
+        await getattr(ours, method)()
+    return began, now()
+
+
+async def wakes(waiter: Pending, release: Callable[[], Awaitable[object]]) -> Any:
+    """Python releases what Java waits for, and that wakes Java's thread. Returns what its call returned."""
+    began = now()
+    await release()
+    answer = waiter.answer()
+    assert began < answer.ended < began + WOKEN
+    return answer.result
+
+
+# Servers
+
+SINGLE = """singleServerConfig:
+  address: "{}"
+  connectionMinimumIdleSize: 1
+  connectionPoolSize: 32
+  subscriptionConnectionMinimumIdleSize: 1"""
+CLUSTER = """clusterServersConfig:
+  nodeAddresses: {}
+  scanInterval: 1000
+  # What a replica answers may be older than what the tests have just done.
+  readMode: "MASTER"
+  masterConnectionMinimumIdleSize: 1
+  masterConnectionPoolSize: 32
+  slaveConnectionMinimumIdleSize: 1
+  subscriptionConnectionMinimumIdleSize: 1"""
 
 LOSE_MESSAGES = {"ReadLock", "WriteLock"}
 """The locks for which a thread of Java sleeps on if the message came before it slept."""
@@ -21,31 +111,42 @@ BEFORE_SLEEP = 0.1
 """Seconds after its subscription within which a thread of Java has made another attempt, and sleeps."""
 
 
-class Target(ABC):
+class Target:
     """One server, or several that serve as one. Empty at the start of each test."""
 
-    name: str
-    """As in the ids of the tests."""
-    url: str
-    """The address for `pyredisson.connect`."""
-    redis: Any
-    """A plain client, which sees all keys."""
+    def __init__(self, name: str, url: str, redis: Any, nodes: Sequence[Redis], servers: str) -> None:
+        self.name = name
+        """As in the ids of the tests."""
+        self.url = url
+        """The address for `pyredisson.connect`."""
+        self.redis = redis
+        """A plain client, which sees all keys."""
+        self._nodes = nodes
+        self._servers = servers
 
-    @abstractmethod
     def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
         """The configuration of a Redisson client. `servers`: settings of the servers' section; `settings`: those of the
-        outermost level."""
+        outermost level. Few threads: several clients share this machine with the tests."""
+        lines = [self._servers, *(f"  {name}: {value}" for name, value in (servers or {}).items())]
+        lines += [f"{name}: {value}" for name, value in {"threads": 4, "nettyThreads": 4, **settings}.items()]
+        return "\n".join(lines)
 
-    @abstractmethod
     def listeners(self, channel: str) -> int:
-        """How many connections are subscribed to that channel, by either kind of subscription."""
+        """How many clients are subscribed to that channel, by either kind of subscription.
 
-    @abstractmethod
+        Clients in Python listen to both kinds on a cluster, so the larger number is that of the clients.
+        """
+        plain = sum(int(node.pubsub_numsub(channel)[0][1]) for node in self._nodes)
+        return max(plain, sum(int(node.pubsub_shardnumsub(channel)[0][1]) for node in self._nodes))
+
     def scripts(self) -> int:
         """How many scripts have run."""
+        stats: list[dict[str, Any]] = [node.info("commandstats") for node in self._nodes]
+        return sum(each.get(f"cmdstat_{name}", {"calls": 0})["calls"] for each in stats for name in ("eval", "evalsha"))
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        for each in {self.redis, *self._nodes}:
+            each.close()
 
     def empty(self) -> None:
         self.redis.flushall()
@@ -109,90 +210,19 @@ def _tagged(name: str) -> str:
     return name if "{" in name else f"{{{name}}}"
 
 
-def _yaml(mode: str, servers: dict[str, object], settings: dict[str, object]) -> str:
-    """Redisson's configuration. Few threads: several clients share this machine with the tests."""
-    lines = [f"{mode}:", *(f"  {name}: {value}" for name, value in servers.items())]
-    lines += [f"{name}: {value}" for name, value in {"threads": 4, "nettyThreads": 4, **settings}.items()]
-    return "\n".join(lines)
-
-
-def _scripts_of(node: Redis) -> int:
-    stats: dict[str, Any] = node.info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
-
-
 class SingleServer(Target):
     """One server."""
 
-    name = "single"
-
     def __init__(self, server: Server) -> None:
-        self.url = server.url
-        self.redis: Redis = server.redis()
-        self._address = f"redis://{server.host}:{server.port}"
-
-    def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
-        return _yaml(
-            "singleServerConfig",
-            {
-                "address": f'"{self._address}"',
-                "connectionMinimumIdleSize": 1,
-                "connectionPoolSize": 32,
-                "subscriptionConnectionMinimumIdleSize": 1,
-                **(servers or {}),
-            },
-            settings,
-        )
-
-    def listeners(self, channel: str) -> int:
-        [(_, count)] = self.redis.pubsub_numsub(channel)
-        return int(count)
-
-    def scripts(self) -> int:
-        return _scripts_of(self.redis)
-
-    def close(self) -> None:
-        self.redis.close()
+        redis = server.redis()
+        super().__init__("single", server.url, redis, [redis], SINGLE.format(f"redis://{server.host}:{server.port}"))
 
 
 class ClusterOfServers(Target):
     """A cluster. Each side chooses by itself whether its messages go through plain or sharded channels."""
 
-    name = "cluster"
-
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.url = cluster.url
-        self.redis: RedisCluster = cluster.redis()
-        self._nodes = [Redis(*node.address) for node in cluster.nodes]
-        self._addresses = [f"redis://{host}:{port}" for host, port in (node.address for node in cluster.nodes)]
-
-    def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
-        return _yaml(
-            "clusterServersConfig",
-            {
-                "nodeAddresses": json.dumps(self._addresses),
-                "scanInterval": 1000,
-                # What a replica answers may be older than what the tests have just done.
-                "readMode": '"MASTER"',
-                "masterConnectionMinimumIdleSize": 1,
-                "masterConnectionPoolSize": 32,
-                "slaveConnectionMinimumIdleSize": 1,
-                "subscriptionConnectionMinimumIdleSize": 1,
-                **(servers or {}),
-            },
-            settings,
-        )
-
-    def listeners(self, channel: str) -> int:
-        """Clients in Python listen to both kinds of channels, so the larger number is that of the clients."""
-        plain = sum(int(node.pubsub_numsub(channel)[0][1]) for node in self._nodes)
-        return max(plain, sum(int(node.pubsub_shardnumsub(channel)[0][1]) for node in self._nodes))
-
-    def scripts(self) -> int:
-        return sum(map(_scripts_of, self._nodes))
-
-    def close(self) -> None:
-        self.redis.close()
-        for node in self._nodes:
-            node.close()
+        addresses = [f"redis://{host}:{port}" for host, port in (node.address for node in cluster.nodes)]
+        nodes = [Redis(*node.address) for node in cluster.nodes]
+        super().__init__("cluster", cluster.url, cluster.redis(), nodes, CLUSTER.format(json.dumps(addresses)))

@@ -10,8 +10,7 @@ from tests.support.backends import Backend
 from tests.support.children import Child
 
 from .jvm import JavaClient, Jvm, now
-from .kinds import WOKEN
-from .targets import Target
+from .targets import WOKEN, Target, timed
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,18 +77,10 @@ class TestOrder:
     async def test_of_both(self, side: str, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
         """That side holds the lock first."""
         theirs, ours = java.get("FairLock", "orders"), backend.connect().get_fair_lock("orders")
-        if side == "java":
-            java.ann.call(theirs, "lock")
-        else:
-            await ours.lock()
+        await timed(side, java.ann, theirs, ours, "lock")
         for join in (line.join_python, line.join_python, line.join_java, line.join_java, line.join_python):
             await join()
-        began = now()
-        if side == "java":
-            java.ann.call(theirs, "unlock")
-        else:
-            await ours.unlock()
-        ended = now()
+        began, ended = await timed(side, java.ann, theirs, ours, "unlock")
         moments = await line.moments()
         assert moments == sorted(moments)
         assert began < moments[0]

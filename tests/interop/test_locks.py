@@ -1,6 +1,8 @@
-"""Every kind of lock, held on one side and asked for on the other."""
+"""Every kind of lock, held on one side and asked for on the other; and names, from which both derive the same keys."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -9,8 +11,19 @@ from pyredisson import LockTimeoutError
 from tests.support.backends import Backend
 
 from .jvm import JavaClient, JavaError, Jvm, now
-from .kinds import NON_REENTRANT, OVERSLEEPS, REENTRANT, WOKEN, acquired, against, field_of, kinds_of, python_lock
-from .targets import Target
+from .targets import (
+    NON_REENTRANT,
+    OVERSLEEPS,
+    REENTRANT,
+    WOKEN,
+    Target,
+    acquired,
+    against,
+    field_of,
+    kinds_of,
+    python_lock,
+    wakes,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,9 +54,7 @@ class TestWaiting:
         waiter = java.ann.begin(theirs, "lock")
         await target.until_java_waits(backend, against(kind), "orders", threads=[java.ann])
         assert not waiter.done()
-        began = now()
-        await getattr(ours, method)()
-        assert began < waiter.answer().ended < now() + WOKEN
+        await wakes(waiter, getattr(ours, method))
         java.ann.call(theirs, "unlock")
         assert not target.holds("orders")
 
@@ -165,3 +176,101 @@ class TestLeases:
             answer = waiter.answer()
             assert answer.result is True
             assert began + 1.499 < answer.ended < locked + 1.5 + WOKEN
+
+
+UNEVEN = "x}y"
+"""Java and Redis find no hash tag in it. With the braces that a companion key adds, the tag is `x`."""
+NAMES = ("a b", "{tag}orders", "orders{tag}:1", "größe", UNEVEN, "a:b:{c}", 'say "yes"')
+PREFIXES = ("shop:", "{shop}:")
+UNMAPPED_QUEUES = {("FairLock", "3.27.2")}
+"""Such a version maps the name of the lock, but not the names of its queue. See docs/redisson.md."""
+
+
+def names_on(target: Target, *, of_latches: bool = False) -> list[str]:
+    """The names that both sides can use there."""
+    if target.name == "single":
+        return list(NAMES)
+    # Python refuses a name whose keys would be on different slots. In Java the channel of such a latch is elsewhere.
+    return [name for name in NAMES if name != UNEVEN and not (of_latches and "{" in name)]
+
+
+async def test_a_name_that_parts_its_keys_on_a_cluster(backend: Backend, java: JavaClient, target: Target) -> None:
+    client = backend.connect()
+    if target.name == "single":
+        async with client.get_lock(UNEVEN):
+            assert not java.ann.call(java.get("Lock", UNEVEN), "tryLock")
+    else:
+        with pytest.raises(ValueError, match="slot"):
+            client.get_lock(UNEVEN)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
+async def test_names_of_locks(kind: str, backend: Backend, java: JavaClient, target: Target) -> None:
+    client = backend.connect()
+    for name in names_on(target):
+        ours, theirs = python_lock(client, kind, name), java.get(kind, name)
+        before = target.scripts()
+        await ours.lock()
+        waiter = java.ann.begin(theirs, "lock")
+        # The attempt before the subscription, and the one after it.
+        await backend.until(lambda before=before: target.scripts() >= before + 3)  # type: ignore[misc]
+        # See `until_java_waits`.
+        await backend.until(java.ann.sleeps)
+        assert not waiter.done()
+        await wakes(waiter, ours.unlock)
+        java.ann.call(theirs, "unlock")
+        assert name not in target.all_keys()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
+async def test_mapped_names_of_locks(
+    kind: str,
+    prefix: str,
+    version: str,
+    backend: Backend,
+    connect_java: Callable[..., JavaClient],
+    target: Target,
+) -> None:
+    """What both sides map to one name is one lock, whichever of them waits. Nothing has the name that isn't mapped."""
+    if (kind, version) in UNMAPPED_QUEUES:
+        pytest.skip("its queue has the name that isn't mapped")
+    java, mapped = connect_java(prefix=prefix), f"{prefix}orders"
+    ours = python_lock(backend.connect(name_mapper=lambda name: prefix + name), kind, "orders")
+    theirs, plain = java.get(kind, "orders"), python_lock(backend.connect(), kind, mapped)
+    await ours.lock()
+    assert mapped in target.all_keys()
+    assert not await backend.as_another_owner(plain.try_lock)
+    waiter = java.ann.begin(theirs, "lock")
+    await target.until_java_waits(backend, kind, mapped, threads=[java.ann])
+    await wakes(waiter, ours.unlock)
+
+    waiting = backend.spawn(acquired(ours))
+    await backend.until(target.waiting(kind, mapped))
+    assert "orders" not in target.all_keys()
+    released = java.ann.begin(theirs, "unlock").answer()
+    assert await waiting.result() < released.ended + WOKEN
+
+
+@pytest.mark.parametrize("prefix", ["", PREFIXES[0]])
+async def test_names_of_counts(
+    prefix: str, backend: Backend, connect_java: Callable[..., JavaClient], target: Target
+) -> None:
+    """Also names that both sides map. Nothing has the name that isn't mapped."""
+    java, client = connect_java(prefix=prefix), backend.connect(name_mapper=lambda name: prefix + name)
+    for name in ["orders"] if prefix else names_on(target):
+        permits = client.get_permit_expirable_semaphore(f"{name} permits")
+        assert await permits.try_set_permits(1)
+        await permits.release(java.ann.call(java.get("PermitExpirableSemaphore", f"{name} permits"), "acquire"))
+
+        assert await client.get_semaphore(name).try_set_permits(0)
+        waiter = java.ann.begin(java.get("Semaphore", name), "acquire")
+        await target.until_java_waits(backend, "Semaphore", prefix + name)
+        await wakes(waiter, client.get_semaphore(name).release)
+    for name in ["orders"] if prefix else names_on(target, of_latches=True):
+        latch = client.get_count_down_latch(f"{name} latch")
+        assert await latch.try_set_count(1)
+        waiter = java.ann.begin(java.get("CountDownLatch", f"{name} latch"), "await")
+        await target.until_java_waits(backend, "CountDownLatch", f"{prefix}{name} latch")
+        await wakes(waiter, latch.count_down)
+    assert not prefix or not [key for key in target.all_keys() if key.startswith(("orders", "{orders"))]

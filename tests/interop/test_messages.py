@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from pyredisson._client import topology
-from pyredisson.testing.cluster_view import SLOTS
+from tests.cluster.scenes import half_moved, names_on, other_than
 from tests.support.backends import Backend
 
-from .jvm import JavaClient, JavaThread, now
-from .kinds import WOKEN, acquired
-from .targets import ClusterOfServers
+from .jvm import JavaClient
+from .targets import WOKEN, ClusterOfServers, acquired, wakes
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +41,7 @@ def modes(version: str) -> list[dict[str, object]]:
 
 
 async def test_whatever_java_hears_and_wherever_the_slot_goes(
-    backend: Backend, version: str, connect_java: Callable[..., JavaClient], ann: JavaThread, cluster: ClusterOfServers
+    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: ClusterOfServers
 ) -> None:
     ours = backend.connect(topology_refresh_interval=0.1).get_lock("orders")
     lock_at = cluster.cluster.slot_of_key("orders")
@@ -50,16 +49,14 @@ async def test_whatever_java_hears_and_wherever_the_slot_goes(
     async def hand_over(java: JavaClient) -> None:
         theirs = java.get("Lock", "orders")
         await ours.lock()
-        waiter = ann.begin(theirs, "lock")
+        waiter = java.ann.begin(theirs, "lock")
         await cluster.until_java_waits(backend, "Lock", "orders")
-        began = now()
-        await ours.unlock()
-        assert began < waiter.answer().ended < began + WOKEN
+        await wakes(waiter, ours.unlock)
         # A client of its own, whose subscription ends with it.
         other = backend.connect(topology_refresh_interval=0.1)
         waiting = backend.spawn(acquired(other.get_lock("orders")))
         await backend.until(cluster.waiting("Lock", "orders"))
-        released = ann.begin(theirs, "unlock").answer()
+        released = java.ann.begin(theirs, "unlock").answer()
         assert released.began < await waiting.result() < released.ended + WOKEN
         await other.close()
         await backend.until(lambda: cluster.listeners(CHANNEL) == 0)
@@ -68,8 +65,7 @@ async def test_whatever_java_hears_and_wherever_the_slot_goes(
         java = connect_java(mode)
         await backend.sleep(0.5)
         await hand_over(java)
-        here = cluster.cluster.node_of(lock_at)
-        cluster.cluster.move_slot(lock_at, next(one for one in cluster.cluster.masters() if one is not here))
+        cluster.cluster.move_slot(lock_at, other_than(cluster.cluster.node_of(lock_at), cluster.cluster))
         await backend.sleep(LAG)
         await hand_over(java)
         cluster.cluster.fail_over(cluster.cluster.node_of(lock_at), takeover=True)
@@ -78,49 +74,39 @@ async def test_whatever_java_hears_and_wherever_the_slot_goes(
 
 
 async def test_java_waits_while_its_slot_is_on_its_way(
-    backend: Backend, connect_java: Callable[..., JavaClient], ann: JavaThread, cluster: ClusterOfServers
+    backend: Backend, connect_java: Callable[..., JavaClient], cluster: ClusterOfServers
 ) -> None:
     """The release runs on the node that the slot is being moved to. Java is subscribed on the one that has it."""
     servers = cluster.cluster
-    slot = servers.slot_of_key("orders")
     java = connect_java()
     ours, theirs = backend.connect().get_lock("orders"), java.get("Lock", "orders")
     for master in servers.masters():
         # Java doesn't repeat a script behind ASK that the node doesn't know.
-        known = java.get("Lock", next(name for name in map(str, range(SLOTS)) if servers.node_of_key(name) is master))
-        ann.call(known, "lock")
-        ann.call(known, "unlock")
+        known = java.get("Lock", names_on(servers, master, 1)[0])
+        java.ann.call(known, "lock")
+        java.ann.call(known, "unlock")
     await ours.lock()
-    waiter = ann.begin(theirs, "lock")
+    waiter = java.ann.begin(theirs, "lock")
     await cluster.until_java_waits(backend, "Lock", "orders")
-    here = servers.node_of(slot)
-    servers.begin_move(slot, next(one for one in servers.masters() if one is not here))
-    try:
-        servers.move_keys(slot)
-        began = now()
-        await ours.unlock()
-        assert began < waiter.answer().ended < began + WOKEN
-    finally:
-        # The other tests share the cluster.
-        servers.finish_move(slot)
-    ann.call(theirs, "unlock")
+    with half_moved(servers, "orders", "orders"):
+        await wakes(waiter, ours.unlock)
+    java.ann.call(theirs, "unlock")
 
 
 async def test_java_is_subscribed_on_a_replica(
-    backend: Backend, version: str, connect_java: Callable[..., JavaClient], ann: JavaThread, cluster: ClusterOfServers
+    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: ClusterOfServers
 ) -> None:
     """The master can't see a subscriber of plain messages there. With the setting "both" they are always published."""
     mode: dict[str, object] = {"subscriptionMode": '"SLAVE"', **modes(version)[0]}
     ours = backend.connect(sharded_pubsub="both", topology_refresh_interval=0.1).get_lock("orders")
-    theirs = connect_java(mode).get("Lock", "orders")
+    java = connect_java(mode)
+    theirs = java.get("Lock", "orders")
     await ours.lock()
-    waiter = ann.begin(theirs, "lock")
+    waiter = java.ann.begin(theirs, "lock")
     await cluster.until_java_waits(backend, "Lock", "orders")
     master = cluster.cluster.node_of_key("orders")
     with master.redis() as redis:
         assert [int(count) for _, count in redis.pubsub_numsub(CHANNEL)] == [0]
     await backend.sleep(0.5)
-    began = now()
-    await ours.unlock()
-    assert began < waiter.answer().ended < began + WOKEN
-    ann.call(theirs, "unlock")
+    await wakes(waiter, ours.unlock)
+    java.ann.call(theirs, "unlock")

@@ -9,8 +9,7 @@ import pytest
 from tests.support.backends import Backend, OtherOwner
 
 from .jvm import JavaClient, Jvm, Pending, now
-from .kinds import WOKEN
-from .targets import BEFORE_SLEEP, Target
+from .targets import BEFORE_SLEEP, WOKEN, Target, timed, wakes
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,12 +70,7 @@ async def test_the_last_reader_wakes_a_writer_of_the_other_side(
     java.bob.call(java.get("ReadLock", NAME), "unlock")
     await backend.sleep(0.1)
     assert not done()
-    began = now()
-    if last == "java":
-        java.ann.call(java.get("ReadLock", NAME), "unlock")
-    else:
-        await reader(client).unlock()
-    ended = now()
+    began, ended = await timed(last, java.ann, java.get("ReadLock", NAME), reader(client), "unlock")
     assert began < (await waiter.result() if last == "java" else in_java.answer().ended) < ended + WOKEN
 
 
@@ -85,20 +79,12 @@ async def test_a_writer_wakes_all_readers(
     side: str, backend: Backend, java: JavaClient, jvm: Jvm, target: Target
 ) -> None:
     client, other = backend.connect(), backend.connect()
-    if side == "python":
-        await writer(client).lock()
-    else:
-        java.ann.call(java.get("WriteLock", NAME), "lock")
+    await timed(side, java.ann, java.get("WriteLock", NAME), writer(client), "lock")
     threads = [jvm.thread() for _ in range(3)]
     in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
     in_python = [start(backend, reader(other)) for _ in range(3)]
     await target.until_java_waits(backend, "ReadLock", NAME, 2, threads=threads)
-    began = now()
-    if side == "python":
-        await writer(client).unlock()
-    else:
-        java.ann.call(java.get("WriteLock", NAME), "unlock")
-    ended = now()
+    began, ended = await timed(side, java.ann, java.get("WriteLock", NAME), writer(client), "unlock")
     for waiter in in_java:
         await backend.until(waiter.done)
         assert began < waiter.answer().ended < ended + WOKEN
@@ -114,9 +100,7 @@ async def test_a_downgrade_in_python_wakes_readers_of_java(backend: Backend, jav
     await reader(client).lock()
     waiter = java.ann.begin(java.get("ReadLock", NAME), "lock")
     await target.until_java_waits(backend, "ReadLock", NAME, threads=[java.ann])
-    began = now()
-    await writer(client).unlock()
-    assert began < waiter.answer().ended < now() + WOKEN
+    await wakes(waiter, writer(client).unlock)
     assert len(target.holds(NAME)) == 2
 
 

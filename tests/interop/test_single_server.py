@@ -15,9 +15,8 @@ from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import listed, session_of, state_of
 
-from .jvm import JavaClient, JavaError, JavaObject, JavaThread, Jvm, now
-from .kinds import NON_REENTRANT, REENTRANT, WOKEN, acquired, against
-from .targets import SingleServer, Target
+from .jvm import JavaClient, JavaError, JavaObject, Jvm, now
+from .targets import NON_REENTRANT, REENTRANT, WOKEN, SingleServer, Target, acquired, against, wakes
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,11 +108,7 @@ async def test_waiters_are_woken(backend: Backend, java: JavaClient, target: Tar
     in_java = java.ann.begin(theirs, "acquire")
     # Python's client stays subscribed for some seconds.
     await backend.until(target.waiting(KIND, "seats", 2))
-    began = now()
-    await ours.release(permit)
-    answer = in_java.answer()
-    assert began < answer.ended < began + WOKEN
-    assert await ours.try_release(answer.result)
+    assert await ours.try_release(await wakes(in_java, lambda: ours.release(permit)))
 
 
 async def test_tokens_rise(backend: Backend, java: JavaClient) -> None:
@@ -212,9 +207,7 @@ class TestMultiLock:
         waiter = java.ann.begin(theirs, "lock")
         # Python's client stays subscribed for some seconds.
         await backend.until(target.waiting("Lock", "b", 2))
-        began = now()
-        await lock.unlock()
-        assert began < waiter.answer().ended < now() + WOKEN
+        await wakes(waiter, lock.unlock)
         assert target.all_keys() == set(MEMBERS)
         java.ann.call(theirs, "unlock")
         assert not target.all_keys()
@@ -229,33 +222,31 @@ class TestRedLock:
             redis.flushall()
         return [SingleServer(server) for server in servers]
 
-    async def test_a_majority(
-        self, targets: list[SingleServer], backend: Backend, jvm: Jvm, ann: JavaThread, bob: JavaThread
-    ) -> None:
+    async def test_a_majority(self, targets: list[SingleServer], backend: Backend, jvm: Jvm) -> None:
         javas = [jvm.connect(each.yaml()) for each in targets]
         theirs = javas[0].group("RedLock", *(client.get("Lock", "orders") for client in javas))
         clients = [backend.connect(each.url) for each in targets]
         ours = clients[0].get_red_lock(*(client.get_lock("orders") for client in clients))
 
-        ann.call(theirs, "lock")
+        javas[0].ann.call(theirs, "lock")
         assert all(each.all_keys() == {"orders"} for each in targets)
         assert not await ours.try_lock()
-        ann.call(theirs, "unlock")
+        javas[0].ann.call(theirs, "unlock")
         assert not any(each.all_keys() for each in targets)
 
         assert await ours.try_lock()
-        assert not ann.call(theirs, "tryLock")
+        assert not javas[0].ann.call(theirs, "tryLock")
         await ours.unlock()
 
         # One member of three that somebody else holds stops neither side.
-        bob.call(javas[1].get("Lock", "orders"), "lock")
+        javas[0].bob.call(javas[1].get("Lock", "orders"), "lock")
         assert await ours.try_lock()
         await ours.unlock()
-        assert ann.call(theirs, "tryLock")
-        ann.call(theirs, "unlock")
+        assert javas[0].ann.call(theirs, "tryLock")
+        javas[0].ann.call(theirs, "unlock")
         # Two do.
         await clients[2].get_lock("orders").lock()
-        assert not ann.call(theirs, "tryLock")
+        assert not javas[0].ann.call(theirs, "tryLock")
         assert not await backend.as_another_owner(ours.try_lock)
         for client in javas:
             client.shutdown()

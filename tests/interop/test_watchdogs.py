@@ -9,9 +9,8 @@ import pytest
 from tests.support.backends import Backend
 from tests.support.children import Child
 
-from .jvm import JavaClient, JavaThread, Jvm, now
-from .kinds import OVERSLEEPS, REENTRANT, WOKEN, acquired, against, python_lock
-from .targets import Target
+from .jvm import JavaClient, Jvm, now
+from .targets import OVERSLEEPS, REENTRANT, WOKEN, Target, acquired, against, python_lock
 
 pytestmark = pytest.mark.asyncio
 
@@ -21,7 +20,7 @@ STARTS = 30.0
 """Seconds within which a process has started, also on a busy machine."""
 HOLDS = """
 import sys, time, pyredisson
-from tests.interop.kinds import python_lock
+from tests.interop.targets import python_lock
 client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
 for kind in sys.argv[3:]:
     python_lock(client, kind, kind).lock()
@@ -32,14 +31,14 @@ time.sleep(60)
 
 
 async def test_all_kinds_beside_each_other(
-    backend: Backend, connect_java: Callable[..., JavaClient], ann: JavaThread, target: Target
+    backend: Backend, connect_java: Callable[..., JavaClient], target: Target
 ) -> None:
     """Each side holds a lock of each kind for much longer than the lease."""
     java, client = connect_java(lockWatchdogTimeout=int(TIMEOUT * 1000)), backend.connect(lock_watchdog_timeout=TIMEOUT)
     theirs = [java.get(kind, f"java {kind}") for kind in REENTRANT]
     ours = [python_lock(client, kind, f"python {kind}") for kind in REENTRANT]
     for each in theirs:
-        ann.call(each, "lock")
+        java.ann.call(each, "lock")
     for lock in ours:
         await lock.lock()
     held = {each.name for each in theirs} | {f"python {kind}" for kind in REENTRANT}
@@ -49,7 +48,7 @@ async def test_all_kinds_beside_each_other(
             assert 0 < target.redis.pttl(name) <= TIMEOUT * 1000, name
         await backend.sleep(0.05)
     for each in theirs:
-        ann.call(each, "unlock")
+        java.ann.call(each, "unlock")
     for lock in ours:
         assert await lock.is_held()
         await lock.unlock()
@@ -57,7 +56,7 @@ async def test_all_kinds_beside_each_other(
 
 
 async def test_readers_of_both_on_one_lock(
-    backend: Backend, connect_java: Callable[..., JavaClient], ann: JavaThread, target: Target
+    backend: Backend, connect_java: Callable[..., JavaClient], target: Target
 ) -> None:
     """Java's renewal sets the lease of the whole lock to its own; that of Python's reader is longer."""
     java, client = (
@@ -67,13 +66,13 @@ async def test_readers_of_both_on_one_lock(
     theirs, ours = java.get("ReadLock", "orders"), client.get_read_write_lock("orders").read_lock()
     writer = backend.connect().get_read_write_lock("orders").write_lock()
     await ours.lock()
-    ann.call(theirs, "lock")
+    java.ann.call(theirs, "lock")
     end = now() + 2.5 * TIMEOUT
     while now() < end:
         assert len(target.holds("orders")) == 2
         assert not await writer.try_lock()
         await backend.sleep(0.05)
-    ann.call(theirs, "unlock")
+    java.ann.call(theirs, "unlock")
     assert await ours.is_held()
     assert len(target.holds("orders")) == 1
     assert not await writer.try_lock()

@@ -50,14 +50,11 @@ public final class Driver {
 
     private void begin(JsonObject command) {
         String thread = command.get("thread").getAsString();
-        // The first two are not carried out on the thread itself, which is busy with what they are about.
-        switch (command.get("do").getAsString()) {
-            case "interrupt" -> {
-                workers.get(thread).thread.interrupt();
-                answer(command, "result", null, System.nanoTime());
-            }
-            case "sleeps" -> answer(command, "result", sleeps(workers.get(thread).thread), System.nanoTime());
-            default -> workers.computeIfAbsent(thread, Worker::new).executor.execute(() -> carryOut(command));
+        if (command.get("do").getAsString().equals("sleeps")) {
+            // Not on the thread itself, which is busy.
+            answer(command, "result", sleeps(workers.get(thread).thread), System.nanoTime());
+        } else {
+            workers.computeIfAbsent(thread, Worker::new).executor.execute(() -> carryOut(command));
         }
     }
 

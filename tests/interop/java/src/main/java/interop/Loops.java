@@ -3,6 +3,7 @@ package interop;
 import com.google.gson.JsonObject;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
 import org.redisson.api.RBucket;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
@@ -16,12 +17,12 @@ final class Loops {
 
     private Loops() {}
 
-    /** Excludes all others from when it is entered until it is left. */
-    private interface Exclusive {
-        Object enter() throws InterruptedException;
-
-        void leave(Object entered);
+    private interface Enter {
+        Object call() throws InterruptedException;
     }
+
+    /** Excludes all others from when it is entered until it is left. */
+    private record Exclusive(Enter enter, Consumer<Object> leave) {}
 
     /**
      * Adds one to a counter for some seconds, in two commands that only the object keeps together. Returns how often. With
@@ -36,7 +37,7 @@ final class Loops {
         long end = System.nanoTime() + (long) (command.get("seconds").getAsDouble() * 1e9);
         long times = 0;
         while (System.nanoTime() < end) {
-            Object entered = exclusive.enter();
+            Object entered = exclusive.enter().call();
             try {
                 String before = counter.get();
                 if (reads) {
@@ -46,7 +47,7 @@ final class Loops {
                 }
                 times++;
             } finally {
-                exclusive.leave(entered);
+                exclusive.leave().accept(entered);
             }
             LockSupport.parkNanos(ThreadLocalRandom.current().nextLong(PAUSE));
         }
@@ -61,38 +62,18 @@ final class Loops {
 
     private static Exclusive exclusive(Object object) {
         if (object instanceof RLock lock) {
-            return new Exclusive() {
-                public Object enter() {
-                    lock.lock();
-                    return lock;
-                }
-
-                public void leave(Object entered) {
-                    lock.unlock();
-                }
-            };
+            return new Exclusive(() -> {
+                lock.lock();
+                return null;
+            }, entered -> lock.unlock());
         }
         if (object instanceof RSemaphore semaphore) {
-            return new Exclusive() {
-                public Object enter() throws InterruptedException {
-                    semaphore.acquire();
-                    return semaphore;
-                }
-
-                public void leave(Object entered) {
-                    semaphore.release();
-                }
-            };
+            return new Exclusive(() -> {
+                semaphore.acquire();
+                return null;
+            }, entered -> semaphore.release());
         }
         RPermitExpirableSemaphore permits = (RPermitExpirableSemaphore) object;
-        return new Exclusive() {
-            public Object enter() throws InterruptedException {
-                return permits.acquire();
-            }
-
-            public void leave(Object entered) {
-                permits.release((String) entered);
-            }
-        };
+        return new Exclusive(permits::acquire, permit -> permits.release((String) permit));
     }
 }
