@@ -60,7 +60,7 @@ SELECTED := $(if $(MARKS), and ($(MARKS)))
 
 # The tests that give the same result every time. None of them is run again.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(PYTEST_ARGS) -m "not real$(SELECTED)" $(TESTS)
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup $(PYTEST_ARGS) -m "not real$(SELECTED)" $(TESTS)
 ifeq ($(TESTS),tests)
 	$(BIN)/python -m pytest -q -n 2 --virtual $(PYTEST_ARGS) $(if $(MARKS),-m "$(MARKS)") $(VIRTUAL_TESTS)
 endif
