@@ -27,6 +27,8 @@ TIMEOUT = 1.0
 """Seconds that a client waits for a lost reply. The slot moves within them."""
 LOCK, WRITE, READ = b":1\r\n$38\r\n", b":1:write\r\n$44\r\n", b":1:write\r\n$38\r\n"
 """The end of the holder's name, and the beginning of that of whom its release enters: only hand-overs have both."""
+PATIENT = 60.0
+"""The same for a client whose reply is held: it must not send its call again before the slot moves."""
 PERMIT = b"$1\r\n1\r\n$1\r\n1\r\n$20\r\nredisson_sc:{%s}" % NAME.encode()
 """One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
 
@@ -49,8 +51,10 @@ def empty(proxied: MovingCluster) -> None:
     proxied.flush()
 
 
-def connect(backend: Backend, refresh_interval: float = 600, **fields: Any) -> pyredisson.asyncio.Client:
-    return backend.connect(timeout=TIMEOUT, topology_refresh_interval=refresh_interval, **fields)
+def connect(
+    backend: Backend, refresh_interval: float = 600, timeout: float = TIMEOUT, **fields: Any
+) -> pyredisson.asyncio.Client:
+    return backend.connect(timeout=timeout, topology_refresh_interval=refresh_interval, **fields)
 
 
 @contextmanager
@@ -93,7 +97,7 @@ async def test_an_acquire(proxied: MovingCluster, backend: Backend, levels: int)
 
 async def test_an_acquire_whose_keys_are_in_two_places_afterwards(proxied: MovingCluster, backend: Backend) -> None:
     """It was not acquired in time, and what it has acquired is released."""
-    lock = connect(backend, retry_attempts=0).get_fenced_lock(NAME)
+    lock = connect(backend, timeout=PATIENT, retry_attempts=0).get_fenced_lock(NAME)
     await lock.lock()
     await lock.unlock()
     source = proxied.node_of_key(NAME)
@@ -111,7 +115,7 @@ async def test_a_group_whose_keys_are_in_two_places_before_it_extends_its_leases
     proxied: MovingCluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multi_lock, "EXTEND_AFTER", 0.0)
-    client = connect(backend, retry_attempts=0)
+    client = connect(backend, timeout=PATIENT, retry_attempts=0)
     last = f"z{{{NAME}}}"
     group = client.get_multi_lock(client.get_fenced_lock(NAME), client.get_lock(last))
     await group.lock()
