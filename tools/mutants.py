@@ -4,8 +4,8 @@
 
 It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed by
 the first test that fails, by a run that takes too long, or by a collection that fails. For a change in Python only
-those tests run that reach the changed line (found once with `coverage`); a line that no test reaches is a survivor. The
-results of earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
+tests run that reach the changed line (found once with `coverage`), some hundreds at most; a line that no test reaches is
+a survivor. So the number of the killed ones is a lower bound. The results of earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ STAGES = {
 PLANTED = "tests/logic/test_planted_bugs.py"
 """Left out: it plants bugs itself, and takes long."""
 OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", PLANTED]
-TOO_LONG = 240
-"""Seconds after which a run with a mutant is ended: it counts as killed."""
+TOO_LONG = 1800
+"""Seconds after which a run with a mutant is ended: it counts as killed. Much longer than all tests take: each test has a
+timeout of its own."""
 FIRST = 60
 """How many of the tests that reach a line run first, before the others."""
+MOST = 600
+"""How many of them run at most in a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +260,19 @@ class Workspace:
     def status(self, arguments: list[str], tests: list[str]) -> tuple[int, str]:
         """As `run`, for these tests: first for some of all, which mostly find it, then for the others."""
         options = arguments[: next(n for n, word in enumerate(arguments) if word.startswith("tests"))]
-        chosen = tests[:: max(1, len(tests) // FIRST)][:FIRST]
-        for part in (chosen, [test for test in tests if test not in set(chosen)]):
+        first, most = set(spread(tests, FIRST)), spread(tests, MOST)
+        for part in (sorted(first), [test for test in most if test not in first]):
             if part:
                 names = self.folder / "build-tests.txt"
                 names.write_text("\n".join(part), encoding="utf-8")
                 if (outcome := self.run(*options, f"@{names}"))[0]:
                     return outcome
         return 0, ""
+
+
+def spread(tests: list[str], count: int) -> list[str]:
+    """So many of the tests at most, taken evenly from all."""
+    return [tests[number * len(tests) // count] for number in range(count)] if len(tests) > count else tests
 
 
 def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, dict[str, list[str]]]) -> dict[str, str]:
