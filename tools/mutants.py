@@ -4,8 +4,8 @@
 
 It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed by
 the first test that fails, by a run that takes too long, or by a collection that fails. For a change in Python only
-tests run that reach the changed line (found once with `coverage`), some hundreds at most; a line that no test reaches is
-a survivor. So the number of the killed ones is a lower bound. The results of earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
+tests run that reach the changed line (found once with `coverage`), some hundreds at most; a line that no test reaches
+is a survivor. So the number of the killed ones is a lower bound. The results of earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ PLANTED = "tests/logic/test_planted_bugs.py"
 """Left out: it plants bugs itself, and takes long."""
 OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", PLANTED]
 TOO_LONG = 1800
-"""Seconds after which a run with a mutant is ended: it counts as killed. Much longer than all tests take: each test has a
-timeout of its own."""
+"""Seconds after which a run with a mutant is ended: it counts as killed. All tests take much less, and each of them has
+a timeout of its own."""
 FIRST = 60
 """How many of the tests that reach a line run first, before the others."""
 MOST = 600
