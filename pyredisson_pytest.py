@@ -17,9 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from pyredisson._api.aio.client import Client as AioClient
     from pyredisson._api.sync.client import Client
-    from pyredisson._pytest.clients import Address, AioConnections, Connections
-    from pyredisson._pytest.faults import Plan
-    from pyredisson._pytest.servers import AnyServer, GivenServer
+    from pyredisson._pytest import Address, AnyServer, Connections, GivenServer, Plan
     from pyredisson.testing import Proxy, Server
 
 URL_VARIABLE = "PYREDISSON_TEST_URL"
@@ -58,7 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker(FAULTS)
     if marker is None:
         return
-    from pyredisson._pytest.faults import plans
+    from pyredisson._pytest import plans
 
     where = metafunc.definition.nodeid
     if _PLAN not in metafunc.fixturenames:
@@ -76,16 +74,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     if item.get_closest_marker(FAULTS) is not None:
-        from pyredisson._pytest.faults import check
+        from pyredisson._pytest import check_fault
 
-        check(item)
+        check_fault(item)
 
 
 @pytest.fixture(scope="session")
 def redis_server(pytestconfig: pytest.Config) -> Iterator[Server | GivenServer]:
     """A server of this test run's own (`pyredisson.testing.Server`), or the server of `--pyredisson-url`."""
     if (url := pytestconfig.getoption("--pyredisson-url")) is not None:
-        from pyredisson._pytest.servers import GivenServer
+        from pyredisson._pytest import GivenServer
 
         yield GivenServer(url)
         return
@@ -104,7 +102,7 @@ def redis_server(pytestconfig: pytest.Config) -> Iterator[Server | GivenServer]:
 @pytest.fixture
 def empty_redis(redis_server: Server | GivenServer) -> Server:
     """`redis_server` without keys. Only for a server of the test run's own."""
-    from pyredisson._pytest.servers import GivenServer
+    from pyredisson._pytest import GivenServer
 
     if isinstance(redis_server, GivenServer):
         pytest.skip("empty_redis needs a server of its own: the one of --pyredisson-url is not emptied")
@@ -116,7 +114,7 @@ def empty_redis(redis_server: Server | GivenServer) -> Server:
 @pytest.fixture
 def _pyredisson_server(request: pytest.FixtureRequest, redis_server: AnyServer) -> AnyServer:
     """The server for one test: without keys if it is the test run's own."""
-    from pyredisson._pytest.servers import GivenServer
+    from pyredisson._pytest import GivenServer
 
     if not isinstance(redis_server, GivenServer):
         request.getfixturevalue("empty_redis")
@@ -135,8 +133,7 @@ def redis_proxy(
     request: pytest.FixtureRequest, _pyredisson_server: AnyServer, _pyredisson_fault: Plan | None
 ) -> Iterator[Proxy]:
     """A `pyredisson.testing.Proxy` of this test's own before the server, with the fault of the marker."""
-    from pyredisson._pytest.faults import inject
-    from pyredisson._pytest.servers import GivenServer
+    from pyredisson._pytest import GivenServer, inject
     from pyredisson.testing import Proxy
 
     if isinstance(_pyredisson_server, GivenServer) and not _pyredisson_server.takes_proxy:
@@ -151,7 +148,7 @@ def _pyredisson_address(
     request: pytest.FixtureRequest, _pyredisson_server: AnyServer, _pyredisson_fault: Plan | None
 ) -> Address:
     """What the clients of this test connect to: the server, or the proxy if the test uses it or has a fault."""
-    from pyredisson._pytest.clients import Address
+    from pyredisson._pytest import Address
 
     proxy: Proxy | None = None
     if _pyredisson_fault is not None or "redis_proxy" in request.fixturenames:
@@ -160,18 +157,16 @@ def _pyredisson_address(
 
 
 @pytest.fixture
-def pyredisson_connect(request: pytest.FixtureRequest, _pyredisson_address: Address) -> Iterator[Connections]:
+def pyredisson_connect(request: pytest.FixtureRequest, _pyredisson_address: Address) -> Iterator[Connections[Client]]:
     """A function that makes clients for threads, as `pyredisson.connect`; without an address, of this test's server."""
-    from pyredisson._pytest.clients import Connections, check_held
+    from pyredisson._pytest import connections
 
-    made = Connections(_pyredisson_address)
-    yield made
-    made.close()
-    check_held(request, made.left_held)
+    with connections(request, _pyredisson_address) as made:
+        yield made
 
 
 @pytest.fixture
-def pyredisson_client(pyredisson_connect: Connections) -> Client:
+def pyredisson_client(pyredisson_connect: Connections[Client]) -> Client:
     """A client for threads, closed after the test. A test that leaves a lock held fails."""
     return pyredisson_connect()
 
@@ -179,9 +174,9 @@ def pyredisson_client(pyredisson_connect: Connections) -> Client:
 @pytest.fixture
 async def _pyredisson_aio(
     request: pytest.FixtureRequest, _pyredisson_address: Address
-) -> AsyncIterator[AioConnections]:
+) -> AsyncIterator[Connections[AioClient]]:
     """Clients that are closed in the event loop of the test, by anyio's plugin or pytest-asyncio in its auto mode."""
-    from pyredisson._pytest.clients import aio_connections
+    from pyredisson._pytest import aio_connections
 
     async with aio_connections(request, _pyredisson_address) as made:
         yield made
@@ -195,8 +190,8 @@ def _with_pytest_asyncio() -> ModuleType:
     @pytest_asyncio.fixture
     async def _pyredisson_pytest_asyncio(
         request: pytest.FixtureRequest, _pyredisson_address: Address
-    ) -> AsyncIterator[AioConnections]:
-        from pyredisson._pytest.clients import aio_connections
+    ) -> AsyncIterator[Connections[AioClient]]:
+        from pyredisson._pytest import aio_connections
 
         async with aio_connections(request, _pyredisson_address) as made:
             yield made
@@ -208,10 +203,10 @@ def _with_pytest_asyncio() -> ModuleType:
 
 
 @pytest.fixture
-def pyredisson_aconnect(request: pytest.FixtureRequest, _pyredisson_address: Address) -> AioConnections:
+def pyredisson_aconnect(request: pytest.FixtureRequest, _pyredisson_address: Address) -> Connections[AioClient]:
     """As `pyredisson_connect`, for clients of `pyredisson.asyncio`."""
     if "anyio_backend" in request.fixturenames:
-        found: AioConnections = request.getfixturevalue("_pyredisson_aio")
+        found: Connections[AioClient] = request.getfixturevalue("_pyredisson_aio")
     elif _has_pytest_asyncio(request.config):
         found = request.getfixturevalue("_pyredisson_pytest_asyncio")
     else:
@@ -220,7 +215,7 @@ def pyredisson_aconnect(request: pytest.FixtureRequest, _pyredisson_address: Add
 
 
 @pytest.fixture
-def pyredisson_aclient(pyredisson_aconnect: AioConnections) -> AioClient:
+def pyredisson_aclient(pyredisson_aconnect: Connections[AioClient]) -> AioClient:
     """A client for asyncio, closed after the test in its event loop. A test that leaves a lock held fails."""
     return pyredisson_aconnect()
 

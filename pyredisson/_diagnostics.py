@@ -27,7 +27,6 @@ class Tracing:
         self.observed = False
         """Whether a client with an observer was made in this process."""
         self.on = False
-        """Whether one of the two is true."""
 
     def look(self) -> None:
         """Asks the logger. It should be called a few times a second, but not for every command."""

@@ -14,8 +14,7 @@ from pyredisson._api.aio.blocks import Holding
 from pyredisson._api.aio.client import Client, connect
 from pyredisson._api.aio.rlock import Lock
 from pyredisson._api.arguments import warn_not_released
-from pyredisson._diagnostics import naming_extra
-from pyredisson._frameworks import is_loss_of
+from pyredisson._diagnostics import naming_extra, readable
 from pyredisson._settings.durations import Duration
 from pyredisson._settings.fields import ConfigFields
 from pyredisson.errors import LockLostError, LockTimeoutError
@@ -99,16 +98,13 @@ def locked(
     name_of = _from_template(name, types) if isinstance(name, str) else name
 
     async def hold(connection: HTTPConnection, name: str = Depends(name_of)) -> AsyncIterator[Lock]:
-        lock = _lock(_client_of(connection), name, kind)
+        client = _client_of(connection)
+        make = {"lock": client.get_lock, "fair": client.get_fair_lock, "fenced": client.get_fenced_lock}[kind]
+        lock = make(name, owner=new_owner())
         async with _held(lock, lock.hold(wait_time, lease_time), retry_after):
             yield lock
 
     return Depends(hold, scope=scope)
-
-
-def _lock(client: Client, name: str, kind: Kind) -> Lock:
-    make = {"lock": client.get_lock, "fair": client.get_fair_lock, "fenced": client.get_fenced_lock}[kind]
-    return make(name, owner=new_owner())
 
 
 @asynccontextmanager
@@ -128,7 +124,8 @@ async def _held(lock: Lock, holding: Holding[Lock], retry_after: int) -> AsyncIt
             yield
             done = True
     except LockLostError as error:
-        if not is_loss_of(error, lock):
+        # Another lock of the function may have been lost. The error has the name on the server, after `name_mapper`.
+        if error.name != readable(lock._logic.key):
             raise
         raise HTTPException(_LOST, "the lock of this request was lost") from error
     except RedisError as error:

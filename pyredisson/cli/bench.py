@@ -6,14 +6,13 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from statistics import median
 
 import click
 
 from pyredisson._api.aio.client import Client as AioClient
 from pyredisson._settings.config import Config
-from pyredisson.cli.exit_codes import INTERRUPTED
+from pyredisson.cli import INTERRUPTED
 from pyredisson.cli.options import Seconds, Settings, common
 from pyredisson.cli.reading import Reader, reader
 
@@ -85,10 +84,10 @@ class _Run:
 
     def in_threads(self, reading: Reader, count: int) -> None:
         """Raises the first error of a thread."""
-        errors: list[BaseException] = []
+        errors: list[Exception] = []
         began = time.perf_counter()
-        work = [_noting_error(errors, self._thread, reading, number, began) for number in range(count)]
-        workers = [threading.Thread(target=each, daemon=True) for each in work]
+        given = [(reading, number, began, errors) for number in range(count)]
+        workers = [threading.Thread(target=self._thread, args=each, daemon=True) for each in given]
         try:
             for worker in workers:
                 worker.start()
@@ -103,12 +102,15 @@ class _Run:
         if errors:
             raise errors[0]
 
-    def _thread(self, reading: Reader, number: int, began: float) -> None:
-        lock = reading.client.get_lock(f"{self._prefix}:{number}")
-        while not self._stop and (now := time.perf_counter()) - began < self._seconds:
-            with lock:
-                pass
-            self.pairs.append(time.perf_counter() - now)
+    def _thread(self, reading: Reader, number: int, began: float, errors: list[Exception]) -> None:
+        try:
+            lock = reading.client.get_lock(f"{self._prefix}:{number}")
+            while not self._stop and (now := time.perf_counter()) - began < self._seconds:
+                with lock:
+                    pass
+                self.pairs.append(time.perf_counter() - now)
+        except Exception as error:  # noqa: BLE001 - it is raised by the thread that waits
+            errors.append(error)
 
     async def in_tasks(self, config: Config, count: int) -> None:
         """Raises the first error of a task."""
@@ -128,15 +130,3 @@ class _Run:
             async with lock:
                 pass
             self.pairs.append(time.perf_counter() - now)
-
-
-def _noting_error(errors: list[BaseException], work: Callable[..., None], *args: object) -> Callable[[], None]:
-    """The work for a thread of its own. Its error is noted for the thread that waits for it."""
-
-    def run() -> None:
-        try:
-            work(*args)
-        except Exception as error:  # noqa: BLE001 - it is raised by the thread that waits
-            errors.append(error)
-
-    return run

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import click
 from redis.exceptions import RedisError
 
 from pyredisson._settings.config import Config
-from pyredisson.cli.exit_codes import UNAVAILABLE
-from pyredisson.cli.options import Seconds, common
+from pyredisson.cli import UNAVAILABLE
+from pyredisson.cli.options import Seconds, common, explained, fail, say_error
 from pyredisson.cli.options import Settings as CommonSettings
-from pyredisson.cli.output import explained, fail, say_error
 from pyredisson.cli.reading import reader
 from pyredisson.dashboard.server import Settings, serve
 from pyredisson.errors import UnsupportedServerError
@@ -41,23 +41,10 @@ SHORTEST_TOKEN = 8
 @click.option("--allow-host", "allowed_hosts", metavar="NAME", multiple=True, help="A further name to serve under.")
 @click.option("--allow-unlock", is_flag=True, help="Let the page release holds by force, after a confirmation.")
 @click.option(
-    "--interval",
-    metavar="SECONDS",
-    default=1.0,
-    show_default=True,
-    type=Seconds(0.1, 60),
-    help="Between two readings.",
+    "--interval", metavar="SECONDS", default=1.0, show_default=True, type=Seconds(0.1, 60), help="Between two readings."
 )
 @common
-def dashboard(
-    settings: CommonSettings,
-    host: str,
-    port: int,
-    token: str | None,
-    allowed_hosts: tuple[str, ...],
-    allow_unlock: bool,
-    interval: float,
-) -> None:
+def dashboard(settings: CommonSettings, **options: Any) -> None:
     """Show all locks live, on a page in the browser.
 
     The page shows who holds each lock and since when, its queue in order, semaphores, latches, clients, and charts of
@@ -68,6 +55,8 @@ def dashboard(
       pyredisson dashboard --url redis://redis-1:6379/0
       pyredisson dashboard --host 0.0.0.0 --allow-host locks.example.com
     """
+    wanted = Settings(**options)
+    token = wanted.token
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise click.UsageError(f"--token must have {SHORTEST_TOKEN} characters at least")
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
@@ -75,14 +64,6 @@ def dashboard(
         raise click.UsageError("--token must be of ASCII characters, without a space at its ends")
     _log_releases()
     _check_server(settings.config)
-    wanted = Settings(
-        host=host,
-        port=port,
-        token=token,
-        allowed_hosts=allowed_hosts,
-        allow_unlock=allow_unlock,
-        interval=interval,
-    )
 
     def ready(url: str) -> None:
         click.echo(f"The dashboard of {settings.config.describe()} is at {url}")
@@ -92,7 +73,8 @@ def dashboard(
         serve(settings.config, wanted, ready)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        fail(UNAVAILABLE, f"can't listen at {host}, port {port} ({reason}); give another --host or --port")
+        where = f"{wanted.host}, port {wanted.port}"
+        fail(UNAVAILABLE, f"can't listen at {where} ({reason}); give another --host or --port")
 
 
 def _check_server(config: Config) -> None:

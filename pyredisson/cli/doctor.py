@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-import click
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
 
-from pyredisson.cli.checks import Checks
-from pyredisson.cli.exit_codes import INCOMPLETE
+import click
+from redis.exceptions import NoPermissionError, RedisError
+
+from pyredisson._api.sync.client import Client
+from pyredisson._api.sync.count_down_latch import CountDownLatch
+from pyredisson._api.sync.fenced_lock import FencedLock
+from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
+from pyredisson._api.sync.rlock import Lock
+from pyredisson._api.sync.semaphore import Semaphore
+from pyredisson._core import command
+from pyredisson._protocol.cluster import QUERY, read_slots
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.topology import TopologyView
+from pyredisson._settings.config import Config
+from pyredisson.cli import INCOMPLETE, findings
 from pyredisson.cli.findings import Finding, Level
-from pyredisson.cli.options import Settings, common
-from pyredisson.cli.output import readable
-from pyredisson.cli.reading import reader
-from pyredisson.cli.words import as_json
+from pyredisson.cli.options import Settings, common, readable
+from pyredisson.cli.reading import Reader, reader
+from pyredisson.cli.tables import as_json
+from pyredisson.errors import RedissonError
+from pyredisson.inspection.announcements import with_missing_right
+from pyredisson.inspection.discovery import Discovery
+from pyredisson.inspection.model import State
+from pyredisson.logic import retry
+from pyredisson.logic.announced import client_key
 
 COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "red"}
+PINGS = 50
+SLOW = 0.05
+"""Seconds of a round trip from which on there is a warning."""
+CLOCKS_DIFFER = 1.0
+"""Seconds."""
+MOST_SHARDS = 16
+"""Masters whose messages are tested."""
+ROUNDS = 3
+LATE = 0.9
+"""A waiter that no message wakes looks again after a second."""
+SUBSCRIBED = 0.3
+"""Seconds after which a waiter has subscribed, as a rule."""
+WALK_TIME, MOST_KEYS, MOST_OBJECTS, SHOWN = 30.0, 2_000_000, 20_000, 5
+"""Bounds of the search for keys that leak."""
+D = TypeVar("D", FencedLock, Semaphore, PermitExpirableSemaphore, CountDownLatch)
+RIGHTS = "the rights that it needs are in docs/operations.md; an administrator grants them by ACL SETUSER"
 
 
 @click.command(
@@ -50,3 +91,313 @@ def _print(finding: Finding, *, several: bool, color: bool) -> None:
     click.echo(f"{level} {finding.check:12} {where}{readable(finding.text)}", color=None if color else False)
     if finding.advice:
         click.echo(f"{'':21} -> {readable(finding.advice)}")
+
+
+# --- The checks
+
+
+class Checks:
+    """The checks of one installation. `name`: what the names begin with that they acquire."""
+
+    def __init__(self, config: Config, reading: Reader, name: str) -> None:
+        self._config = config
+        self._reading = reading
+        self._name = f"{name}:{uuid.uuid4().hex[:8]}"
+        self.masters = reading.masters()
+
+    def all(self) -> Iterator[Finding]:
+        for node in self.masters:
+            yield from (self._at(node, finding) for finding in self._of_server(node))
+        if self._config.topology == "cluster":
+            yield from self._cluster()
+        yield from self._clocks()
+        yield from self._primitives()
+        yield from self._announcement()
+        yield from self._messages()
+        yield from self._keys()
+
+    def _at(self, node: Node, finding: Finding) -> Finding:
+        return replace(finding, server=node.address)
+
+    # --- What a server says of itself
+
+    def _of_server(self, node: Node) -> Iterator[Finding]:
+        info_reply, buffer_reply = self._reading.ask(
+            node, command(b"INFO"), command(b"CONFIG", b"GET", b"client-output-buffer-limit")
+        )
+        if isinstance(info_reply, RedisError):
+            yield _unchecked("version", "INFO", info_reply)
+        else:
+            info = findings.fields_of(info_reply)
+            yield from findings.version(info)
+            yield from findings.memory(info)
+            yield from findings.persistence(info)
+            yield from findings.replication(info, expects_replicas=self._config.topology != "single")
+        if isinstance(buffer_reply, RedisError):
+            yield _unchecked("buffers", "CONFIG|GET", buffer_reply)
+        elif buffer_reply:
+            yield from findings.buffers(buffer_reply[1].decode())
+        yield self._round_trip(node)
+
+    def _round_trip(self, node: Node) -> Finding:
+        times = self._reading.round_trips(node, PINGS)
+        text = f"round trip {times[PINGS // 2] * 1000:.2f} ms, at most {times[-1] * 1000:.2f} ms in {PINGS}"
+        if times[PINGS // 2] < SLOW:
+            return Finding("latency", Level.OK, text)
+        advice = "run nearer to the server, or look for what delays it: redis-cli --latency, SLOWLOG GET"
+        return Finding("latency", Level.WARNING, text, advice)
+
+    def _cluster(self) -> Iterator[Finding]:
+        """Whether each master sees all slots, and whether they agree on who serves which."""
+        views: dict[str, TopologyView] = {}
+        for node in self.masters:
+            slots_reply, info_reply = self._reading.ask(node, *QUERY)
+            if isinstance(info_reply, RedisError):
+                yield self._at(node, _unchecked("cluster", "CLUSTER|INFO", info_reply))
+            else:
+                info = findings.fields_of(info_reply)
+                yield from (self._at(node, finding) for finding in findings.cluster(info))
+            if isinstance(slots_reply, RedisError):
+                yield self._at(node, _unchecked("cluster", "CLUSTER|SLOTS", slots_reply))
+            else:
+                views[node.address] = read_slots(slots_reply, node.endpoint)
+        yield from findings.slot_maps(views)
+
+    def _clocks(self) -> Iterator[Finding]:
+        ahead = []
+        for node in self.masters:
+            [reply] = self._reading.ask(node, command(b"TIME"))
+            if isinstance(reply, RedisError):
+                yield self._at(node, _unchecked("clock", "TIME", reply))
+                return
+            ahead.append(int(reply[0]) + int(reply[1]) / 1e6 - time.time())
+        if max(ahead) - min(ahead) > CLOCKS_DIFFER:
+            text = f"the masters' clocks differ by {max(ahead) - min(ahead):.1f} s"
+            advice = "let NTP slew all of them: leases and fencing tokens follow these clocks"
+            yield Finding("clock", Level.WARNING, text, advice)
+        elif max(map(abs, ahead)) > CLOCKS_DIFFER:
+            text = f"the server's clock is {ahead[0]:+.1f} s from this machine's, which harms no lock"
+            yield Finding("clock", Level.NOTE, text, "let NTP slew both")
+        else:
+            yield Finding("clock", Level.OK, "the clocks of the servers and of this machine agree")
+
+    # --- What can be done
+
+    def _primitives(self) -> Iterator[Finding]:
+        """Each primitive is used once, under a name of its own that is deleted."""
+        refused: dict[str, RedisError | RedissonError] = {}
+        for kind, use in USES.items():
+            try:
+                use(self._reading.client, f"{self._name}:{kind}")
+            except (RedisError, RedissonError) as error:
+                refused[kind] = with_missing_right(error) if isinstance(error, RedisError) else error
+        for kind, problem in refused.items():
+            level = Level.ERROR if kind == "Lock" else Level.WARNING
+            advice = RIGHTS if isinstance(problem, NoPermissionError) else "the server's log says more"
+            text = f"a {kind} can't be used: {problem}"
+            yield Finding("rights", level, text, f"{advice}; --name PREFIX tests other names")
+        if not refused:
+            yield Finding("rights", Level.OK, f"every primitive can be used, for names such as {self._name}")
+
+    def _announcement(self) -> Iterator[Finding]:
+        session = self._reading.session
+        key = client_key(str(uuid.uuid4()))
+        try:
+            for payload in (
+                command(b"PEXPIRE", key, 1000),
+                command(b"HMGET", key, b"name"),
+                command(b"HDEL", key, b"name"),
+                command(b"DEL", key),
+                command(b"TIME"),
+            ):
+                self._reading.run(lambda payload=payload: retry.send(session.runtime, payload, retries=1))  # type: ignore[misc]
+        except NoPermissionError as error:
+            text = f"clients can't announce themselves, so it can't be said who holds a lock: {error}"
+            yield Finding("announce", Level.NOTE, text, "grant ~pyredisson_client:*, +hmget, +hdel and +time")
+        else:
+            yield Finding("announce", Level.OK, "clients may announce themselves under pyredisson_client:*")
+
+    def _messages(self) -> Iterator[Finding]:
+        """Whether a waiter is woken by a release, on each master."""
+        for node, name in self._name_on_each():
+            if name is None:
+                text = "not tested: no name of this test is on this server"
+                advice = "run it again after a failover; --name without {...}, which keeps all names on one server"
+                yield self._at(node, Finding("pubsub", Level.NOTE, text, advice))
+                continue
+            try:
+                fastest = min(self._wakes(name) for _ in range(ROUNDS))
+            except (RedisError, RedissonError) as error:
+                yield self._at(node, Finding("pubsub", Level.ERROR, f"a waiter can't wait: {error}", RIGHTS))
+                continue
+            if fastest < LATE:
+                text = f"messages arrive: a waiter has the lock {fastest * 1000:.1f} ms after its release"
+                yield self._at(node, Finding("pubsub", Level.OK, text))
+            else:
+                text = f"messages don't arrive: a waiter has the lock {fastest:.1f} s after its release"
+                advice = "grant the channels (&...), and look at proxies and firewalls between client and server"
+                yield self._at(node, Finding("pubsub", Level.ERROR, text, advice))
+
+    def _name_on_each(self) -> Iterator[tuple[Node, str | None]]:
+        """Masters, each with a name that it serves; None: there is none, as with a hash tag in `--name`."""
+        wanted = self.masters[:MOST_SHARDS]
+        shard_of = self._reading.session.runtime.shard_of
+        for node in wanted:
+            names = (f"{self._name}:{number}" for number in range(100_000))
+            alone = len(self.masters) == 1
+            yield node, next((name for name in names if alone or shard_of(name.encode()) is node), None)
+
+    def _wakes(self, name: str) -> float:
+        """Seconds from a release to the acquire of a waiter in another client."""
+        acquired: list[float] = []
+        errors: list[BaseException] = []
+
+        def wait(other: Client) -> None:
+            try:
+                lock = other.get_lock(name)
+                if lock.try_lock(wait_time=5 * LATE, lease_time=10):
+                    acquired.append(time.monotonic())
+                    lock.unlock()
+            except (RedisError, RedissonError) as error:
+                errors.append(error)
+
+        with Client(Config.of(self._config, announce=False)) as other:
+            lock = self._reading.client.get_lock(name)
+            lock.lock(10)
+            waiter = threading.Thread(target=wait, args=(other,), daemon=True)
+            waiter.start()
+            # Until the other client listens. Without a subscription it looks again every second.
+            waiter.join(SUBSCRIBED)
+            released = time.monotonic()
+            lock.unlock()
+            waiter.join(10 * LATE)
+        if errors:
+            raise errors[0]
+        return acquired[0] - released if acquired else 5 * LATE
+
+    # --- What is there
+
+    def _keys(self) -> Iterator[Finding]:
+        """Objects that stay for ever, and waiters that are dead."""
+        end = time.monotonic() + WALK_TIME
+
+        def within(walk: Discovery) -> bool:
+            return time.monotonic() < end and walk.scanned < MOST_KEYS
+
+        try:
+            discovery = self._reading.walk(on_step=within)
+            found = dict(list(discovery.found.items())[:MOST_OBJECTS])
+            states, failed = self._reading.found(found, [*discovery.clients])
+        except NoPermissionError as error:
+            yield Finding("keys", Level.NOTE, f"the keys can't be looked at: {error}", RIGHTS)
+            return
+        used = sum(state.in_use for state in states)
+        extent = "a look at all" if discovery.done and not discovery.failed else "a look at some"
+        yield Finding("keys", Level.OK, f"{used} objects are in use, by {extent} of {discovery.total} keys")
+        for problem in {str(each) for each in [*discovery.failed.values(), *failed.values()]}:
+            yield Finding("keys", Level.WARNING, f"some keys couldn't be read: {problem}", "run it again")
+        yield from _leaks(states)
+
+
+def _leaks(states: list[State]) -> Iterator[Finding]:
+    locks = ("lock", "fair", "fenced", "spin", "read-write", "group")
+    endless = [state.name for state in states if state.kind in locks and state.held and _no_end(state.time_to_live)]
+    if endless:
+        text = f"{len(endless)} locks have no lease, so nothing frees them if the holder is dead: {_some(endless)}"
+        yield Finding("leases", Level.WARNING, text, "pyredisson inspect NAME, then pyredisson unlock NAME")
+    ours = [
+        readable(each.key.decode("utf-8", "backslashreplace"))
+        for state in states
+        for each in state.companions
+        if each.key.startswith(b"pyredisson_") and _no_end(each.time_to_live)
+    ]
+    if ours:
+        text = f"{len(ours)} keys of pyredisson have no TTL: {_some(ours)}"
+        yield Finding("ttl", Level.WARNING, text, "redis-cli PEXPIRE KEY 7200000")
+    dead = [state.name for state in states if any(waiter.is_silent for waiter in state.waiters)]
+    if dead:
+        text = f"queues have waiters that are silent, and go when others ask: {_some(dead)}"
+        yield Finding("queues", Level.NOTE, text, "pyredisson inspect NAME; if they stay, pyredisson rm NAME")
+    tokens = [state.name for state in states if state.kind == "fenced" and not state.held and state.token is not None]
+    if tokens:
+        text = f"{len(tokens)} counters of fencing tokens without a holder stay for ever: {_some(tokens)}"
+        yield Finding("tokens", Level.NOTE, text, "pyredisson rm NAME, for names that aren't used any more")
+    full = [state.name for state in states if state.kind == "semaphore" and state.free is not None and state.free <= 0]
+    if full:
+        text = f"{len(full)} semaphores have no free permit, and no server knows who has the permits: {_some(full)}"
+        yield Finding("permits", Level.NOTE, text, "pyredisson permits NAME --free N, if those who had them are gone")
+    foreign = Counter(owner.holder.client_id for state in states for owner in state.owners if owner.holder.foreign)
+    if foreign:
+        yield Finding("java", Level.NOTE, f"{len(foreign)} clients of Redisson hold something")
+
+
+def _no_end(seconds: float | None) -> bool:
+    return seconds == float("inf")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(readable(name) for name in names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown}, ..."
+
+
+def _unchecked(check: str, what: str, error: RedisError) -> Finding:
+    text = f"can't be checked: {what.replace('|', ' ')} is refused ({error})"
+    return Finding(check, Level.NOTE, text, f"grant +{what.lower()} to see it")
+
+
+# --- One use of each primitive. None leaves a key without a TTL
+
+
+def _hold(*locks: Lock) -> None:
+    for lock in locks:
+        with lock.hold(wait_time=0, lease_time=10):
+            pass
+
+
+@contextmanager
+def _deleted(used: D) -> Iterator[D]:
+    try:
+        yield used
+    finally:
+        used.delete()
+
+
+def _read_write_lock(client: Client, name: str) -> None:
+    lock = client.get_read_write_lock(name)
+    _hold(lock.read_lock(), lock.write_lock())
+
+
+def _fenced_lock(client: Client, name: str) -> None:
+    with _deleted(client.get_fenced_lock(name)) as lock, lock.hold(wait_time=0, lease_time=10):
+        lock.get_token()
+
+
+def _semaphore(client: Client, name: str) -> None:
+    with _deleted(client.get_semaphore(name)) as semaphore:
+        semaphore.try_set_permits(1, ttl=60)
+        with semaphore:
+            pass
+
+
+def _permits(client: Client, name: str) -> None:
+    with _deleted(client.get_permit_expirable_semaphore(name)) as semaphore:
+        semaphore.try_set_permits(1)
+        semaphore.release(semaphore.acquire(lease_time=10))
+
+
+def _latch(client: Client, name: str) -> None:
+    with _deleted(client.get_count_down_latch(name)) as latch:
+        latch.try_set_count(1)
+        latch.count_down()
+
+
+USES: dict[str, Callable[[Client, str], None]] = {
+    "Lock": lambda client, name: _hold(client.get_lock(name)),
+    "FairLock": lambda client, name: _hold(client.get_fair_lock(name)),
+    "ReadWriteLock": _read_write_lock,
+    "FencedLock": _fenced_lock,
+    "Semaphore": _semaphore,
+    "PermitExpirableSemaphore": _permits,
+    "CountDownLatch": _latch,
+}
+"""What `doctor` calls with a client and a name of its own, by the names of the classes."""

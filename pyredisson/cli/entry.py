@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from pyredisson._diagnostics import installation_of
-from pyredisson.cli.exit_codes import INTERRUPTED, USAGE
+from pyredisson.cli import INTERRUPTED, USAGE
 
 EXTRA_OF = {"click": "cli", "rich": "cli", "starlette": "dashboard", "uvicorn": "dashboard"}
 """Packages that may be missing, and the extra that brings each."""

@@ -21,7 +21,6 @@ class Level(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Good to know."""
     WARNING = "warning"
     """Locks work, but something is missing when a server fails, or soon."""
     ERROR = "error"
@@ -30,13 +29,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check."""
-
     check: str
     level: Level
     text: str
     advice: str = ""
-    """What to do."""
     server: str = ""
     """The address, if the finding is about one server."""
 
@@ -48,7 +44,6 @@ def fields_of(info: bytes) -> dict[str, str]:
 
 
 def version(info: Mapping[str, str]) -> Iterator[Finding]:
-    """Which server it is."""
     name = "Valkey" if "valkey_version" in info else "Redis"
     number = info.get("valkey_version") or info.get("redis_version", "of unknown version")
     if int(info.get("redis_version", "7").partition(".")[0]) < 7:
@@ -155,7 +150,6 @@ def buffers(setting: str) -> Iterator[Finding]:
         at = words.index("pubsub")
         limits = [int(word) for word in words[at + 1 : at + 3]]
         if any(0 < limit < MEBIBYTE for limit in limits):
-            text = (
-                f"client-output-buffer-limit pubsub is {limits[0]} {limits[1]}: a burst of messages ends subscriptions"
-            )
+            setting = f"client-output-buffer-limit pubsub is {limits[0]} {limits[1]}"
+            text = f"{setting}: a burst of messages ends subscriptions"
             yield Finding("buffers", Level.WARNING, text, "set it to 32mb 8mb 60, the default")

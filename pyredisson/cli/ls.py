@@ -1,22 +1,22 @@
-"""`pyredisson ls`: what is held and what is waited for."""
+"""`pyredisson ls` and `inspect`: what is held and what is waited for, and all that the servers know of one object."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import click
 from redis.exceptions import RedisError
 
-from pyredisson.cli.exit_codes import INCOMPLETE, INTERRUPTED
-from pyredisson.cli.options import Settings, common
-from pyredisson.cli.output import explained, fail, readable, say_error
-from pyredisson.cli.reading import Reader, reader
-from pyredisson.cli.tables import print_table
-from pyredisson.cli.words import KINDS, as_json, holders, lasts, moment, waiters
+from pyredisson._diagnostics import readable as as_text
+from pyredisson.cli import INCOMPLETE, INTERRUPTED
+from pyredisson.cli.options import Settings, common, explained, fail, readable, say_error
+from pyredisson.cli.reading import Reader, name_argument, read_state, reader
+from pyredisson.cli.tables import KINDS, NOTHING, as_json, duration, holders, lasts, moment, print_table, waiters, who
 from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.model import State
+from pyredisson.inspection.model import Kind, State
 
 COLUMNS = ("NAME", "KIND", "HOLDER", "SINCE", "TTL", "WAITERS")
 OPTIONAL = ("SINCE", "KIND", "WAITERS", "TTL")
@@ -70,19 +70,22 @@ def ls(settings: Settings, pattern: str, as_lines: bool, everything: bool, kind:
 def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
     """The names on the servers, and whether the search was ended by Ctrl-C."""
     discovery = reading.inspector.discovery(pattern)
-    progress = _Progress(discovery)
+    begun, shown = time.monotonic(), False
     try:
         while reading.run(discovery.step):
-            progress.show()
+            if time.monotonic() - begun >= PROGRESS_AFTER and sys.stderr.isatty():
+                text = f"{discovery.scanned:,} of {discovery.total:,} keys, {len(discovery.found):,} names"
+                click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+                shown = True
     except KeyboardInterrupt:
         return discovery, True
     finally:
-        progress.clear()
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
     return discovery, False
 
 
 def row(state: State) -> tuple[str, ...]:
-    """A line of the table."""
     name = readable(state.name)
     return name, state.kind, holders(state), moment(state.since), lasts(state), waiters(state)
 
@@ -96,22 +99,96 @@ def _say_what_is_missing(discovery: Discovery, failed: Iterable[RedisError]) -> 
         fail(INCOMPLETE, f"incomplete: {'; '.join([*problems, *sorted(errors)])}")
 
 
-class _Progress:
-    """How far the walk is: one line of a terminal."""
+# --- inspect
 
-    def __init__(self, discovery: Discovery) -> None:
-        self._discovery = discovery
-        self._begun = time.monotonic()
-        self._shown = False
 
-    def show(self) -> None:
-        if time.monotonic() - self._begun < PROGRESS_AFTER or not sys.stderr.isatty():
-            return
-        discovery = self._discovery
-        text = f"{discovery.scanned:,} of {discovery.total:,} keys, {len(discovery.found):,} names"
-        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
-        self._shown = True
+@click.command(
+    epilog="""\b
+Examples:
+  pyredisson inspect cron:nightly
+  pyredisson inspect orders:42 --json | jq .waiters
+  pyredisson inspect stock --as semaphore"""
+)
+@name_argument
+@click.option("--as", "kind", metavar="KIND", type=click.Choice([*KINDS]), help=f"What it is: {', '.join(KINDS)}.")
+@click.option("--json", "as_line", is_flag=True, help="One JSON object.")
+@common
+def inspect(settings: Settings, name: str, kind: Kind | None, as_line: bool) -> None:
+    """Show all of one object: holders, queue in order, permits, token, its keys.
 
-    def clear(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+    The kind is found out from what the server has. If it can't be, or is wrong, say it with --as.
+    """
+    assert kind is None or kind in get_args(Kind)
+    with reader(settings.config) as reading:
+        state = read_state(reading, name, kind=kind)
+    if as_line:
+        click.echo(as_json(state))
+        return
+    for line in head(state):
+        click.echo(line)
+    for columns, rows in _tables(state):
+        click.echo()
+        print_table(columns, rows, (), color=settings.color)
+
+
+def head(state: State) -> list[str]:
+    name = readable(state.name)
+    if state.kind == "unknown":
+        return [f"{name}: {state.why}"]
+    guess = "" if state.certain else "a guess: "
+    lines = [f"{name}: {KINDS[state.kind]} ({guess}{state.why})", f"server: {state.server}"]
+    facts = {
+        "time to live": None if state.time_to_live is None else lasts(state).replace(NOTHING, "no end"),
+        "token": state.token,
+        "permits": state.permits,
+        "free": state.free,
+        "count": state.count,
+    }
+    lines += [f"{what}: {value}" for what, value in facts.items() if value is not None]
+    if not state.held:
+        lines.append("held by: nobody")
+    if state.waiting_clients:
+        listen = "client listens" if state.waiting_clients == 1 else "clients listen"
+        lines.append(f"waiting: {state.waiting_clients} {listen} for a release")
+    more = state.owner_count - len(state.owners)
+    if more > 0:
+        lines.append(f"not listed: {more} of {state.owner_count} holders")
+    return lines
+
+
+def _tables(state: State) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
+    """Owners, waiters and further keys, as far as there are any."""
+    found: list[tuple[Sequence[str], list[Sequence[str]]]] = []
+    if state.kind == "unknown":
+        # Keys that look like its companions are somebody else's.
+        return found
+    if state.owners and state.kind == "permits":
+        permits = [(o.raw, who(o), moment(o.holder.since), duration(o.holder.time_to_live)) for o in state.owners]
+        found.append((("PERMIT", "HOLDER", "SINCE", "TTL"), [*permits]))
+    elif state.owners:
+        owners = [
+            (
+                who(owner),
+                str(owner.levels),
+                owner.side or NOTHING,
+                moment(owner.holder.since),
+                duration(owner.holder.time_to_live),
+                f"{readable(owner.raw)}{' (work done, only kept)' if owner.kept else ''}",
+            )
+            for owner in state.owners
+        ]
+        found.append((("HOLDER", "LEVELS", "SIDE", "SINCE", "TTL", "OWNER"), [*owners]))
+    if state.waiters:
+        alive = {True: "alive", False: "silent", None: "of Redisson"}
+        waiters = [
+            (who(each.owner), str(each.place), alive[each.alive], duration(each.place_lasts), readable(each.owner.raw))
+            for each in state.waiters
+        ]
+        found.append((("WAITER", "PLACE", "STATE", "PLACE LASTS", "OWNER"), [*waiters]))
+    if state.companions:
+        keys = [
+            (readable(as_text(each.key)), each.type, duration(each.time_to_live), each.purpose)
+            for each in state.companions
+        ]
+        found.append((("KEY", "TYPE", "TTL", "PURPOSE"), [*keys]))
+    return found

@@ -7,39 +7,27 @@ import importlib
 import io
 import logging
 import sys
-from typing import NamedTuple
 
 import click
 
-from pyredisson.cli.exit_codes import DEFECT, INTERRUPTED, USAGE
-from pyredisson.cli.options import address_options
-from pyredisson.cli.output import debugging, flush_stdout, say_error
+from pyredisson.cli import DEFECT, INTERRUPTED, USAGE
+from pyredisson.cli.options import address_options, debugging, flush_stdout, say_error
 from pyredisson.version import VERSION
 
-
-class Subcommand(NamedTuple):
-    """A subcommand, which is imported when it is needed."""
-
-    place: str
-    """Its module in this package, and the name of the command there, `module:name`."""
-    help: str
-    """Its line in the list of commands."""
-
-
 COMMANDS = {
-    "run": Subcommand("run:run", "Run a command while holding a lock."),
-    "ls": Subcommand("ls:ls", "List what is held: name, kind, holder, since when, TTL, waiters."),
-    "inspect": Subcommand("inspect:inspect", "Show all of one object: holders, queue, permits, token, its keys."),
-    "watch": Subcommand("watch:watch", "Show what is held, live, like 'top'."),
-    "unlock": Subcommand("unlock:unlock", "Release a lock in the place of its holder."),
-    "rm": Subcommand("rm:rm", "Remove what is left of locks that nobody uses: counters of tokens, dead queues."),
-    "permits": Subcommand("permits:permits", "Show how many permits of a semaphore are free, and set that number."),
-    "doctor": Subcommand("doctor:doctor", "Check the servers: version, rights, eviction, clocks, messages, leaks."),
-    "bench": Subcommand("bench:bench", "Measure pairs of lock and unlock a second, against your own server."),
-    "dashboard": Subcommand("dashboard:dashboard", "Show all locks live, on a page in the browser."),
-    "completion": Subcommand("completion:completion", "Print what a shell needs to complete commands and names."),
+    "run": ("run", "Run a command while holding a lock."),
+    "ls": ("ls", "List what is held: name, kind, holder, since when, TTL, waiters."),
+    "inspect": ("ls", "Show all of one object: holders, queue, permits, token, its keys."),
+    "watch": ("watch", "Show what is held, live, like 'top'."),
+    "unlock": ("unlock", "Release a lock in the place of its holder."),
+    "rm": ("unlock", "Remove what is left of locks that nobody uses: counters of tokens, dead queues."),
+    "permits": ("unlock", "Show how many permits of a semaphore are free, and set that number."),
+    "doctor": ("doctor", "Check the servers: version, rights, eviction, clocks, messages, leaks."),
+    "bench": ("bench", "Measure pairs of lock and unlock a second, against your own server."),
+    "dashboard": ("dashboard", "Show all locks live, on a page in the browser."),
+    "completion": ("reading", "Print what a shell needs to complete commands and names."),
 }
-"""All subcommands, in the order of the help."""
+"""All subcommands in the order of the help: the module of each in this package, where it has its name, and its help."""
 
 
 class LazyGroup(click.Group):
@@ -51,8 +39,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].place.partition(":")
-        command = getattr(importlib.import_module(f"pyredisson.cli.{module}"), name)
+        module, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"pyredisson.cli.{module}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -74,7 +62,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 @click.group(

@@ -1,23 +1,29 @@
-"""What commands read from the servers: the inspection, on the thread of the command."""
+"""What commands read from the servers, on their own thread; and the argument NAME, which a shell can complete."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import click
+from click.shell_completion import get_completion_class
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._api.sync.client import Client
 from pyredisson._backends.threads.operations import run
 from pyredisson._core import command
+from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
+from pyredisson.cli.options import settings_of
+from pyredisson.errors import RedissonError
 from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.model import ClientState, Evidence, Kind, States
-from pyredisson.inspection.states import LIMIT, Inspector
+from pyredisson.inspection.model import Evidence, Kind, State, States
+from pyredisson.inspection.states import LIMIT, MOST_LISTED, Inspector
 
 RETRIES = 1
 """A waiting person wants to know soon that a server is away. A failover is survived by the walk's own repeats."""
@@ -26,6 +32,13 @@ AT_ONCE = 1000
 """Objects whose states are read in one call, so that no call takes long."""
 T = TypeVar("T")
 _PING = command(b"PING")
+COMPLETION_TIME = 1.0
+"""Seconds for which a shell waits for names."""
+SEARCH_TIME = 2.0
+"""Seconds for which other keys are looked for that say more of an object."""
+C = TypeVar("C", bound=Callable[..., Any])
+VARIABLE = "_PYREDISSON_COMPLETE"
+"""By this variable the script asks what there is to complete. click derives it from the name of the program."""
 
 
 class Reader:
@@ -47,7 +60,6 @@ class Reader:
             raise NoPermissionError(f"{error}; needed are {RIGHTS} for all keys") from error
 
     def masters(self) -> list[Node]:
-        """All masters."""
         return self.run(self.nodes.masters)
 
     def ask(self, node: Node, *payloads: bytes) -> list[Any]:
@@ -64,7 +76,6 @@ class Reader:
         return sorted(times)
 
     def check(self) -> None:
-        """Raises at once if no server can be reached."""
         masters = self.masters()
         if len(masters) == 1:
             [reply] = self.ask(masters[0], _PING)
@@ -97,16 +108,79 @@ class Reader:
         """The states of objects that the user names."""
         return self.run(lambda: self.inspector.states(keys, kind=kind, clients=clients, limit=limit))
 
-    def clients(self, ids: Sequence[str]) -> list[ClientState]:
-        """These clients, as far as they have announced themselves."""
-        return self.run(lambda: self.inspector.clients(ids))
-
 
 @contextmanager
-def reader(config: Config, *, check: bool = True) -> Iterator[Reader]:
-    """A reader, whose connections are closed at the end. `check`: raises at once if no server can be reached."""
+def reader(config: Config) -> Iterator[Reader]:
+    """A reader, whose connections are closed at the end. Raises at once if no server can be reached."""
     with Client(Config.of(config, retry_attempts=RETRIES, announce=False)) as client:
         made = Reader(client)
-        if check:
-            made.check()
+        made.check()
         yield made
+
+
+# --- The argument NAME, as it is on the server
+
+
+def name_argument(command: C) -> C:
+    """Adds the argument NAME; the command gets `name`."""
+    return click.argument("name", shell_complete=complete)(command)
+
+
+def read_state(reading: Reader, name: str, *, kind: Kind | None = None) -> State:
+    """The state of the object of that name, with all that can be listed. Raises what its server replies."""
+    # The bytes that the shell has passed, also if they are no text.
+    key = os.fsencode(name)
+    known, failed = reading.states([key], kind=kind, limit=MOST_LISTED)
+    if failed:
+        raise failed[key]
+    [state] = known
+    if (state.kind == "permits" and state.owners) or (state.kind == "unknown" and not state.certain):
+        # Clients announce which permits they have, and the names of other keys say what a number is: a walk finds both.
+        end = time.monotonic() + SEARCH_TIME
+        discovery = reading.walk(literal(readable(key)), lambda _: time.monotonic() < end)
+        clients = [*discovery.clients]
+        if kind is None and key in discovery.found:
+            known, _ = reading.found({key: discovery.found[key]}, clients, MOST_LISTED)
+        else:
+            known, _ = reading.states([key], kind=kind, clients=clients, limit=MOST_LISTED)
+        state = next((each for each in known if each.key == key), state)
+    return state
+
+
+def literal(text: str) -> str:
+    """A glob for this text itself."""
+    return "".join(f"[{each}]" if each in "*?[" else each for each in text)
+
+
+def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names that begin like this, as far as they are found at once. Silent on errors: the user is typing."""
+    try:
+        configured = settings_of(context).config
+        config = Config.of(configured, timeout=COMPLETION_TIME, connect_timeout=COMPLETION_TIME)
+        end = time.monotonic() + COMPLETION_TIME
+        with reader(config) as reading:
+            found = reading.walk(literal(incomplete) + "*", lambda _: time.monotonic() < end).found
+    except (RedisError, RedissonError, OSError, click.UsageError):
+        return []
+    names = sorted(key.decode("utf-8", "replace") for key in found)
+    # The protocol between shell and program has one name a line. A name with other characters must be typed.
+    return [name for name in names if name.isprintable() and " " not in name]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pyredisson completion bash >> ~/.bash_completion
+  eval "$(pyredisson completion zsh)"
+  pyredisson completion fish > ~/.config/fish/completions/pyredisson.fish
+"""
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what a shell needs to complete commands, options and names of locks."""
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows these shells"
+    group = click.get_current_context().find_root().command
+    # Without a look at the shell itself: the script may be meant for another machine.
+    script = kind(group, {}, "pyredisson", VARIABLE)
+    click.echo(script.source_template % script.source_vars())

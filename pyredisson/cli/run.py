@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import math
 import os
@@ -25,11 +26,18 @@ from pyredisson._core import Run, command
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
-from pyredisson.cli.child import Child, has_terminal, status_of
-from pyredisson.cli.exit_codes import LOST, NOT_ACQUIRED, UNAVAILABLE, USAGE
-from pyredisson.cli.options import Seconds, Settings, common
-from pyredisson.cli.output import fail, readable, say_error
-from pyredisson.cli.supervision import Ended, Signals, Stopped, supervise
+from pyredisson.cli import LOST, NOT_ACQUIRED, UNAVAILABLE, USAGE
+from pyredisson.cli.options import Seconds, Settings, common, fail, readable, say_error
+from pyredisson.cli.supervision import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    Child,
+    Ended,
+    Signals,
+    Stopped,
+    has_terminal,
+    supervise,
+)
 from pyredisson.errors import LockLostError, LockTimeoutError, NotReplicatedError, PermitNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import LEASE_ENDED, Hold
@@ -62,7 +70,6 @@ class Wanted(NamedTuple):
         return waits and not self.quiet and (self.verbose or sys.stderr.isatty())
 
     def say(self, text: str) -> None:
-        """One line on stderr."""
         if not self.quiet:
             say_error(text)
 
@@ -79,12 +86,8 @@ class Held(NamedTuple):
     """The reading of the clock at which a permit with a fixed lease ends."""
 
 
-class NotStarted(Exception):
+class NotStarted(OSError):
     """The command can't be executed."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 @click.command(
@@ -137,42 +140,29 @@ stays on the server, one key for each NAME, until 'pyredisson rm NAME'.
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing about the lock on stderr.")
 @click.option("-v", "--verbose", is_flag=True, help="Say for whom it waits, also if stderr isn't a terminal.")
 @common
-def run(
-    name: str,
-    arguments: Sequence[str],
-    wait: float | None,
-    no_wait: bool,
-    lease: float | None,
-    at_least: float,
-    fair: bool,
-    semaphore: int | None,
-    grace: float,
-    conflict: int,
-    quiet: bool,
-    verbose: bool,
-    settings: Settings,
-) -> int:
+def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: Any) -> int:
     """Run COMMAND while holding the lock NAME, which is renewed for as long as COMMAND runs.
 
     When the lock is lost, COMMAND is stopped. TERM, INT, HUP, QUIT, USR1 and USR2 are forwarded to it, and the lock is
     released after COMMAND has ended.
     """
-    if no_wait and wait is not None:
+    wanted = Wanted(**options)
+    if no_wait and wanted.wait is not None:
         raise click.UsageError("--wait and --no-wait exclude each other")
-    if fair and semaphore is not None:
+    if wanted.fair and wanted.semaphore is not None:
         raise click.UsageError("--fair and --semaphore exclude each other")
-    if quiet and verbose:
+    if wanted.quiet and wanted.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
-    wait = 0.0 if no_wait else wait
-    wanted = Wanted(name, wait, lease, at_least, fair, semaphore, grace, conflict, quiet, verbose)
+    if no_wait:
+        wanted = wanted._replace(wait=0.0)
     _check(wanted, settings.config)
     try:
         return _run(wanted, settings.config, arguments)
     except Stopped as stopped:
         return 128 + stopped.number
     except NotStarted as failure:
-        wanted.say(f"{readable(arguments[0])}: {failure.error.strerror}")
-        return status_of(failure.error)
+        wanted.say(f"{readable(arguments[0])}: {failure.strerror}")
+        return NOT_FOUND if failure.errno == errno.ENOENT else NOT_EXECUTABLE
 
 
 def _check(wanted: Wanted, config: Config) -> None:
@@ -220,10 +210,13 @@ def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) 
                 wanted.say(str(error))
             return LOST
         except RedisError as error:
-            if ended is None:
-                _explain_type(error, wanted)
+            if ended is not None:
+                wanted.say(f"the lock {readable(wanted.name)!r} can't be released, and ends with its lease: {error}")
+            elif isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
+                used, needs = ("a lock", "a semaphore") if wanted.semaphore else ("something else", "a lock")
+                fail(USAGE, f"{wanted.name!r} is used as {used}; {needs} needs a name of its own")
+            else:
                 raise
-            wanted.say(f"the lock {readable(wanted.name)!r} can't be released, and ends with its lease: {error}")
     assert ended is not None
     return LOST if ended.lost else ended.status
 
@@ -233,7 +226,7 @@ def _executed(wanted: Wanted, held: Held, child: Child, signals: Signals) -> End
     try:
         child.start({**os.environ, **held.environment})
     except OSError as error:
-        raise NotStarted(error) from error
+        raise NotStarted(error.errno, error.strerror) from error
     try:
         on_lost = functools.partial(_lost, wanted, held)
         return supervise(child, signals, held.hold, held.ends, wanted.grace, on_lost)
@@ -263,12 +256,6 @@ def _check_server(client: Client, wanted: Wanted) -> None:
         raise problem.error from None
 
 
-def _explain_type(error: RedisError, wanted: Wanted) -> None:
-    if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
-        used, needs = ("a lock", "a semaphore") if wanted.semaphore else ("something else", "a lock")
-        fail(USAGE, f"{wanted.name!r} is used as {used}; {needs} needs a name of its own")
-
-
 def _refusal(error: LockTimeoutError) -> str:
     """Who has the lock. Without the id of the owner that wanted it: a person has nothing to look it up in."""
     text = str(error)
@@ -295,7 +282,6 @@ def _enter(stack: contextlib.ExitStack, wanted: Wanted, block: Callable[[float |
 
 @contextlib.contextmanager
 def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
-    """Holds the lock, or a permit."""
     if wanted.semaphore is not None:
         with _permit(client, wanted, wanted.semaphore) as held:
             yield held

@@ -1,21 +1,26 @@
-"""`pyredisson unlock`: releases a hold in its holder's place."""
+"""The commands that change what is on the servers: `unlock`, `rm` and `permits`."""
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson.cli.exit_codes import INCOMPLETE, UNAVAILABLE
-from pyredisson.cli.naming import name_argument, read_state
-from pyredisson.cli.options import Settings, common
-from pyredisson.cli.output import fail, readable
-from pyredisson.cli.reading import Reader, reader
-from pyredisson.cli.words import KINDS, moment, who
+from pyredisson._api.arguments import MAX_PERMITS
+from pyredisson.cli import INCOMPLETE, UNAVAILABLE
+from pyredisson.cli.options import Settings, common, fail, readable, say_error
+from pyredisson.cli.reading import Reader, complete, name_argument, read_state, reader
+from pyredisson.cli.tables import KINDS, holders, moment, who
 from pyredisson.inspection.model import Owner, State
-from pyredisson.inspection.unlocking import release_shown
+from pyredisson.inspection.unlocking import correct_free, release_shown
+
+LOCKS = ("lock", "fair", "fenced", "spin")
+SILENT_WAITERS = 10.0
+"""Seconds within which the server passes over waiters that are silent."""
 
 
 @click.command(
@@ -42,14 +47,12 @@ def unlock(settings: Settings, name: str, yes: bool, all_readers: bool, permit: 
     with reader(settings.config) as reading:
         state = read_state(reading, name)
         owners = _chosen(state, all_readers, permit)
-        what = f"permit {permit} of {readable(state.name)!r}" if permit else _named(state)
+        kind = f"permit {permit} of" if permit else KINDS[state.kind]
+        what = f"{kind} {readable(state.name)!r}"
         for owner in owners:
             click.echo(f"{what} is held by {_holder(owner)}.")
         if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("nobody can be asked here: give --yes")
-            if not click.confirm(_question(owners), err=True):
-                fail(INCOMPLETE, "nothing was done")
+            _ask(_question(owners))
         _release(reading, state, owners, what)
 
 
@@ -75,14 +78,18 @@ def _chosen(state: State, all_readers: bool, permit: str | None) -> Sequence[Own
     return readers if all_readers and readers else state.owners
 
 
-def _named(state: State) -> str:
-    return f"{KINDS[state.kind]} {readable(state.name)!r}"
-
-
 def _holder(owner: Owner) -> str:
     since = "" if owner.holder.since is None else f" since {moment(owner.holder.since)}"
     kept = "; its work is done, and it is only kept" if owner.kept else ""
     return f"{who(owner)}{since}{kept}"
+
+
+def _ask(question: str) -> None:
+    """Returns if the answer is yes."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: give --yes")
+    if not click.confirm(question, err=True):
+        fail(INCOMPLETE, "nothing was done")
 
 
 def _question(owners: Sequence[Owner]) -> str:
@@ -106,3 +113,127 @@ def _release(reading: Reader, state: State, owners: Sequence[Owner], what: str) 
     if len(state.owners) < state.owner_count and state.kind != "permits":
         fail(INCOMPLETE, f"{released} of {state.owner_count} holders of {what} were released; run it again")
     click.echo(f"{what} is released.")
+
+
+# --- rm
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pyredisson rm cron:nightly
+  pyredisson ls --all --kind fenced --json 'order:*' | jq -r 'select(.held | not).name' | xargs pyredisson rm
+
+A fenced lock, and 'pyredisson run', leave a counter of fencing tokens for ever. Without it tokens grow all the same:
+the next one begins at the server's time in microseconds, which is above every former one. The exit status is 1 if a
+lock is in use, or if nothing was left of it."""
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete)
+@common
+def rm(settings: Settings, names: Sequence[str]) -> int:
+    """Remove what is left of locks that nobody uses: counters of fencing tokens, queues whose waiters are dead.
+
+    A lock that is held or waited for stays as it is.
+    """
+    with reader(settings.config) as reading:
+        removed = [_remove(reading, name) for name in names]
+    return 0 if all(removed) else INCOMPLETE
+
+
+def _remove(reading: Reader, name: str) -> bool:
+    """Whether something was removed; says what."""
+    state = read_state(reading, name)
+    what = f"lock {readable(state.name)!r}"
+    if state.kind != "unknown" and state.kind not in LOCKS:
+        say_error(f"{readable(state.name)!r} is a {KINDS[state.kind]}, which leaves nothing")
+        return False
+    if state.held or state.waiter_count:
+        say_error(f"{what} is {f'held by {holders(state)}' if state.held else 'waited for'}: it stays as it is")
+        return False
+    left = [each.purpose for each in state.companions if math.isinf(each.time_to_live)] if state.kind in LOCKS else []
+    if not left:
+        say_error(f"nothing is left of {what}")
+        return False
+    if not _delete(reading, state, os.fsencode(name)):
+        say_error(f"{what} was acquired meanwhile: it stays as it is")
+        return False
+    click.echo(f"{what}: removed {', '.join(left)}.")
+    return True
+
+
+def _delete(reading: Reader, state: State, name: bytes) -> bool:
+    """False: somebody else has the lock by now. It is deleted by its holder only, which is this client."""
+    client = reading.client
+    fair = any(companion.key.startswith((b"redisson_lock_queue", b"pyredisson_fair")) for companion in state.companions)
+    for lock in [*([client.get_fair_lock(name)] if fair else []), client.get_fenced_lock(name)]:
+        if not lock.try_lock(SILENT_WAITERS if fair else 0):
+            return False
+        lock.delete()
+    return True
+
+
+# --- permits
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pyredisson permits seats
+  pyredisson permits seats --free 20
+
+For semaphores whose permits have no ids: the server doesn't know who has them, and a killed process's permits stay in
+use. The number is set only if it is still the one that was shown; else nothing is done, and the exit status is 1."""
+)
+@name_argument
+@click.option("--free", "wanted", metavar="N", type=click.IntRange(0, MAX_PERMITS), help="Sets how many are free.")
+@click.option("--yes", is_flag=True, help="Doesn't ask.")
+@common
+def permits(settings: Settings, name: str, wanted: int | None, yes: bool) -> None:
+    """Show how many permits of a semaphore are free, and set that number.
+
+    Those who have a permit at that time still release it: then there is one more than was set.
+    """
+    with reader(settings.config) as reading:
+        state, doubt = _semaphore(reading, name)
+        what = f"semaphore {readable(state.name)!r}"
+        click.echo(f"{what} has {_count(state.free)}{f' (a guess: {doubt})' if doubt else ''}.")
+        if wanted is None or wanted == state.free:
+            return
+        if yes and doubt:
+            raise click.UsageError(f"{readable(state.name)!r} may be something else: --yes is refused ({doubt})")
+        if not yes:
+            _ask(f"Set it to {_count(wanted)}? Those who have a permit now will add it when they release it.")
+        _correct(reading, state, wanted, what)
+        click.echo(f"{what} has {_count(wanted)}.")
+
+
+def _semaphore(reading: Reader, name: str) -> tuple[State, str]:
+    """The state of the semaphore, and why it may be something else; empty: it is used as one."""
+    state = read_state(reading, name)
+    shown = readable(state.name)
+    if state.kind == "unknown" and not state.certain:
+        # A number that nobody has used in the last minutes.
+        return read_state(reading, name, kind="semaphore"), state.why
+    if state.kind == "permits":
+        text = "has permits with ids, which end with their leases: 'inspect' lists them, 'unlock --permit' releases one"
+        raise click.UsageError(f"{shown!r} {text}")
+    if state.kind == "unknown":
+        fail(INCOMPLETE, f"{shown!r} is no semaphore: {state.why}")
+    if state.kind != "semaphore":
+        raise click.UsageError(f"{shown!r} is a {KINDS[state.kind]}, not a semaphore")
+    return state, ""
+
+
+def _correct(reading: Reader, state: State, wanted: int, what: str) -> None:
+    try:
+        done = reading.run(lambda: correct_free(reading.session, state, wanted))
+    except RedisError as error:
+        if type(error) not in (ConnectionError, TimeoutError):
+            raise
+        fail(UNAVAILABLE, f"no reply: 'pyredisson permits' says whether the number of {what} was set")
+    if not done:
+        fail(INCOMPLETE, f"the number of free permits of {what} has changed meanwhile: nothing was done")
+
+
+def _count(permits: int | None) -> str:
+    return f"{permits} free permit{'' if permits == 1 else 's'}"

@@ -16,10 +16,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pyredisson.cli.exit_codes import USAGE
+from pyredisson.cli import USAGE
 from pyredisson.cli.ls import COLUMNS, OPTIONAL, row
-from pyredisson.cli.options import Seconds, Settings, common
-from pyredisson.cli.output import fail, readable
+from pyredisson.cli.options import Seconds, Settings, common, fail, readable
 from pyredisson.cli.reading import Reader, reader
 from pyredisson.cli.tables import table
 from pyredisson.inspection.model import State
@@ -119,7 +118,7 @@ class _Seen:
         # What isn't known now is shown as it was.
         gone = {state.key: state for state in self.states if state.key in failed}
         used = [*(state for state in states if state.in_use), *gone.values()]
-        self.states = sorted(used, key=_oldest_first)
+        self.states = sorted(used, key=lambda state: (state.since or LATEST, state.name))
 
     def problem(self) -> str:
         """What is wrong, if a server doesn't answer."""
@@ -131,10 +130,6 @@ class _Seen:
         self._error = error
         if self._away_since is None:
             self._away_since = time.monotonic()
-
-
-def _oldest_first(state: State) -> tuple[datetime, str]:
-    return state.since or LATEST, state.name
 
 
 class _Keys:

@@ -1,4 +1,4 @@
-"""The HTTP side of the dashboard: the page, the stream, and the same data once for scripts."""
+"""The HTTP side of the dashboard: the page, the stream, the same data once for scripts, and releases by force."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from importlib import resources
-from typing import Any, Final
+from typing import Any
 
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
@@ -21,13 +21,12 @@ from starlette.routing import Route
 
 from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson.dashboard.collector import Collector
-from pyredisson.dashboard.guards import Guard, Tokens
-from pyredisson.dashboard.history import Point
-from pyredisson.dashboard.queries import Query, QueryError, query_of
-from pyredisson.dashboard.snapshot import Snapshot
-from pyredisson.dashboard.unlocking import Changed, unlock
-from pyredisson.dashboard.views import totals_of, view_of
+from pyredisson.dashboard.guards import Guard
+from pyredisson.dashboard.snapshot import Point, Snapshot, who
+from pyredisson.dashboard.views import Query, QueryError, query_of, totals_of, view_of
 from pyredisson.errors import ClosedError
+from pyredisson.inspection.states import MOST_LISTED
+from pyredisson.inspection.unlocking import release_shown
 from pyredisson.version import VERSION
 
 logger = logging.getLogger("pyredisson.dashboard")
@@ -40,16 +39,8 @@ FIRST_SNAPSHOT = 5.0
 """Seconds for which a script waits for a snapshot."""
 LARGEST_BODY = 200_000
 MOST_STREAMS = 100
-ASSETS: Final[Mapping[str, str]] = {
-    "index.html": "text/html",
-    "style.css": "text/css",
-    "app.js": "text/javascript",
-    "views.js": "text/javascript",
-    "cells.js": "text/javascript",
-    "charts.js": "text/javascript",
-    "dom.js": "text/javascript",
-    "stream.js": "text/javascript",
-}
+SCRIPTS = ("app.js", "views.js", "cells.js", "charts.js", "dom.js", "stream.js")
+ASSETS = {"index.html": "text/html", "style.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
 """The files of the page. They contain no data, so they need no token."""
 
 
@@ -64,7 +55,6 @@ class Dashboard:
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
     def routes(self) -> list[Route]:
-        """All paths."""
         return [
             Route("/", self.page),
             Route("/page/{name}", self.asset),
@@ -177,22 +167,10 @@ class Dashboard:
 
 
 def make_app(
-    collector: Collector,
-    tokens: Tokens,
-    hosts: Sequence[str],
-    *,
-    allow_unlock: bool,
-    on_failure: Callable[[], None],
+    collector: Collector, token: str | None, hosts: Sequence[str], *, allow_unlock: bool, on_failure: Callable[[], None]
 ) -> Starlette:
     """The application. The collector runs for as long as it does. `on_failure`: the collector has ended by itself."""
-    dashboard = Dashboard(collector, allow_unlock=allow_unlock)
-    guard = Middleware(Guard, tokens=tokens, hosts=hosts)
-    return Starlette(routes=dashboard.routes(), middleware=[guard], lifespan=_lifespan(collector, on_failure))
 
-
-def _lifespan(
-    collector: Collector, on_failure: Callable[[], None]
-) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     def ended(task: asyncio.Task[None]) -> None:
         # The streams end, and the page says so.
         collector.stop()
@@ -215,7 +193,10 @@ def _lifespan(
             finally:
                 await cancel_and_wait(task)
 
-    return running
+    guard = Middleware(Guard, token=token, hosts=hosts)
+    return Starlette(
+        routes=Dashboard(collector, allow_unlock=allow_unlock).routes(), middleware=[guard], lifespan=running
+    )
 
 
 def _detail(query: Query, snapshot: Snapshot) -> bytes | None:
@@ -254,3 +235,34 @@ async def _json(request: Request) -> dict[str, Any]:
         # The latter: lists in lists in lists.
         return {}
     return content if isinstance(content, dict) else {}
+
+
+# --- Releases by force
+
+
+class Changed(Exception):
+    """The owner that the page has shown doesn't hold it any more."""
+
+
+async def unlock(collector: Collector, name: str, owner: str, address: str) -> str:
+    """Releases the hold of that owner, and of no other one. Returns whose it was.
+
+    `address`: of the browser. Raises `Changed`, `ValueError` for an object without holds of its own, `KeyError` for a
+    name that isn't known, and the errors of Redis.
+    """
+    seen = collector.snapshot.named(name)
+    if seen is None:
+        raise KeyError(name)
+    known, failed = await collector.inspector.states([seen.state.key], limit=MOST_LISTED)
+    for error in failed.values():
+        raise error
+    state = known[0]
+    if state.kind == "unknown":
+        raise Changed
+    shown = next((each for each in state.owners if each.raw == owner), None)
+    if shown is None or not await release_shown(collector.session, state, shown):
+        raise Changed
+    # Any program can write anything to Redis, also line breaks: nobody shall write lines of this log.
+    whose = who(shown.holder)
+    logger.warning("the hold of %r (%r) on %r was released by force, from %s", whose, owner, name, address)
+    return whose

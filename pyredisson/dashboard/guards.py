@@ -37,38 +37,19 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-class Tokens:
-    """The token that a request must have.
-
-    It is sent in a header, by scripts and by the page, and is in no cookie: browsers send a cookie to all web servers
-    of the same host name, whatever their ports, and any of them could use it here.
-    """
-
-    def __init__(self, token: str | None) -> None:
-        self._token = token
-
-    @property
-    def needed(self) -> bool:
-        return self._token is not None
-
-    def allow(self, headers: Headers) -> bool:
-        """Whether a request has the token, if one is needed. The time that this takes tells nothing of the token."""
-        if self._token is None:
-            return True
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
-
-
 class Guard:
     """Refuses requests before the application sees them, and adds the headers that guard the page.
 
     It is plain ASGI: a middleware of starlette would hold streams back.
+
+    The token is sent in a header, by scripts and by the page, and is in no cookie: browsers send a cookie to all web
+    servers of the same host name, whatever their ports, and any of them could use it here.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, hosts: Collection[str]) -> None:
-        """`hosts`: the names under which the dashboard is asked, besides `localhost`."""
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str]) -> None:
+        """`token`: None: requests need none. `hosts`: the names under which it is asked, besides `localhost`."""
         self._app = app
-        self._tokens = tokens
+        self._token = token
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +79,7 @@ class Guard:
             return 421, (
                 f"this dashboard doesn't serve as {host!r}; if it should, start it with --allow-host {_name_of(host)}"
             )
-        if not self._tokens.needed and _came_through_proxy(scope, headers):
+        if self._token is None and _came_through_proxy(scope, headers):
             return 403, "behind a proxy the dashboard needs a token: start it with --token or --allow-host"
         path = scope["path"]
         guarded = path not in _WITHOUT_TOKEN and not path.startswith(_ASSETS)
@@ -108,9 +89,16 @@ class Guard:
             return 403, "the request comes from a page of another site"
         if scope["method"] not in ("GET", "HEAD") and not _is_own_post(headers, host):
             return 403, f"send application/json with the header {OWN_HEADER}: 1, from the page of the dashboard itself"
-        if guarded and not self._tokens.allow(headers):
+        if guarded and not self._has_token(headers):
             return 401, "the token is missing or wrong"
         return None
+
+    def _has_token(self, headers: Headers) -> bool:
+        """Whether a request has the token, if one is needed. The time that this takes tells nothing of the token."""
+        if self._token is None:
+            return True
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
 
     def _allows(self, host: str) -> bool:
         """Whether the page may be asked for under this name.

@@ -16,7 +16,7 @@ import uvicorn
 from pyredisson._settings.config import Config
 from pyredisson.dashboard.app import make_app
 from pyredisson.dashboard.collector import Collector
-from pyredisson.dashboard.guards import Tokens, is_loopback
+from pyredisson.dashboard.guards import is_loopback
 
 LAST_SECONDS = 2
 """Seconds that open requests have when the dashboard is stopped."""
@@ -24,10 +24,7 @@ LAST_SECONDS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How the dashboard is served."""
-
     host: str = "127.0.0.1"
-    """The address at which it listens."""
     port: int = 8787
     """0: any that is free."""
     token: str | None = None
@@ -99,8 +96,7 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
     def on_failure() -> None:
         server.should_exit = True
 
-    tokens = Tokens(token)
-    app = make_app(collector, tokens, names, allow_unlock=settings.allow_unlock, on_failure=on_failure)
+    app = make_app(collector, token, names, allow_unlock=settings.allow_unlock, on_failure=on_failure)
     served = uvicorn.Config(
         app,
         lifespan="on",

@@ -1,17 +1,32 @@
-"""What the dashboard knows at one moment."""
+"""What the dashboard knows: at one moment, for its charts of the last minutes, and in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
-from pyredisson.dashboard.words import holder_words
+from redis.exceptions import NoPermissionError, RedisError
+
+from pyredisson._protocol.no_reply import NoReply
+from pyredisson.holder import Holder
+from pyredisson.holder import who as named
 from pyredisson.inspection.model import ClientState, State
 
 SCALES = (1, 2, 3, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 """Seconds that a full bar may stand for: the lease isn't known, only what is left of it."""
+MINUTES = 5
+"""How far back the charts go."""
+MOST_POINTS = 600
+MOST_CLIENTS = 20_000
+"""Clients whose last counts are remembered."""
+SHOWN_OF_ID = 8
+"""Characters of a client's id that tell it from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +39,13 @@ class Seen:
     longest: float
     """The longest TTL that this hold was seen with."""
     holder: str
-    """Who holds it, in words."""
 
     @classmethod
     def of(cls, state: State, at: float, before: Seen | None) -> Seen:
         left = state.time_to_live
         longest = left if left is not None and math.isfinite(left) else 0.0
-        if before is not None and _holders(before.state) == _holders(state):
+        holders = [owner.raw for owner in state.owners]
+        if before is not None and holders == [owner.raw for owner in before.state.owners]:
             longest = max(longest, before.longest)
         return cls(state, at, longest, holder_words(state))
 
@@ -38,10 +53,6 @@ class Seen:
     def scale(self) -> float:
         """Seconds that a full bar stands for: the lease, if it is one of the usual lengths and was renewed in time."""
         return next((float(scale) for scale in SCALES if scale >= self.longest), self.longest)
-
-
-def _holders(state: State) -> list[str]:
-    return [owner.raw for owner in state.owners]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +91,106 @@ class Snapshot:
             return exact
         found = [seen for seen in self.seen.values() if seen.state.name == name]
         return next((seen for seen in found if seen.state.kind != "unknown"), found[0] if found else None)
+
+
+# --- The charts
+
+
+class Point(NamedTuple):
+    time: float
+    """Seconds since the epoch."""
+    held: int
+    """Locks and permits that are held, as far as they are listed."""
+    waiting: int
+    clients: int
+    waits: int
+    """Calls that had to wait, since the point before."""
+    waited: float
+    """Seconds for which they have waited together."""
+    lost: int
+    """Holds that were lost, since the point before."""
+
+
+class History:
+    """The points of the last minutes. Differences are made from the counts that clients announce."""
+
+    def __init__(self) -> None:
+        self._points: deque[Point] = deque(maxlen=MOST_POINTS)
+        self._counts: dict[str, tuple[int, float, int]] = {}
+        """What each client has announced last: its waits, the seconds of them, and its losses."""
+        self._begun = False
+
+    def add(self, time: float, held: int, waiting: int, clients: Iterable[ClientState]) -> None:
+        """Adds a point. Points that are too old are dropped."""
+        known = list(clients)
+        waits, waited, lost = self._differences(known)
+        self._points.append(Point(time, held, waiting, len(known), waits, waited, lost))
+        while self._points[0].time < time - MINUTES * 60:
+            self._points.popleft()
+
+    def since(self, time: float) -> list[Point]:
+        """The points after that moment, the oldest first."""
+        return [point for point in self._points if point.time > time]
+
+    def _differences(self, clients: list[ClientState]) -> tuple[int, float, int]:
+        waits, waited, lost = 0, 0.0, 0
+        for client in clients:
+            now = (client.waits, client.waited, client.lost)
+            # What a client has counted before the dashboard began is older than the charts. One that comes later is
+            # a new one. If its counts decrease, its announcement was replaced: it counts again from there.
+            before = self._counts.get(client.id, (0, 0.0, 0) if self._begun else now)
+            waits += max(now[0] - before[0], 0)
+            waited += max(now[1] - before[1], 0.0)
+            lost += max(now[2] - before[2], 0)
+            # Last in the dict: first the clients are dropped that have been gone for the longest time.
+            self._counts.pop(client.id, None)
+            self._counts[client.id] = now
+        self._begun = True
+        while len(self._counts) > MOST_CLIENTS:
+            del self._counts[next(iter(self._counts))]
+        return waits, waited, lost
+
+
+# --- Words
+
+
+def who(holder: Holder) -> str:
+    """`web-3 (pid 812)`, `billing on web-3 (pid 812)`, `Redisson b983c153, thread 31`, or the beginning of an id."""
+    if holder.host is not None:
+        return named(holder, b"")
+    if holder.client_id is None:
+        return "unknown"
+    short = holder.client_id[:SHOWN_OF_ID]
+    if holder.foreign is False:
+        return f"client {short}"
+    thread = "" if holder.owner_id is None else f", thread {holder.owner_id}"
+    return f"Redisson {short}{thread}" if holder.foreign else f"client {short}{thread}"
+
+
+def holder_words(state: State) -> str:
+    """Who holds a lock; nothing for a free one, and for what has no holders."""
+    if not state.owners:
+        return ""
+    first = state.owners[0]
+    if state.kind == "read-write":
+        # The writer comes first in words: it may be a reader besides.
+        writer = next((owner for owner in state.owners if owner.side == "write"), None)
+        if writer is not None:
+            return f"{who(writer.holder)}, writes"
+        if state.owner_count > 1:
+            return f"{state.owner_count} readers"
+        return f"{who(first.holder)}, reads"
+    if state.owner_count > 1:
+        return f"{state.owner_count} holders"
+    return f"kept after a run on {who(first.holder)}" if first.kept else who(first.holder)
+
+
+def error_words(error: NoReply | RedisError) -> str:
+    """An error for a reader who knows the server, not this program."""
+    cause = error.error if isinstance(error, NoReply) else error
+    if isinstance(cause, NoPermissionError):
+        return "this user lacks one of the rights +@read +eval +evalsha +time"
+    text = str(cause) or type(cause).__name__
+    # What the event loop says of a connection that can't be made has only the number of the reason.
+    number = re.search(r"\[Errno (\d+)\] Connect call failed", text)
+    return os.strerror(int(number[1])).lower() if number else text

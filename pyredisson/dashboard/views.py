@@ -1,27 +1,106 @@
-"""From a snapshot to what a browser shows of it: rows that are filtered, sorted and cut into pages. Pure functions."""
+"""From a snapshot and a query to what a browser shows: rows that are filtered, sorted and cut into pages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from pyredisson.dashboard.queries import Query
-from pyredisson.dashboard.snapshot import Seen, Snapshot
-from pyredisson.dashboard.words import who
+from pyredisson._diagnostics import readable
+from pyredisson.dashboard.snapshot import Seen, Snapshot, who
 from pyredisson.holder import Holder
 from pyredisson.inspection.model import ClientState, Owner, Waiter
 
+ViewName = Literal["locks", "semaphores", "latches", "clients", "lock", "client"]
+VIEWS = get_args(ViewName)
+SORTS: Mapping[str, tuple[str, ...]] = {
+    "locks": ("name", "kind", "holder", "since", "ttl", "waiters"),
+    "semaphores": ("name", "kind", "used", "free", "waiters"),
+    "latches": ("name", "count", "waiters"),
+    "clients": ("who", "program", "version", "since", "holds", "waits", "lost"),
+}
+"""By what the rows of a view can be sorted; by the first if nothing is said."""
+MOST_ROWS = 200
+LONGEST_NAME = 100_000
 Json = dict[str, Any]
 T = TypeVar("T")
-LOCKS = ("lock", "fair", "fenced", "spin", "read-write", "group")
-SEMAPHORES = ("semaphore", "permits")
+KINDS = {
+    "locks": ("lock", "fair", "fenced", "spin", "read-write", "group"),
+    "semaphores": ("semaphore", "permits"),
+    "latches": ("latch",),
+}
+"""The kinds of objects that a view lists."""
 ENDLESS = -1
 """In place of a TTL: there is none, as PTTL says it."""
 MOST_HOLDS = 1000
-"""Holds that the page of a client lists."""
 _DISTANT = datetime.max.replace(tzinfo=UTC)
+
+
+class QueryError(ValueError):
+    """A query that can't be answered; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a browser wants to see. Made by `query_of`."""
+
+    view: ViewName = "locks"
+    filter: str = ""
+    """A part of the name or of the holder, or a pattern with `*`, `?` and `[`."""
+    kind: str = ""
+    """Of locks: only this kind."""
+    sort: str = "name"
+    descending: bool = False
+    page: int = 1
+    per: int = 50
+    """Rows of a page."""
+    name: str = ""
+    """Of the object or client whose page it is."""
+
+    def matches(self, *texts: str) -> bool:
+        """Whether one of these texts fits the filter. Upper and lower case are the same."""
+        wanted = self.filter.lower()
+        if any(sign in wanted for sign in "*?["):
+            return any(fnmatchcase(text.lower(), wanted) for text in texts)
+        return any(wanted in text.lower() for text in texts)
+
+
+def query_of(parameters: Mapping[str, str], view: str | None = None) -> Query:
+    """The query of a URL. `view`: in place of the one that the URL names. Raises `QueryError`."""
+    view = view or parameters.get("view", "locks")
+    if view not in VIEWS:
+        raise QueryError(f"there is no view {view!r}; there are {', '.join(VIEWS)}")
+    name = parameters.get("name", "")
+    if view in ("lock", "client") and not 0 < len(name) <= LONGEST_NAME:
+        raise QueryError(f"the view {view!r} needs the parameter name")
+    sorts = SORTS.get(view, ("name",))
+    sort = parameters.get("sort") or sorts[0]
+    if sort.removeprefix("-") not in sorts:
+        ways = f"{', '.join(sorts)}, or in reverse by -{sorts[0]}"
+        raise QueryError(f"{view} can be sorted by {ways}, but not by {sort!r}")
+    return Query(
+        view=view,  # type: ignore[arg-type]  # it is one of VIEWS
+        filter=parameters.get("filter", ""),
+        kind=parameters.get("kind", ""),
+        sort=sort.removeprefix("-"),
+        descending=sort.startswith("-"),
+        page=_number(parameters, "page", 1, 10**9),
+        per=_number(parameters, "per", 50, MOST_ROWS),
+        name=name,
+    )
+
+
+def _number(parameters: Mapping[str, str], name: str, default: int, highest: int) -> int:
+    text = parameters.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= highest):
+        raise QueryError(f"{name} must be a number from 1 to {highest}, not {text[:50]!r}")
+    return int(text)
+
+
+# --- What it is sent. Pure functions
 
 
 class View(NamedTuple):
@@ -32,7 +111,6 @@ class View(NamedTuple):
 
 
 def view_of(snapshot: Snapshot, query: Query) -> View:
-    """What the query asks for."""
     match query.view:
         case "lock":
             return View(lock_page(snapshot, query.name))
@@ -51,14 +129,9 @@ def view_of(snapshot: Snapshot, query: Query) -> View:
 
 def _wanted(seen: Seen, view: str, query: Query) -> bool:
     state = seen.state
-    match view:
-        case "locks":
-            fits = state.kind in LOCKS and state.in_use
-        case "semaphores":
-            fits = state.kind in SEMAPHORES and state.held
-        case _:
-            fits = state.kind == "latch" and state.held
-    return fits and query.kind in ("", state.kind) and query.matches(state.name, seen.holder)
+    used = state.in_use if view == "locks" else state.held
+    fits = used and state.kind in KINDS[view] and query.kind in ("", state.kind)
+    return fits and query.matches(state.name, seen.holder)
 
 
 # --- Pages
@@ -129,7 +202,7 @@ def lock_page(snapshot: Snapshot, name: str) -> Json:
         "queue": [_waiter(waiter, passed) for waiter in state.waiters],
         "companions": [
             {
-                "key": companion.key.decode("utf-8", "backslashreplace"),
+                "key": readable(companion.key),
                 "type": companion.type,
                 "ttl": _left(companion.time_to_live, passed),
                 "purpose": companion.purpose,
@@ -186,11 +259,7 @@ def client_rows(snapshot: Snapshot) -> list[Json]:
 
 def _announced_row(client: ClientState, held: int) -> Json:
     here = Holder(
-        client_id=client.id,
-        client_name=client.name or None,
-        host=client.host,
-        pid=client.pid,
-        program=client.program,
+        client_id=client.id, client_name=client.name or None, host=client.host, pid=client.pid, program=client.program
     )
     return {
         "id": client.id,
@@ -244,9 +313,7 @@ def totals_of(snapshot: Snapshot) -> Json:
     """What stands above each view."""
     states = [seen.state for seen in snapshot.seen.values()]
     return {
-        "locks": sum(state.kind in LOCKS and state.held for state in states),
-        "semaphores": sum(state.kind in SEMAPHORES and state.held for state in states),
-        "latches": sum(state.kind == "latch" and state.held for state in states),
+        **{view: sum(state.held and state.kind in kinds for state in states) for view, kinds in KINDS.items()},
         "clients": len(client_rows(snapshot)),
         "held": snapshot.held,
         "waiting": snapshot.waiting,

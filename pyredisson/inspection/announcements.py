@@ -1,21 +1,22 @@
-"""What clients say of themselves: the hash that each keeps under a key of its own."""
+"""What clients say of themselves, each in a hash under a key of its own; and many commands that only read, at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError, TryAgainError
 
-from pyredisson._core import command
+from pyredisson._core import command, slot_of_command
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson.holder import ANNOUNCED, Holder, with_announcement
-from pyredisson.inspection.asking import ask_all
 from pyredisson.inspection.model import AnnouncedHold, ClientState
 from pyredisson.inspection.raw import NO_KEY, number_of, seconds
+from pyredisson.logic import retry
 from pyredisson.logic.announced import HOLD_PREFIX, client_key
 from pyredisson.logic.session import Session
 
@@ -28,11 +29,13 @@ _FIELDS = ("name", "host", "pid", "program", "version", "since", "waits", "waite
 _COMMANDS_EACH = 4
 _OTHER_TYPE = "WRONGTYPE"
 """The key isn't a hash: it has the name of an announcement only, and is no concern of ours."""
+MOST_AT_ONCE = 100
+"""Commands in one write. More would keep a server from its other clients for longer."""
+_DENIED = ("ACL failure in script", "The user executing the script can't run this")
+"""How servers of different versions say that a script has called a command to which the user has no right."""
 
 
 class ClientStates(NamedTuple):
-    """What is known of several clients."""
-
     known: list[ClientState]
     failed: dict[str, RedisError]
     """The ids of the clients whose server doesn't answer, or refuses the command."""
@@ -106,7 +109,7 @@ def _client_state(client: str, values: Reply, ttl: int, size: int, scanned: Repl
     if ttl == NO_KEY or not known:
         # The announcement may have ended between the commands.
         return None
-    text = {field: _text(known.get(field)) for field in _FIELDS}
+    text = {field: readable(known.get(field, b"")) for field in _FIELDS}
     number = {field: number_of(known.get(field)) or 0 for field in _FIELDS}
     cursor, pairs = scanned
     holds = [_announced_hold(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
@@ -150,5 +153,53 @@ def _moment(value: bytes | None) -> datetime | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _text(value: bytes | None) -> str:
-    return "" if value is None else readable(value)
+# --- Commands that only read. Each that was not served is repeated
+
+
+async def ask_all(session: Session, payloads: Sequence[bytes]) -> list[Reply]:
+    """The replies to several commands. In place of the reply to a command that isn't served in the end, its error."""
+    session.check_open()
+    # Waiting for a server that doesn't answer takes seconds. So of each such server, and of each slot whose keys are on
+    # two servers, one command is repeated; and to such a server no further ones are sent.
+    failed: dict[Hashable, RedisError] = {}
+    replies: list[Reply] = []
+    for first in range(0, len(payloads), MOST_AT_ONCE):
+        replies += await _ask_together(session, payloads[first : first + MOST_AT_ONCE], failed)
+    return replies
+
+
+async def _ask_together(session: Session, payloads: Sequence[bytes], failed: dict[Hashable, RedisError]) -> list[Reply]:
+    """`failed`: the servers and slots that don't serve, as far as it is known."""
+    runtime = session.runtime
+    replies: list[Reply] = [failed.get(runtime.shard_of_command(payload)) if failed else None for payload in payloads]
+    asked = [at for at, failure in enumerate(replies) if failure is None]
+    if not asked:
+        return replies
+    try:
+        served = await runtime.send_all([payloads[at] for at in asked])
+    except NoReply as failure:
+        served = [failure.error] * len(asked)
+    for at, reply in zip(asked, served, strict=True):
+        replies[at] = await _repeated(session, payloads[at], failed) if isinstance(reply, RedisError) else reply
+    return replies
+
+
+async def _repeated(session: Session, payload: bytes, failed: dict[Hashable, RedisError]) -> Reply:
+    """The reply to a command that was not served at first. `failed` gets its server or slot if it isn't now, either."""
+    places = (session.runtime.shard_of_command(payload), slot_of_command(payload))
+    known = next((failed[place] for place in places if place in failed), None)
+    if known is not None:
+        return known
+    try:
+        reply, _ = await retry.send(session.runtime, payload, retries=session.retries)
+    except RedisError as error:
+        if is_transient(error):
+            failed[places[isinstance(error, TryAgainError)]] = error
+        return with_missing_right(error)
+    return reply
+
+
+def with_missing_right(error: RedisError) -> RedisError:
+    """The error, or a `NoPermissionError` if it says that the user has no right to a command that a script calls."""
+    denied = any(text in str(error) for text in _DENIED)
+    return NoPermissionError(str(error)) if denied and not isinstance(error, NoPermissionError) else error

@@ -13,9 +13,9 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import as_eval
-from pyredisson.inspection.asking import with_missing_right
+from pyredisson.inspection.announcements import with_missing_right
 from pyredisson.inspection.model import Evidence
-from pyredisson.inspection.names import client_of, objects_of
+from pyredisson.inspection.raw import client_of, objects_of
 from pyredisson.logic import retry
 from pyredisson.logic.ports import Nodes
 from pyredisson.logic.session import Session
@@ -29,8 +29,6 @@ _DBSIZE = command(b"DBSIZE")
 
 
 class _Walk:
-    """The walk over the keys of one master."""
-
     def __init__(self, node: Node) -> None:
         self.node = node
         self.cursor = _BEGIN
@@ -65,18 +63,15 @@ class Discovery:
         self.clients: dict[str, None] = {}
         """The ids of the clients that have announced themselves, likewise."""
         self.scanned = 0
-        """How many keys this pass has looked at."""
         self.failed: dict[str, RedisError] = {}
         """The addresses of the masters whose keys were not all looked at, and why."""
         self.done = False
-        """Whether this pass has ended."""
         self.topology_changed = False
         """Whether slots have moved, or another server has become a master, during this pass."""
         self._walks: dict[Node, _Walk] = {}
         self._found_now: dict[bytes, Evidence] = {}
         self._clients_now: dict[str, None] = {}
         self._rate_allows = 0.0
-        """When the rate allows the next step."""
         session.runtime.on_topology_change(self._on_topology_change)
 
     @property

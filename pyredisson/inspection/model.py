@@ -104,7 +104,6 @@ class State:
     time_to_live: float | None = None
     """Seconds until the server removes it. None: there is no such key; `math.inf`: it stays."""
     token: int | None = None
-    """The latest fencing token."""
     permits: int | None = None
     """All permits of a semaphore, free or in use. None: not known."""
     free: int | None = None
@@ -113,7 +112,6 @@ class State:
     """Of a latch; 0: it is open."""
     companions: tuple[Companion, ...] = ()
     server: str = ""
-    """The address of the server that has it."""
 
     @property
     def in_use(self) -> bool:
@@ -132,8 +130,6 @@ class State:
 
 
 class States(NamedTuple):
-    """The states of several objects."""
-
     known: list[State]
     failed: Mapping[bytes, RedisError]
     """The objects whose server didn't answer, and why."""
@@ -141,8 +137,6 @@ class States(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedHold:
-    """A hold that a client has announced."""
-
     kind: str
     """`lock`, `fair`, `fenced`, `spin`, `read`, `write` or `permit`."""
     name: str
@@ -174,4 +168,3 @@ class ClientState:
     waited: float
     """Seconds for which they have waited together."""
     lost: int
-    """How many holds were lost."""

@@ -1,23 +1,57 @@
-"""The command that reads the state of one object, and its reply."""
+"""One object on the server: its keys, the command that reads all of it, and what kind of object it is."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from pyredisson._core import pack
+from pyredisson._core import latch_channel, pack, prefixed, suffixed
+from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson.inspection.model import Companion
-from pyredisson.inspection.names import Companions, companions_of
+from pyredisson.inspection.model import Companion, Evidence, Kind
+from pyredisson.logic.announced import CLIENT_PREFIX
 
 NO_KEY, ENDLESS = -2, -1
 """Replies of PTTL."""
 NO_TYPE = "none"
 FOREVER = 922337203685477
 """The end of a permit without a lease, ms."""
+_PREFIXED = {
+    b"redisson_lock_queue": "queue",
+    b"redisson_lock_timeout": "scores of the queue",
+    b"pyredisson_fair_waiters": "when each waiter last asked",
+    b"pyredisson_fair_clients": "clients with waiters",
+    b"redisson_lock_token": "counter of fencing tokens",
+    b"pyredisson_fenced_newest": "newest token before a deletion",
+    b"pyredisson_semaphore_claim": "claim of a waiter for several permits",
+    b"pyredisson_semaphore_turn": "period of the claims of permits",
+    b"pyredisson_rwlock_writer": "claim of a writer that waits",
+    b"pyredisson_rwlock_turn": "period of the claims of writers",
+}
+"""The companion keys that are called `prefix:{name}`, with their purposes."""
+_IN_USE = b"timeout"
+_UUID = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_KINDS = {b"semaphore": Evidence.SEMAPHORE, b"permit": Evidence.PERMITS, b"latch": Evidence.LATCH}
+_REPLY_CACHE = re.compile(rb"pyredisson_once:(.*):" + _UUID + rb":[0-9]+(?::(semaphore|permit|latch))?", re.DOTALL)
+_WITHDRAWN = re.compile(rb"pyredisson_permit_withdrawn:(.*):[0-9a-f]{32}", re.DOTALL)
+LOCK, READ_WRITE, SEMAPHORE, LATCH = range(4)
+"""The places of the channels in `Raw.subscribed`."""
+
+_ANNOUNCED: dict[str, Kind] = {
+    "lock": "lock",
+    "fair": "fair",
+    "fenced": "fenced",
+    "spin": "spin",
+    "read": "read-write",
+    "write": "read-write",
+    "permit": "permits",
+}
+"""The kinds of holds that clients announce."""
 
 
 def state_command(scripts: ScriptSet, key: bytes, limit: int) -> bytes:
@@ -146,3 +180,152 @@ def number_of(text: bytes | None) -> int | None:
 def seconds(ttl: int) -> float:
     """The reply of PTTL as seconds."""
     return math.inf if ttl == ENDLESS else max(ttl, 0) / 1000
+
+
+# --- From a name to its companion keys, and back
+
+
+class Companions(NamedTuple):
+    """The further keys and the channels of one object."""
+
+    keys: tuple[tuple[bytes, str], ...]
+    """In the order of `inspect_state.lua`, from its second key on, with their purposes."""
+    leases: bytes
+    """The beginning of the names of the readers' lease keys."""
+    channels: tuple[bytes, ...]
+    """Of a lock, a read-write lock, a semaphore and a latch."""
+
+
+def companions_of(name: bytes) -> Companions:
+    keys = [(prefixed(prefix, name), purpose) for prefix, purpose in _PREFIXED.items()]
+    keys.insert(6, (suffixed(name, _IN_USE), "permits in use"))
+    channels = (
+        prefixed(b"redisson_lock__channel", name),
+        prefixed(b"redisson_rwlock", name),
+        prefixed(b"redisson_sc", name),
+        latch_channel(name),
+    )
+    return Companions(tuple(keys), suffixed(name, b""), channels)
+
+
+def client_of(key: bytes) -> str | None:
+    """The client that announces itself in this key. None: it is another key."""
+    prefix, _, rest = key.partition(b":")
+    if prefix != CLIENT_PREFIX or not (rest.startswith(b"{") and rest.endswith(b"}")):
+        return None
+    return readable(rest[1:-1])
+
+
+def objects_of(key: bytes) -> tuple[tuple[bytes, ...], Evidence]:
+    """The objects that a companion key may belong to, none if it is no companion; and what it says of them.
+
+    There are two if the name is in braces: `redisson_lock_queue:{orders}` belongs to `orders` and to `{orders}`, also
+    in Redisson.
+    """
+    prefix, _, rest = key.partition(b":")
+    if prefix in _PREFIXED:
+        return _names(rest), Evidence.COMPANION
+    if found := _REPLY_CACHE.fullmatch(key):
+        return _names(found[1]), _KINDS.get(found[2], Evidence.COUNTER)
+    if found := _WITHDRAWN.fullmatch(key):
+        return _names(found[1]), Evidence.PERMITS
+    if key.endswith(b":" + _IN_USE):
+        return _names(key.removesuffix(b":" + _IN_USE)), Evidence.PERMITS
+    return (), Evidence.COMPANION
+
+
+def _names(text: bytes) -> tuple[bytes, ...]:
+    """The names that are written like this inside the name of a companion key."""
+    if text.startswith(b"{") and text.endswith(b"}") and b"{" not in text[1:]:
+        return text[1:-1], text
+    return (text,) if b"{" in text else ()
+
+
+# --- Kinds
+
+
+class Recognized(NamedTuple):
+    """The kind of an object, and why it is taken for that."""
+
+    kind: Kind
+    certain: bool
+    why: str
+
+
+def recognize(raw: Raw, evidence: Evidence | None, announced: str | None) -> Recognized:
+    """The kind of an object.
+
+    `evidence`: why the walk takes it for one; None: a user has named it, so it is taken for one more easily.
+    `announced`: the kind that its holder has announced.
+    """
+    if raw.type == "hash":
+        return _hash(raw, evidence, announced)
+    if raw.type == "string" and raw.number is not None:
+        return _counter(raw, evidence)
+    if raw.type == NO_TYPE:
+        return _absent(raw, evidence)
+    what = "a string that is no number" if raw.type == "string" else f"a key of type {raw.type}"
+    return Recognized("unknown", True, f"{what}: neither a lock nor another object")
+
+
+def _hash(raw: Raw, evidence: Evidence | None, announced: str | None) -> Recognized:
+    if raw.hash_class == "read-write":
+        return Recognized("read-write", True, f"a hash with the mode {raw.mode}")
+    if raw.hash_class == "group":
+        return Recognized("group", True, "several locks of Redisson in one hash")
+    if raw.hash_class == "lock" or (evidence is None and _may_be_a_lock(raw)):
+        return _lock(raw, announced)
+    if raw.hash_class == "rate-limiter":
+        return Recognized("unknown", True, "a rate limiter of Redisson: not a lock")
+    return Recognized("unknown", True, "a hash without owners: not a lock")
+
+
+def _may_be_a_lock(raw: Raw) -> bool:
+    """Whether the fields of a hash may be owners of other clients, whose ids aren't UUIDs."""
+    return bool(raw.fields) and all(
+        b":" in owner and (number_of(levels) or 0) > 0 for owner, levels in raw.fields.items()
+    )
+
+
+def _lock(raw: Raw, announced: str | None) -> Recognized:
+    if announced in _ANNOUNCED:
+        return Recognized(_ANNOUNCED[announced], True, "its holder has announced the kind")
+    if raw.has(b"redisson_lock_queue", b"redisson_lock_timeout", b"pyredisson_fair_waiters"):
+        return Recognized("fair", True, "it has a queue")
+    if raw.has(b"redisson_lock_token"):
+        return Recognized("fenced", False, "a counter of tokens exists, perhaps from an earlier use of the name")
+    if raw.hash_class != "lock":
+        return Recognized("lock", False, "a hash of owners, none of which has an id of Redisson or of this library")
+    return Recognized("lock", False, "a fair lock without waiters, a spin lock or a member of a group looks the same")
+
+
+def _counter(raw: Raw, evidence: Evidence | None) -> Recognized:
+    if raw.in_use or raw.ended:
+        return Recognized("permits", True, "its permits in use have ids")
+    if evidence is Evidence.PERMITS:
+        return Recognized("permits", True, "calls for its permits are remembered")
+    if evidence is Evidence.LATCH:
+        return Recognized("latch", True, "calls for it as a latch are remembered")
+    if evidence is Evidence.SEMAPHORE or raw.has(b"pyredisson_semaphore_claim", b"pyredisson_semaphore_turn"):
+        return Recognized("semaphore", True, "calls for its permits, or claims, are remembered")
+    if raw.subscribed[LATCH] > 0:
+        return Recognized("latch", False, "clients wait for messages of a latch of this name")
+    if raw.subscribed[SEMAPHORE] > 0:
+        return Recognized("semaphore", False, "clients wait for messages of a semaphore of this name")
+    if evidence is Evidence.COUNTER:
+        return Recognized("semaphore", False, "calls are remembered that may also be those for a latch")
+    return Recognized("unknown", False, "a number: a semaphore or a latch, if it is one of ours")
+
+
+def _absent(raw: Raw, evidence: Evidence | None) -> Recognized:
+    if raw.has(b"redisson_lock_queue", b"pyredisson_fair_waiters"):
+        return Recognized("fair", True, "a queue is left, or what its waiters have left")
+    if raw.in_use or raw.ended:
+        return Recognized("permits", True, "permits in use are left")
+    if evidence is Evidence.LATCH:
+        return Recognized("latch", True, "calls for it as a latch are remembered")
+    if raw.subscribed[LATCH] > 0:
+        return Recognized("latch", False, "clients wait for messages of a latch of this name")
+    if raw.has(b"redisson_lock_token", b"pyredisson_fenced_newest"):
+        return Recognized("fenced", False, "a counter of tokens is left")
+    return Recognized("unknown", True, "there is no such key")

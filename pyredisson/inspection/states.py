@@ -12,19 +12,23 @@ from redis.exceptions import RedisError
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.node import Node
 from pyredisson.holder import Holder, holder_of
-from pyredisson.inspection.announcements import Announced, ClientStates, read_announced, read_clients
-from pyredisson.inspection.asking import ask_all
+from pyredisson.inspection.announcements import Announced, ClientStates, ask_all, read_announced, read_clients
 from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.kinds import LATCH, LOCK, READ_WRITE, SEMAPHORE, Recognized, recognize
-from pyredisson.inspection.model import ClientState, Evidence, Kind, Owner, State, States, Waiter
+from pyredisson.inspection.model import Evidence, Kind, Owner, State, States, Waiter
 from pyredisson.inspection.raw import (
     FOREVER,
+    LATCH,
+    LOCK,
     NO_KEY,
     NO_TYPE,
+    READ_WRITE,
+    SEMAPHORE,
     QueuePlace,
     Raw,
+    Recognized,
     number_of,
     raw_state,
+    recognize,
     seconds,
     state_command,
 )
@@ -87,15 +91,8 @@ class Inspector:
         known, failed = await self._read(found, clients, limit)
         return States(_without_doubles([state for state in known if state.kind != "unknown"]), failed)
 
-    async def clients(self, ids: Sequence[str]) -> list[ClientState]:
-        """The states of these clients, as far as they have announced themselves. Raises if a server doesn't answer."""
-        known, failed = await self.reachable_clients(ids)
-        for error in failed.values():
-            raise error
-        return known
-
-    async def reachable_clients(self, ids: Sequence[str]) -> ClientStates:
-        """The same, without clients whose server doesn't answer."""
+    async def clients(self, ids: Sequence[str]) -> ClientStates:
+        """The states of these clients, as far as they have announced themselves."""
         return await read_clients(self._session, ids)
 
     async def _read(
@@ -257,21 +254,13 @@ class _Builder:
         return self._owner(field, levels, ttl, side=side)
 
     def _owner(
-        self,
-        owner: bytes,
-        levels: int,
-        ttl: int,
-        *,
-        side: Literal["read", "write"] | None = None,
-        kept: bool = False,
+        self, owner: bytes, levels: int, ttl: int, *, side: Literal["read", "write"] | None = None, kept: bool = False
     ) -> Owner:
-        holder = self._completed(owner, holder_of(owner, ttl))
-        return Owner(readable(owner), holder, levels, side, kept, owner)
-
-    def _completed(self, owner: bytes, holder: Holder) -> Holder:
+        holder = holder_of(owner, ttl)
         client, _, rest = owner.partition(b":")
-        announced = self._announced.get(readable(client))
-        return holder if announced is None else announced.complete(holder, hold_field(rest, self._raw.key))
+        if announced := self._announced.get(readable(client)):
+            holder = announced.complete(holder, hold_field(rest, self._raw.key))
+        return Owner(readable(owner), holder, levels, side, kept, owner)
 
     def _permit(self, id_: bytes, ends: int) -> Owner:
         lasts = math.inf if ends >= FOREVER else (ends - self._raw.now) / 1000

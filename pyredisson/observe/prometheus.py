@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from pyredisson._diagnostics import logger
 from pyredisson.events import Event
-from pyredisson.observe.labels import BoundedLabels, first_part
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 """Seconds: waits are short, and holds may last for long."""
 LATE_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
 OUTCOMES = ("acquired", "timed_out", "failed")
 
-Number = tuple[str, int]
-"""A client, and the number of one of its waits or holds."""
+Number = tuple[str, int | None]
+"""A client, and the number of one of its waits or holds. None, which is never a key: there is none."""
+OTHER = "other"
+"""The value for everything else."""
+MOST_VALUES = 100
+"""So many different values are used at most."""
+
+_FIRST_PART = re.compile(r"[{\s]*([^\d:/.{}\s]*)")
+
+
+def first_part(name: str) -> str:
+    """The beginning of a name up to the first `:`, `/`, `.`, brace, space or digit: `order` for `order:4711`."""
+    found = _FIRST_PART.match(name)
+    return (found[1].strip("-_#") if found else "") or OTHER
 
 
 class PrometheusObserver:
@@ -128,20 +141,18 @@ class PrometheusObserver:
         series.outcomes[event.what].inc()
         if event.waited is not None:
             series.wait.observe(event.waited)
-        if event.wait_id is not None:
-            waited = self._waits.pop((event.client_id, event.wait_id), None)
-            if waited is not None:
-                waited.waiting.dec()
+        waited = self._waits.pop((event.client_id, event.wait_id), None)
+        if waited is not None:
+            waited.waiting.dec()
         return series
 
     def _hold_ended(self, event: Event) -> _Series:
         series = self._series_of(event)
         if event.held is not None:
             series.hold.observe(event.held)
-        if event.hold_id is not None:
-            held = self._holds.pop((event.client_id, event.hold_id), None)
-            if held is not None:
-                held.held.dec()
+        held = self._holds.pop((event.client_id, event.hold_id), None)
+        if held is not None:
+            held.held.dec()
         return series
 
     def _series_of(self, event: Event) -> _Series:
@@ -206,3 +217,46 @@ class _Series:
         self.held = metrics.held.labels(kind, name)
         self.lost = metrics.lost.labels(kind, name)
         self.outcomes = {outcome: metrics.acquires.labels(kind, name, outcome) for outcome in OUTCOMES}
+
+
+# --- Labels, of whose values there must be few: each makes a time series of its own
+
+
+class BoundedLabels:
+    """Maps names to at most `most` different values, and everything else to `other`.
+
+    `label` is a user's function, and may return too many values, or raise.
+    """
+
+    def __init__(self, label: Callable[[str], str], most: int = MOST_VALUES) -> None:
+        self._label = label
+        self._most = most
+        self._values: set[str] = {OTHER}
+        self._mutex = threading.Lock()
+        self._full = False
+        self._failed = False
+
+    def of(self, name: str) -> str:
+        """The value for a name. Called on threads of observers only."""
+        value = self._computed(name)
+        with self._mutex:
+            if value in self._values:
+                return value
+            if len(self._values) <= self._most:
+                self._values.add(value)
+                return value
+            first, self._full = not self._full, True
+        if first:
+            text = "more than %d different labels: the label of %r and of all further new names is %r"
+            logger.warning(text, self._most, name, OTHER)
+        return OTHER
+
+    def _computed(self, name: str) -> str:
+        try:
+            return str(self._label(name))
+        except Exception:  # noqa: BLE001
+            # Without a value the event would be missing in all sums.
+            if not self._failed:
+                self._failed = True
+                logger.exception("the label of %r could not be computed, it is %r; this is logged once", name, OTHER)
+            return OTHER

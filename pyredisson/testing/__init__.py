@@ -4,16 +4,13 @@
 `Cluster` a whole cluster. `Proxy` stands between a client and a server and breaks what it is told to.
 """
 
-from pyredisson.testing.atomic_moves import AtomicMove
 from pyredisson.testing.cluster import Cluster
 from pyredisson.testing.cluster_node import ClusterNode
-from pyredisson.testing.faults import Fault, Hold
-from pyredisson.testing.process import ServerError, find_executable
 from pyredisson.testing.proxy import Proxy
-from pyredisson.testing.replicated import Replicated, ReplicatedNode
-from pyredisson.testing.sentinel_node import SentinelNode
-from pyredisson.testing.sentinels import Sentinels
-from pyredisson.testing.server import Server
+from pyredisson.testing.relay import Fault, Hold
+from pyredisson.testing.replicated import Replicated, ReplicatedNode, SentinelNode, Sentinels
+from pyredisson.testing.server import Server, ServerError, find_executable
+from pyredisson.testing.slot_moves import AtomicMove
 
 __all__ = [
     "AtomicMove",

@@ -12,21 +12,24 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from pyredisson._settings.address import Address
-from pyredisson.testing.atomic_moves import AtomicMove
-from pyredisson.testing.cluster_agreement import disagreement
-from pyredisson.testing.cluster_formation import REPLICATION_HOST, cluster_settings, write_membership
-from pyredisson.testing.cluster_node import ClusterNode
-from pyredisson.testing.cluster_view import SLOTS, NodeView, Slots
+from pyredisson.testing.cluster_node import (
+    REPLICATION_HOST,
+    SLOTS,
+    ClusterNode,
+    NodeView,
+    Slots,
+    cluster_settings,
+    write_membership,
+)
 from pyredisson.testing.deployment import Deployment, replication_settings
-from pyredisson.testing.elections import Elections
-from pyredisson.testing.process import ServerError, credentials, find_executable, lasting_ports, read_version
 from pyredisson.testing.proxy import Proxy
-from pyredisson.testing.slot_moves import SlotMoves, forget_slot
-
-__all__ = ["Cluster"]
+from pyredisson.testing.server import ServerError, credentials, find_executable, read_version
+from pyredisson.testing.slot_moves import AtomicMove, SlotMoves, forget_slot
 
 _FAILOVER_SECONDS = 20.0
 _MANUAL_FAILOVER_SECONDS = 6.0  # a node gives up a manual failover after 5 s
+_SHORTEST_ELECTION_SECONDS = 2.0
+Views = dict[str, NodeView]
 
 
 class Cluster(Deployment[ClusterNode, ClusterNode]):
@@ -67,7 +70,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         proxied: bool = False,
         announce: Callable[[ClusterNode], tuple[str, int]] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(password, tls)
         if masters < 1 or replicas < 0:
             raise ValueError("a cluster has at least one master, and no negative number of replicas")
         if proxied and (tls or announce is not None):
@@ -76,9 +79,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self.version = read_version(program)
         if proxied and self.version < (7,):
             raise ValueError("proxied=True needs a server of version 7.0 or later")
-        self.password = password
         self._master_count = masters
-        self._tls = tls
         self._replication_host = REPLICATION_HOST if proxied else None
         self._announce = announce
         self._moves = SlotMoves(password)
@@ -111,11 +112,6 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         """All nodes, for clients with TLS, which need `ca_file` beside this address."""
         hosts = ",".join(f"{node.host}:{node.tls_port}" for node in self.nodes)
         return f"rediss+cluster://{credentials(self.password)}{hosts}"
-
-    @property
-    def ca_file(self) -> str:
-        """The certificate authority that signed the certificates of all nodes (`tls=True` only)."""
-        return self.nodes[0].ca_file
 
     def redis(self, **options: Any) -> RedisCluster:
         """Return a new redis-py client for this cluster; `options` override the arguments of `RedisCluster`."""
@@ -299,12 +295,9 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         return self.nodes
 
     def _assign_ports(self) -> None:
-        count = len(self.nodes)
-        ports = lasting_ports(count * (2 if self._tls else 1), bus=True)
+        self._set_ports(bus=True)
         self._close_proxies()
-        for number, node in enumerate(self.nodes):
-            node.port = ports[number]
-            node.tls_port = ports[count + number] if self._tls else 0
+        for node in self.nodes:
             if self._replication_host is not None:
                 node.proxy = Proxy(node.host, node.port, direct=self._replication_host).start()
                 node.announce((node.proxy.host, node.proxy.port))
@@ -361,3 +354,84 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
     def _inconsistency(self) -> str | None:
         return disagreement(self.living)
+
+
+class Elections:
+    """The elections of one cluster.
+
+    A node takes part in an election for twice the node timeout, and begins the next one after as long again. If it is
+    to be promoted before that, it counts the votes of its last election again (Redis 7.0), and takes over with an old
+    epoch. The others refuse that: the old master undoes the promotion, or without it the nodes never agree.
+    """
+
+    def __init__(self, node_timeout: float) -> None:
+        self.node_timeout = node_timeout
+        self._won: dict[str, float] = {}
+
+    def won(self, node: ClusterNode) -> None:
+        self._won[node.id] = time.monotonic()
+
+    def wait_until_electable(self, node: ClusterNode) -> None:
+        if node.id in self._won:
+            next_election = self._won[node.id] + 2 * max(2 * self.node_timeout, _SHORTEST_ELECTION_SECONDS)
+            # No server tells when it is ready for the next one.
+            time.sleep(max(0.0, next_election - time.monotonic()))
+
+    @staticmethod
+    def confirm(node: ClusterNode) -> None:
+        """Give a node that has just become master the greatest epoch, unless it has that, so that all accept it."""
+        if node.alive and node.view()[node.id].is_master:
+            node.ask("CLUSTER", "BUMPEPOCH")
+
+
+# --- Whether all living nodes know the same, and serve what they have
+
+
+def disagreement(living: Sequence[ClusterNode]) -> str | None:
+    """Ask all living nodes; return in words what they don't agree about, and None if they agree."""
+    views = [(node, node.view()) for node in living]
+    for node, view in views:
+        for other in living:
+            if other.id not in view:
+                return f"{node.port} doesn't know {other.port}"
+            if not view[other.id].reachable:
+                return f"{node.port} doesn't reach {other.port}"
+        if (known := roles(view)) != roles(views[0][1]):
+            return f"{node.port} and {living[0].port} know different masters or slots: {known}, {roles(views[0][1])}"
+    for node, view in views:
+        if (missing := unserved(node, view) or unlinked(node, view, living)) is not None:
+            return missing
+    return None
+
+
+def roles(view: Views) -> dict[str, tuple[str | None, Slots, int]]:
+    """The master of each node, its slots, and the epoch of each node that serves slots.
+
+    If a slot moved before all knew the epoch of its node, the next node could get the same one. Then nodes that had
+    seen the slot at the former would never believe that it is at the latter.
+    """
+    # The epochs of the others decide nothing. The epoch of a frozen replica isn't passed on while it is frozen.
+    return {name: (each.master, each.slots, each.epoch if each.slots else 0) for name, each in view.items()}
+
+
+def unserved(node: ClusterNode, view: Views) -> str | None:
+    """A node that has been started serves nothing for about two seconds, to learn first about a promotion meanwhile."""
+    covered = sum(last - first + 1 for each in view.values() if not each.failed for first, last in each.slots)
+    if covered == SLOTS and "cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
+        return f"{node.port} says that the cluster is down, although all slots are assigned"
+    return None
+
+
+def unlinked(node: ClusterNode, view: Views, living: Sequence[ClusterNode]) -> str | None:
+    """Replicas must be connected to their masters, and clients that ask this node must be told about them."""
+    alive = {each.id: each for each in living}
+    # The replicas in the reply follow the master of their slots: host, port, id.
+    shown = {replica[2] for entry in node.ask("CLUSTER", "SLOTS") for replica in entry[3:]}
+    for each in view.values():
+        if each.id not in alive or each.master not in alive:
+            continue
+        if each.id == node.id and ((role := node.ask("ROLE"))[0] != "slave" or role[3] != "connected"):
+            return f"the replica {node.port} is not connected to its master: {role}"
+        if view[each.master].slots and each.id not in shown:
+            return f"{node.port} doesn't tell clients about the replica {alive[each.id].port}"
+    return None

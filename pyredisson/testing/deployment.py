@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from redis import Redis
@@ -15,8 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from pyredisson.testing.process import ServerError, quoted
-from pyredisson.testing.server import Server
+from pyredisson.testing.server import Server, ServerError, lasting_ports, quoted
 
 __all__ = ["Deployment", "Node", "replication_settings"]
 
@@ -125,11 +123,6 @@ class Node(Server):
             file.unlink()  # from the connection of a replica; the server would load it
         super()._spawn(*arguments)
 
-    def _forget_configuration(self) -> None:
-        """Let the file of the next start be a new one."""
-        if self._directory is not None:
-            (self._directory / "server.conf").unlink(missing_ok=True)
-
     def _write_configuration(self, file: Path) -> None:
         # A server may have rewritten its file since the first start, for instance when it became a replica.
         if not file.exists():
@@ -149,7 +142,9 @@ class Deployment(Generic[N, P]):
     nodes: tuple[N, ...]
     """All nodes, living or not, in the order in which they were made: first the original masters."""
 
-    def __init__(self) -> None:
+    def __init__(self, password: str | None, tls: bool) -> None:
+        self.password = password
+        self._tls = tls
         self._running = False
         self._owner = os.getpid()
 
@@ -222,6 +217,11 @@ class Deployment(Generic[N, P]):
         """
         self._wait("all nodes agree", self._inconsistency, timeout)
 
+    @property
+    def ca_file(self) -> str:
+        """The certificate authority that signed the certificates of all processes (`tls=True` only)."""
+        return self.nodes[0].ca_file
+
     def flush_scripts(self) -> None:
         """Remove all scripts from every living node."""
         for node in self.living:
@@ -235,9 +235,7 @@ class Deployment(Generic[N, P]):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -263,14 +261,13 @@ class Deployment(Generic[N, P]):
             self._assign_ports()
             try:
                 self._launch_all()
+                return
             except ServerError as error:
                 for server in self._servers():
                     server.stop()
                 # Another process may have begun to use a port after it was found to be free.
                 if "Address already in use" not in str(error) or attempt == _PORT_TRIES - 1:
                     raise
-            else:
-                return
 
     def _launch_all(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -281,6 +278,15 @@ class Deployment(Generic[N, P]):
             server.launch()
         for server in self._servers():
             server.await_start(deadline)
+
+    def _set_ports(self, *, bus: bool) -> None:
+        """Give each process a free port, and one more for TLS if it is used. `bus`: as for `lasting_ports`."""
+        servers = self._servers()
+        count = len(servers)
+        ports = lasting_ports(count * (2 if self._tls else 1), bus=bus)
+        for number, server in enumerate(servers):
+            server.port = ports[number]
+            server.tls_port = ports[count + number] if self._tls else 0
 
     def _known(self, node: P) -> P:
         if node not in self._servers():

@@ -9,13 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self, TypeVar
 
-from pyredisson.testing.faults import Action, Conditions, Fault, Hold
-from pyredisson.testing.frames import arguments
-from pyredisson.testing.relay import Relay, Side
-from pyredisson.testing.tunnel import Tunnel
+from pyredisson.testing.relay import Action, Conditions, Fault, Hold, Relay, Side, Tunnel, arguments
 
 __all__ = ["Proxy"]
 
@@ -171,12 +167,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""One connection through the proxy: two sockets, and the frames between them."""
+"""One connection through the proxy: two sockets, the frames between them, and the faults that strike them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,93 @@ import contextlib
 import selectors
 import socket
 import struct
+import threading
 from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
 
-from pyredisson.testing.faults import Action, Conditions, Fault, Hold
-from pyredisson.testing.frames import Frames, Ledger, Request
-
-__all__ = ["Relay", "Side"]
+import hiredis
 
 _END = b""  # as an element of a queue: the sender has closed its side
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on with no time: closing sends RST
+_SIZED = b"$=!"
+_CHILDREN = {b"*"[0]: 1, b"~"[0]: 1, b">"[0]: 1, b"%"[0]: 2, b"|"[0]: 2}
+_SUBSCRIBING = (b"subscribe", b"psubscribe", b"ssubscribe")
+_UNSUBSCRIBING = (b"unsubscribe", b"punsubscribe", b"sunsubscribe")
+_MESSAGES = (b"message", b"pmessage", b"smessage")
+
+
+class Action(Enum):
+    DROP_REPLY = auto()
+    CUT_REPLY = auto()
+    HOLD_REPLY = auto()
+    CUT_REQUEST = auto()
+    HOLD_REQUEST = auto()
+
+
+class Fault:
+    """Strikes the next `times` requests that contain `match`; `happened` is set by the first of them."""
+
+    def __init__(self, action: Action, match: bytes, times: int = 1) -> None:
+        if times < 1:
+            raise ValueError(f"times must be at least 1, not {times}")
+        self.action = action
+        self.match = match
+        self.left = times
+        self.happened = threading.Event()
+
+
+class Hold(Fault):
+    """Keeps one request or reply back, and everything behind it on that connection in that direction.
+
+    `delivered` is set once the server has answered the request, or once the reply was sent on to the client.
+    """
+
+    def __init__(self, action: Action, match: bytes, release: Callable[[Hold], None]) -> None:
+        super().__init__(action, match)
+        self.delivered = threading.Event()
+        self._release = release
+
+    @property
+    def held(self) -> threading.Event:
+        """Set once a request or reply is being held."""
+        return self.happened
+
+    def deliver(self, timeout: float = 5.0) -> None:
+        """Send on what is held, even if the client is gone by now, and wait for `delivered`.
+
+        Raises:
+            RuntimeError: nothing has been held yet.
+            ConnectionError: the server closed the connection while the request was held.
+            TimeoutError: the server has not answered within `timeout` seconds.
+        """
+        if not self.held.is_set():
+            raise RuntimeError(f"nothing containing {self.match!r} has been held yet")
+        self._release(self)
+        if not self.delivered.wait(timeout):
+            raise TimeoutError(f"what was held for {self.match!r} was not answered within {timeout:g} s")
+
+
+class Conditions:
+    """The state that all connections of one proxy share: the pending faults, and how bytes are passed on."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+        self.stalled = False
+        self.latency = 0.0
+
+    def choose(self, request: bytes) -> Fault | None:
+        """Return the oldest fault that matches, and count it as used once. At most one fault applies to a request."""
+        for fault in self.faults:
+            if fault.match in request:
+                fault.left -= 1
+                if fault.left == 0:
+                    self.faults.remove(fault)
+                return fault
+        return None
+
+
+# --- Connections
 
 
 class Side:
@@ -91,11 +169,7 @@ class Relay:
     """Passes whole requests and replies between a client and the server, and applies the faults to them."""
 
     def __init__(
-        self,
-        client: socket.socket,
-        server: socket.socket,
-        selector: selectors.BaseSelector,
-        conditions: Conditions,
+        self, client: socket.socket, server: socket.socket, selector: selectors.BaseSelector, conditions: Conditions
     ) -> None:
         self.client = Side(client, selector, self)
         self.server = Side(server, selector, self)
@@ -212,3 +286,164 @@ class Relay:
         # TCP delivers in order: after a lost reply, nothing that follows it arrives either.
         if not self._mute:
             self.client.send(frame)
+
+
+class Tunnel:
+    """Two sockets; what arrives on one is sent to the other. The end of either closes both."""
+
+    def __init__(self, one: socket.socket, other: socket.socket, selector: selectors.BaseSelector) -> None:
+        self.open = True
+        self._selector = selector
+        self._out = {one: bytearray(), other: bytearray()}
+        self._peer = {one: other, other: one}
+        for sock in self._peer:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(sock, selectors.EVENT_READ, self.pump)
+
+    def pump(self) -> None:
+        """Pass on what has arrived, in both directions."""
+        for sock, peer in self._peer.items():
+            if self.open:
+                self._receive(sock, peer)
+        for sock in self._peer:
+            if self.open:
+                self._send(sock)
+
+    def close(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        for sock in self._peer:
+            self._selector.unregister(sock)
+            sock.close()
+
+    def _receive(self, sock: socket.socket, peer: socket.socket) -> None:
+        try:
+            data = sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        self._out[peer] += data
+        if not data:
+            self.close()
+
+    def _send(self, sock: socket.socket) -> None:
+        out = self._out[sock]
+        try:
+            while out:
+                del out[: sock.send(out)]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.close()
+            return
+        self._selector.modify(sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0), self.pump)
+
+
+# --- Frames of RESP
+
+
+class Frames:
+    """Collects bytes and returns whole frames. It reads only the lengths, so the bytes of a frame stay unchanged."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._at = 0  # everything before is scanned
+        self._open = 1  # elements still missing in the frame being scanned
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the frames which `data` completes; ValueError when it isn't RESP."""
+        self._buffer += data
+        frames = []
+        while self._scan_element():
+            if self._open == 0:
+                frames.append(bytes(self._buffer[: self._at]))
+                del self._buffer[: self._at]
+                self._at, self._open = 0, 1
+        return frames
+
+    def _scan_element(self) -> bool:
+        buffer = self._buffer
+        line_end = buffer.find(b"\r\n", self._at)
+        if line_end < 0:
+            return False
+        end = line_end + 2
+        kind = buffer[self._at]
+        more = 0
+        if kind in _SIZED:
+            size = int(buffer[self._at + 1 : line_end])
+            if size >= 0:
+                end += size + 2
+            if len(buffer) < end:
+                return False
+        elif kind in _CHILDREN:
+            more = max(0, int(buffer[self._at + 1 : line_end])) * _CHILDREN[kind]
+            # An attribute precedes the element that it belongs to, and is no element itself.
+            more += kind == b"|"[0]
+        self._at = end
+        self._open += more - 1
+        return True
+
+
+class Request:
+    """A request that was sent to the server, and that the server has not yet answered completely."""
+
+    def __init__(self, frame: bytes, fault: Fault | None) -> None:
+        words = arguments(frame)
+        self.name = words[0].lower() if words else b""
+        self.fault = fault
+        # Confirmed once per channel. For an UNSUBSCRIBE of all channels, the ledger knows their number.
+        several = self.name in _SUBSCRIBING + _UNSUBSCRIBING
+        self.expected = len(words) - 1 if several else 1
+
+
+class Ledger:
+    """The unanswered requests of one connection, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Request] = deque()
+        self._channels: dict[bytes, set[bytes]] = {name: set() for name in _SUBSCRIBING}
+        self._pubsub = False
+
+    def sent(self, request: Request) -> None:
+        self._waiting.append(request)
+        self._pubsub = self._pubsub or request.name in _SUBSCRIBING + _UNSUBSCRIBING
+
+    def answered(self, frame: bytes) -> Request | None:
+        """Return the request that `frame` answers; None for a frame that the server sends without a request."""
+        if frame[:1] == b">" or (frame[:1] == b"*" and self._pubsub):
+            words = arguments(frame)
+            word = words[0] if words else b""
+            if word in _SUBSCRIBING + _UNSUBSCRIBING:
+                return self._confirmed(word, words[1])
+            if frame[:1] == b">" or word in _MESSAGES:
+                return None
+        return self._waiting.popleft() if self._waiting else None
+
+    def _confirmed(self, word: bytes, channel: bytes) -> Request | None:
+        request = self._waiting[0] if self._waiting else None
+        channels = self._channels[word.replace(b"un", b"", 1)]
+        if request is not None and request.name == word and request.expected == 0:
+            request.expected = max(1, len(channels))
+        if word in _SUBSCRIBING:
+            channels.add(channel)
+        else:
+            channels.discard(channel)
+        if request is None or request.name != word:
+            return None  # the server ends sharded subscriptions by itself when a slot moves away
+        request.expected -= 1
+        if request.expected == 0:
+            self._waiting.popleft()
+        return request
+
+
+def arguments(frame: bytes) -> tuple[bytes, ...]:
+    """Return a request's words, or the flat elements of an array or push (numbers and nulls as text)."""
+    if frame[:1] not in (b"*", b">"):
+        return tuple(frame.split())
+    reader = hiredis.Reader()
+    reader.feed(frame)
+    elements = reader.gets()
+    return tuple(item if isinstance(item, bytes) else str(item).encode() for item in elements or ())

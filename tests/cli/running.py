@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import pyredisson
-from pyredisson.cli.words import moment
+from pyredisson.cli.tables import moment
 from tests.support.commands import TIMEOUT, Ended, clean_environment
 from tests.support.inspecting import FOREIGN, announce
 

@@ -9,7 +9,7 @@ import pytest
 
 import pyredisson
 from pyredisson._protocol.scripts import script
-from pyredisson.cli import naming, permits, unlock
+from pyredisson.cli import reading, unlock
 from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
@@ -56,7 +56,7 @@ class TestUnlock:
 
     def test_more_readers_than_are_shown(self, cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only those that were shown are released, which is said."""
-        monkeypatch.setattr(naming, "MOST_LISTED", 2)
+        monkeypatch.setattr(reading, "MOST_LISTED", 2)
         redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1, f"{JAVA}:3": 1})
         for number in (1, 2, 3):
             redis.set(f"{{report}}:{JAVA}:{number}:rwlock_timeout:1", 1, px=60_000)
@@ -121,13 +121,13 @@ class TestPermits:
     def test_nothing_is_done_if_the_number_has_changed(
         self, cli: Run, redis: Any, seats: pyredisson.Semaphore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        correct = permits._correct
+        correct = unlock._correct
 
         def late(*arguments: Any) -> None:
             redis.incr("seats")
             correct(*arguments)
 
-        monkeypatch.setattr(permits, "_correct", late)
+        monkeypatch.setattr(unlock, "_correct", late)
         ended = cli("permits", "seats", "--free", "3", "--yes")
         assert (ended.status, redis.get("seats")) == (1, b"3")
         assert "of semaphore 'seats' has changed meanwhile: nothing was done" in ended.err

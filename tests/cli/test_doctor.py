@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pyredisson.cli import checks
+from pyredisson.cli import doctor
 from pyredisson.cli.findings import Finding, buffers, cluster, memory, persistence, replication
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
@@ -126,7 +126,7 @@ class TestRights:
 
 
 def test_messages_that_do_not_arrive(command: Commands, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.Checks, "_wakes", lambda *_: 1.0)
+    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 1.0)
     found = diagnosed(command, "--url", server.url, status=1)
     assert found["pubsub"].text == "messages don't arrive: a waiter has the lock 1.0 s after its release"
 

@@ -180,7 +180,7 @@ class TestCommand:
     def test_its_process_is_killed_before_it_begins(self) -> None:
         code = (
             "import os, signal\n"
-            "from pyredisson.cli.child import Child\n"
+            "from pyredisson.cli.supervision import Child\n"
             "child = Child(['true'], own_group=True)\n"
             "os.kill(child.pid, signal.SIGKILL)\n"
             "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"

@@ -307,7 +307,7 @@ async def test_all_masters(cluster: Cluster, backend: Backend) -> None:
     # The announcement is on one node, the locks are on all.
     assert {state.owners[0].holder.host for state in found.values()} == {"web-3"}
     assert found[NAMES[0]].kind == "fair"
-    [one] = await inspector(client).clients([CLIENT, client.id])
+    [one] = (await inspector(client).clients([CLIENT, client.id])).known
     assert (one.id, one.hold_count) == (CLIENT, 1)
 
 

@@ -12,7 +12,7 @@ import pytest
 import pyredisson
 from pyredisson import LockTimeoutError
 from pyredisson._settings.config import Config
-from pyredisson.cli import checks
+from pyredisson.cli import doctor
 from pyredisson.cli.reading import reader
 from pyredisson.logic.announced import client_key
 from pyredisson.testing import Cluster, Sentinels
@@ -98,7 +98,7 @@ def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
     config = Config.of(own_cluster.url)
     with reader(config) as reading:
         owner.ask("CLUSTER", "DELSLOTS", slot)
-        said = {each.check: each for each in checks.Checks(config, reading, "x")._cluster()}
+        said = {each.check: each for each in doctor.Checks(config, reading, "x")._cluster()}
     address = ":".join(map(str, owner.address))
     assert {check: (each.level, each.server) for check, each in said.items()} == {
         "cluster": ("error", address),
@@ -110,7 +110,7 @@ def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
 
 def test_doctor_with_names_on_one_server(command: Commands, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says of the other servers what was not tested."""
-    monkeypatch.setattr(checks.Checks, "_wakes", lambda *_: 0.0)
+    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
     ended = command("doctor", "--json", "--name", "{app}", "--url", cluster.url)
     assert (ended.status, ended.err) == (0, "")
     levels = [each["level"] for each in map(json.loads, ended.out.splitlines()) if each["check"] == "pubsub"]

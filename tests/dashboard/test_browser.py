@@ -14,7 +14,7 @@ import pytest
 
 import pyredisson
 from pyredisson.testing import Server
-from pyredisson.testing.process import lasting_ports
+from pyredisson.testing.server import lasting_ports
 from pyredisson.version import VERSION
 from tests.dashboard import browser as browsers
 from tests.dashboard.conftest import Start

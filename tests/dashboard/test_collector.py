@@ -17,9 +17,7 @@ import pyredisson
 from pyredisson._settings.config import Config
 from pyredisson.dashboard import collector as collectors
 from pyredisson.dashboard.app import Dashboard, make_app
-from pyredisson.dashboard.collector import Collector
-from pyredisson.dashboard.guards import Tokens
-from pyredisson.dashboard.turns import Turns, is_new
+from pyredisson.dashboard.collector import Collector, Turns, is_new
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import Evidence
 from pyredisson.inspection.states import Inspector
@@ -57,7 +55,7 @@ def new(collector: Collector) -> list[bytes]:
 
 async def test_each_object_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is visible, and also if a name comes or goes in between."""
-    monkeypatch.setattr("pyredisson.dashboard.turns.READ_EACH_ROUND", 3)
+    monkeypatch.setattr("pyredisson.dashboard.collector.READ_EACH_ROUND", 3)
     found = {b"%02d" % number: Evidence.HASH for number in range(10)}
     turns = Turns()
     read = [turns.next(found, found, [b"07", b"gone"]) for _ in range(3)]
@@ -161,8 +159,8 @@ async def test_a_defect_that_ends_it(
         raise OverflowError("too large")
 
     monkeypatch.setattr(Discovery, "step", fail)
-    collector, tokens, ended = Collector(Config.of(server.url), 0.02), Tokens(None), asyncio.Event()
-    app = make_app(collector, tokens, (), allow_unlock=False, on_failure=ended.set)
+    collector, ended = Collector(Config.of(server.url), 0.02), asyncio.Event()
+    app = make_app(collector, None, (), allow_unlock=False, on_failure=ended.set)
     async with app.router.lifespan_context(app):
         async with asyncio.timeout(LIMIT):
             await ended.wait()

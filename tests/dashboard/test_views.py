@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyredisson.dashboard.history import MINUTES, History
-from pyredisson.dashboard.queries import Query, query_of
-from pyredisson.dashboard.snapshot import Seen, Snapshot
-from pyredisson.dashboard.views import totals_of, view_of
-from pyredisson.dashboard.words import who
+from pyredisson.dashboard.snapshot import MINUTES, History, Seen, Snapshot, who
+from pyredisson.dashboard.views import Query, query_of, totals_of, view_of
 from pyredisson.holder import Holder
 from pyredisson.inspection.model import ClientState, Owner, State, Waiter
 

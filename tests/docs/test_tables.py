@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pyredisson.cli.findings import Finding, Level
-from pyredisson.cli.words import as_json
+from pyredisson.cli.tables import as_json
 from pyredisson.holder import Holder
 from pyredisson.inspection.model import Companion, Owner, State, Waiter
-from pyredisson.inspection.names import client_of, objects_of
+from pyredisson.inspection.raw import client_of, objects_of
 from tools.syntax import parse
 
 ROOT = Path(__file__).parents[2]

@@ -10,14 +10,13 @@ from typing import Any
 import anyio
 import pytest
 from redis import Redis
-from starlette.applications import Starlette
 
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import ElectionState, Lock
 from pyredisson._settings.config import Config
 from pyredisson.asyncio import Client, Term
-from pyredisson.dashboard import app as dashboard
+from pyredisson.dashboard.app import make_app
 from pyredisson.dashboard.collector import Collector
 from pyredisson.fastapi import _held
 from pyredisson.testing import Server
@@ -281,7 +280,8 @@ async def test_the_dashboard_ends_its_tasks(start: Start) -> None:
             await cleanup.work()
 
     async def body() -> None:
-        async with dashboard._lifespan(Hanging(Config(), 60.0), lambda: None)(Starlette()):
+        app = make_app(Hanging(Config(), 60.0), None, (), allow_unlock=False, on_failure=lambda: None)
+        async with app.router.lifespan_context(app):
             await asyncio.sleep(TIME_LIMIT)
 
     task, cancel = start(body)

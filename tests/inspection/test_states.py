@@ -363,7 +363,7 @@ async def test_clients(backend: Backend, redis: Any) -> None:
     announce(redis, CLIENTS[1], {f"{number} orders": "lock" for number in range(1000)}, more=90_000)
     redis.hset(f"pyredisson_client:{{{CLIENTS[2]}}}", "pid", "no number")
     client = backend.connect()
-    one, many, odd = await inspector(client).clients([*CLIENTS, client.id])
+    one, many, odd = (await inspector(client).clients([*CLIENTS, client.id])).known
     assert (one.id, one.name, one.host, one.pid) == (CLIENTS[0], "billing@web-3:812", "web-3", 812)
     assert (one.program, one.version) == ("billing", "0.2.0")
     assert (one.waits, one.waited, one.lost, one.hold_count) == (12, 8.311, 1, 2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from pyredisson.inspection.names import companions_of
+from pyredisson.inspection.raw import companions_of
 from pyredisson.testing import Server
 
 from .scripted import ME, YOU, Ends, Scripted

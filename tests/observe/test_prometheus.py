@@ -13,7 +13,7 @@ import pyredisson
 from pyredisson.errors import ClosedError
 from pyredisson.events import METHODS
 from pyredisson.observe import PrometheusObserver
-from pyredisson.observe.labels import MOST_VALUES, first_part
+from pyredisson.observe.prometheus import MOST_VALUES, first_part
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.children import Child, forked

@@ -36,7 +36,7 @@ LAYERS = [
     {"asyncio", "fencing", "observe"},
     {"testing"},
     {"dashboard"},
-    {"_frameworks", "_pytest"},
+    {"_pytest"},
     {"celery", "cli", "django", "fastapi"},
     {"__main__"},
 ]
@@ -61,7 +61,6 @@ WITHOUT_EXTRAS = {
     "pyredisson._diagnostics",
     "pyredisson.cli",
     "pyredisson.cli.entry",
-    "pyredisson.cli.exit_codes",
     "pyredisson.observe",
 }
 """What is imported before it is known whether the extra is there."""

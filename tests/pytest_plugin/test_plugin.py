@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyredisson._pytest.faults import plans
+from pyredisson._pytest import plans
 from pyredisson.testing import Server, find_executable
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pytest-plugin.md"

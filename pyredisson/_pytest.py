@@ -1,0 +1,283 @@
+"""What the fixtures of the pytest plugin `pyredisson_pytest` import when they are used."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, Unpack
+
+import pytest
+from redis import Redis
+
+from pyredisson._api.aio.client import Client as AioClient
+from pyredisson._api.aio.client import connect as aio_connect
+from pyredisson._api.sync.client import Client, connect
+from pyredisson._protocol.scripts import NAMES, script
+from pyredisson._settings.address import Address as ServerAddress
+from pyredisson._settings.config import Config
+from pyredisson._settings.fields import ConfigFields
+from pyredisson.testing import Fault, Hold, Proxy, Server
+
+FAULT_TIMEOUT = 0.5
+"""Seconds after which a client gives up a reply, in a test with a fault: a lost reply doesn't cost 3 s."""
+LATENCY = 0.05
+"""Seconds in each direction."""
+LATE = 1.0
+"""Seconds for which a reply is late: by then a client of the fixtures has given it up (`FAULT_TIMEOUT`)."""
+OUTAGE = 1.0
+"""Seconds for which the server can't be reached."""
+
+C = TypeVar("C")
+INJECTED = pytest.StashKey["Injection"]()
+
+
+class GivenServer:
+    """A server that runs already, and whose data is not the tests' own.
+
+    The clients of the fixtures put a random prefix before the names of their objects. So tests don't meet each other's
+    locks, nor the locks of a program.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.config = Config.of(url)
+        self.host = self.config.host
+        self.port = self.config.port
+
+    def redis(self, **options: Any) -> Redis:
+        """Returns a new redis-py client for this server."""
+        client: Redis = Redis.from_url(self.url, **options)
+        return client
+
+    def prefix(self) -> str:
+        return f"test-{secrets.token_hex(4)}:"
+
+    @property
+    def takes_proxy(self) -> bool:
+        """Whether a proxy can stand before it."""
+        return self.config.topology == "single" and not self.config.ssl and self.config.path is None
+
+
+AnyServer = Server | GivenServer
+
+
+def load_scripts(server: AnyServer) -> None:
+    """Has the server load all scripts: else a fault could strike a call that finds no script, and has no effect."""
+    with server.redis() as client:
+        major = int(client.info("server")["redis_version"].partition(".")[0])
+        for name in NAMES:
+            client.script_load(script(name, with_shebang=major >= 7).text)
+
+
+# --- Its clients
+
+
+class Address:
+    """The server of one test, directly or through a proxy, and the settings of its clients."""
+
+    def __init__(self, server: AnyServer, proxy: Proxy | None, *, has_fault: bool) -> None:
+        config = Config.of(server.url)
+        if proxy is not None:
+            config = config.at(ServerAddress(proxy.host, proxy.port))
+        self.config = config
+        self._defaults: ConfigFields = {"timeout": FAULT_TIMEOUT} if has_fault else {}
+        if isinstance(server, GivenServer):
+            prefix = server.prefix()
+            self._defaults["name_mapper"] = lambda name: prefix + name
+
+    def settings(self, address: object, fields: ConfigFields) -> tuple[object, ConfigFields]:
+        """The arguments of `connect` for a client of this server, or of another one."""
+        if address is not None:
+            return address, fields
+        return self.config, self._defaults | fields
+
+
+class Connections(Generic[C]):
+    """Makes the clients of one test."""
+
+    def __init__(self, address: Address, connect: Callable[..., C]) -> None:
+        self.clients: list[C] = []
+        self._address = address
+        self._connect = connect
+
+    def __call__(self, address: object = None, **fields: Unpack[ConfigFields]) -> C:
+        where, settings = self._address.settings(address, fields)
+        client = self._connect(where, **settings)
+        self.clients.append(client)
+        return client
+
+
+@contextmanager
+def connections(request: pytest.FixtureRequest, address: Address) -> Iterator[Connections[Client]]:
+    """Clients for threads."""
+    made = Connections(address, connect)
+    yield made
+    left: list[str] = []
+    for client in made.clients:
+        left += _held(client)
+        client.close()
+    _check_held(request, left)
+
+
+@asynccontextmanager
+async def aio_connections(request: pytest.FixtureRequest, address: Address) -> AsyncIterator[Connections[AioClient]]:
+    """Clients for asyncio. The event loop of the test runs this."""
+    made = Connections(address, aio_connect)
+    yield made
+    left: list[str] = []
+    for client in made.clients:
+        left += _held(client)
+        await client.close()
+    _check_held(request, left)
+
+
+def _held(client: Client | AioClient) -> list[str]:
+    return [f"{hold.kind} {hold.name!r}" for hold in client.holds() if not hold.lost]
+
+
+def _check_held(request: pytest.FixtureRequest, left: list[str]) -> None:
+    """Fails a test that left something held. The clients are closed by now, so it has been released."""
+    if left and request.node.get_closest_marker("pyredisson_allow_held") is None:
+        pytest.fail(f"the test left held: {', '.join(left)}", pytrace=False)
+
+
+# --- The faults of the marker `pyredisson_faults`
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One fault for one run of a test."""
+
+    name: str
+    match: bytes
+    times: int
+
+
+def plans(*names: str, match: bytes = b"EVALSHA", times: int = 1) -> list[Plan]:
+    """The plans of a marker with these arguments. `ValueError`, `TypeError`: they can't be used."""
+    for name in names:
+        if name not in FAULTS:
+            raise ValueError(f"there is no fault {name!r}, only {', '.join(FAULTS)}")
+    if not isinstance(match, bytes):
+        raise TypeError(f"match must be bytes, not {type(match).__name__}")
+    if type(times) is not int or times < 1:
+        raise ValueError(f"times must be an integer from 1, not {times!r}")
+    return [Plan(name, match, times) for name in names or FAULTS]
+
+
+class Injection:
+    """One fault at the proxy of one test."""
+
+    def __init__(self, plan: Plan, proxy: Proxy, server: AnyServer) -> None:
+        self.plan = plan
+        self._proxy = proxy
+        self._server = server
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._hold: Hold | None = None
+        """What the thread waits for."""
+        self._error: Exception | None = None
+        self._struck = FAULTS[plan.name](self)
+
+    def check(self) -> None:
+        """Fails the test if the fault has not struck."""
+        if self._error is not None:
+            raise self._error
+        if not self._struck():
+            message = f"the fault {self.plan.name!r} never happened: no request contained {self.plan.match!r}"
+            pytest.fail(message, pytrace=False)
+
+    def end(self) -> None:
+        """Ends the thread that drives the fault."""
+        self._ended.set()
+        if self._thread is not None and self._hold is not None:
+            self._hold.held.set()
+            self._thread.join()
+
+    # --- The faults. Each returns a function that says whether it has struck.
+
+    def one_of_proxy(self) -> Callable[[], bool]:
+        """A fault for which the proxy has a method of the same name."""
+        fault: Fault = getattr(self._proxy, self.plan.name)(self.plan.match, self.plan.times)
+        return fault.happened.is_set
+
+    def late_reply(self) -> Callable[[], bool]:
+        hold = self._proxy.hold_reply(self.plan.match)
+
+        def deliver() -> None:
+            if not self._ended.wait(LATE):
+                hold.deliver()
+
+        return self._drive(hold, deliver)
+
+    def latency(self) -> Callable[[], bool]:
+        self._proxy.latency(LATENCY)
+        return lambda: self._proxy.seen(self.plan.match) > 0
+
+    def outage(self) -> Callable[[], bool]:
+        def fail() -> None:
+            # The held request is never delivered: it is lost with its connection.
+            self._proxy.refuse(True)
+            self._proxy.cut()
+            self._ended.wait(OUTAGE)
+            self._proxy.refuse(False)
+
+        return self._drive(self._proxy.hold_request(self.plan.match), fail)
+
+    def server_restart(self) -> Callable[[], bool]:
+        server = self._server
+        if isinstance(server, GivenServer):
+            pytest.skip("server_restart needs a server of the test run's own, not the server of --pyredisson-url")
+        # The request is held, so that it has certainly not run before the server lost its data.
+        return self._drive(self._proxy.hold_request(self.plan.match), server.restart)
+
+    def _drive(self, hold: Hold, act: Callable[[], object]) -> Callable[[], bool]:
+        """Has a thread call `act` once a request or a reply is held."""
+
+        def run() -> None:
+            hold.held.wait()
+            if self._ended.is_set():
+                return
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - the test's thread raises it
+                self._error = error
+
+        self._hold = hold
+        self._thread = threading.Thread(target=run, name=f"pyredisson-{self.plan.name}", daemon=True)
+        self._thread.start()
+        return hold.held.is_set
+
+
+FAULTS: dict[str, Callable[[Injection], Callable[[], bool]]] = {
+    "drop_reply": Injection.one_of_proxy,
+    "cut_reply": Injection.one_of_proxy,
+    "cut_request": Injection.one_of_proxy,
+    "late_reply": Injection.late_reply,
+    "latency": Injection.latency,
+    "outage": Injection.outage,
+    "server_restart": Injection.server_restart,
+}
+
+
+@contextmanager
+def inject(plan: Plan | None, proxy: Proxy, server: AnyServer, item: Any) -> Iterator[None]:
+    """Arms the fault for the time of a test."""
+    if plan is None:
+        yield
+        return
+    load_scripts(server)
+    injection = item.stash[INJECTED] = Injection(plan, proxy, server)
+    try:
+        yield
+    finally:
+        injection.end()
+
+
+def check_fault(item: pytest.Item) -> None:
+    """Called after a test that has passed: fails it if its fault has not struck."""
+    if (injection := item.stash.get(INJECTED, None)) is not None:
+        injection.check()
