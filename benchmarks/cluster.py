@@ -16,7 +16,7 @@ import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import RELEASED, Commands, PipeliningProtocol, bare_pair
 from benchmarks.measure import Samples, interleave, one_core
-from pyredisson._client.topology import SHORTEST_SETTLING
+from pyredisson._client.servers import SHORTEST_SETTLING
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson.testing import Cluster, Server
 from pyredisson.testing.cluster_node import ClusterNode

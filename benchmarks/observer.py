@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import pyredisson
 from benchmarks import Row, Target
 from benchmarks.measure import interleave, one_core
-from pyredisson._api.sync.rlock import Lock
+from pyredisson._api.sync.locks import Lock
 from pyredisson._diagnostics import tracing
 from pyredisson.events import METHODS, Event
 from pyredisson.logic.locks import releasing, rlock

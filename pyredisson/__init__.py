@@ -16,20 +16,26 @@ except ModuleNotFoundError as error:
 
 from pyredisson import asyncio
 from pyredisson._api.sync.client import Client, connect
-from pyredisson._api.sync.count_down_latch import CountDownLatch
 from pyredisson._api.sync.elections import Election, Term
-from pyredisson._api.sync.fair_lock import FairLock, NonReentrantFairLock
-from pyredisson._api.sync.fenced_lock import FencedLock
-from pyredisson._api.sync.multi_lock import MultiLock, RedLock
-from pyredisson._api.sync.non_reentrant_lock import NonReentrantLock
-from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
-from pyredisson._api.sync.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson._api.sync.rlock import Lock, Lockable, RLock
-from pyredisson._api.sync.semaphore import Semaphore
+from pyredisson._api.sync.locks import (
+    FairLock,
+    FencedLock,
+    Lock,
+    Lockable,
+    MultiLock,
+    NonReentrantFairLock,
+    NonReentrantLock,
+    ReadLock,
+    ReadWriteLock,
+    RedLock,
+    RLock,
+    SpinLock,
+    WriteLock,
+)
+from pyredisson._api.sync.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
 from pyredisson._api.sync.singletons import Singleton
-from pyredisson._api.sync.spin_lock import SpinLock
 from pyredisson._api.terms import ElectionState
-from pyredisson._client.signals import release_on_signals
+from pyredisson._client.process import release_on_signals
 from pyredisson._settings.config import Config
 from pyredisson.backoff import ConstantBackoff, ExponentialBackoff
 from pyredisson.errors import (

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._api.aio.blocks import Holding
 from pyredisson._api.aio.client import Client, connect
-from pyredisson._api.aio.rlock import Lock
+from pyredisson._api.aio.locks import Lock
 from pyredisson._api.arguments import warn_not_released
 from pyredisson._diagnostics import naming_extra, readable
 from pyredisson._settings.durations import Duration

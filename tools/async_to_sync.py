@@ -48,7 +48,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 API = Path("pyredisson/_api")
 
-BY_HAND = {"__init__", "blocks", "connections", "elections", "lost", "releases", "singletons"}
+BY_HAND = {"__init__", "blocks", "connections", "elections", "releases", "singletons"}
 """Modules of both sides that are not generated."""
 
 SYNCHRONOUS = {"hold_of", "identity", "key", "session", "token_of"}

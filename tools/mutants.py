@@ -2,10 +2,11 @@
 
     python -m tools.mutants --seed 1 --count 300 --results build/mutants.json [--workers 2] [--show] [--only PATH]
 
-It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed by
-the first test that fails, by a run that takes too long, or by a collection that fails. For a change in Python only
+It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed
+by the first test that fails, by a run that takes too long, or by a collection that fails. For a change in Python only
 tests run that reach the changed line (found once with `coverage`), some hundreds at most; a line that no test reaches
-is a survivor. So the number of the killed ones is a lower bound. The results of earlier calls are kept in the file and not measured again. `--table` prints what was found for each package.
+is a survivor. So the number of the killed ones is a lower bound. The results of earlier calls are kept in the file
+and not measured again. `--table` prints what was found for each package.
 """
 
 from __future__ import annotations

@@ -1,17 +1,60 @@
-"""What a client holds, as it knows without asking the server."""
+"""What the public API asks of the logic of locks, and what a client holds, as it knows without asking the server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
 
+from pyredisson._api.arguments import Name, package_of
 from pyredisson._diagnostics import readable
+from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.holder import Hold
 from pyredisson.logic import holds
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
+
+
+class Primitive:
+    """What is no lock: an object of the server with a name."""
+
+    __slots__ = ("__weakref__", "_logic", "_name")
+
+    def __init__(self, logic: Any, name: Name | None) -> None:
+        self._logic = logic
+        self._name = name
+
+    @property
+    def name(self) -> Name:
+        """The name as the client's method got it."""
+        name: Name = self._logic.key.decode() if self._name is None else self._name
+        return name
+
+    def __repr__(self) -> str:
+        return f"<{package_of(type(self))}.{type(self).__name__} {readable(self._logic.key)!r}>"
+
+
+class Logic(Protocol):
+    """The logic of a lock or a group. Owners are `Owner` or `GroupOwner`, holds are `Hold` or `GroupHold`."""
+
+    session: Session
+    identity: Hashable
+
+    async def acquire(self, owner: Any, lease: int | None, deadline: float | None) -> bool: ...
+    async def release(self, owner: Any, hold: Any) -> None: ...
+    def hold_of(self, owner_id: Any) -> Any: ...
+    def named(self, owner: Any) -> str: ...
+    def loss_of(self, owner: Any, hold: Any) -> LockLostError: ...
+    async def timed_out(self, owner: Any, wait: float) -> LockTimeoutError: ...
+
+
+class HoldChecker(Protocol):
+    """What decides by the clock whether a hold is lost."""
+
+    def expire_if_due(self, hold: Any) -> bool:
+        """Declares the hold lost if its lease has ended. True: it is not held any more."""
 
 
 def holds_of(session: Session) -> list[Hold]:

@@ -89,7 +89,6 @@ def give_up(logic: FencedLockLogic, call: AcquireCall) -> None:
 
 
 def pause() -> float:
-    """For how many seconds to wait before the next campaign."""
     return PAUSE * (1 + random.random() / 2)
 
 

@@ -1,27 +1,37 @@
-"""How acquires are sent where there are several servers: replicas of the master have to confirm them.
-
-The script and WAIT travel in one write on one connection, as WAIT counts only what its own connection has written.
-"""
+"""How acquires are sent where there are several servers: replicas of the master have to confirm them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.replica_check import ReplicaCheck
 from pyredisson._backends.runtime import NodeConnections, ReplyApplier
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._diagnostics import logger
+from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING, Redirected
-from pyredisson._protocol.replication import NotConfirmed
+from pyredisson._protocol.replication import (
+    INFO,
+    NotConfirmed,
+    ReplicaState,
+    is_refusal,
+    read_replication,
+    wait_command,
+)
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson.logic.ports import Granted, Sender
+from pyredisson._settings.address import Address
+from pyredisson._settings.config import Config
+from pyredisson.errors import ClosedError
+from pyredisson.logic.ports import Granted
+
+if TYPE_CHECKING:
+    from pyredisson._backends.routed import RoutedRuntime
 
 
-class AcquiringConnections(NodeConnections, Protocol):
-    """The connections to one server, with those over which acquires are sent."""
+class RoutedConnections(NodeConnections, Protocol):
+    """The connections to one of several servers."""
 
     async def acquire(
         self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
@@ -32,30 +42,23 @@ class AcquiringConnections(NodeConnections, Protocol):
         of the server. Error replies are returned. `wait` is None if nothing has to be waited for.
         """
 
+    def disconnect(self) -> None:
+        """Closes all connections: calls get no reply. Calls that come later connect anew. Called on any thread."""
 
-class Router(Sender, Protocol):
-    """The runtime whose acquires these are. It knows the servers and has the connections."""
+    def retire(self) -> None:
+        """Closes the connections that no call uses now, and each of the others after its call. Called on any thread."""
 
-    @property
-    def node_for(self) -> Any:
-        """The node that serves a command; None: it isn't known."""
 
-    async def known_node(self, payload: bytes) -> Node:
-        """The node that serves a command. Waits until the topology is known. `NoReply`: the slot has no node."""
-
-    def target(self, redirect: Redirected) -> Node:
-        """The node that a redirect names."""
-
-    def as_sent(self, payload: bytes, *, asking: bool = False) -> bytes:
-        """A command in the form in which it has to be sent now. `asking`: it follows an ASK."""
-
-    def connections_of(self, node: Node) -> AcquiringConnections: ...
+C = TypeVar("C", bound=RoutedConnections)
 
 
 class AcquireSender(ReplyApplier):
-    """Sends acquires as its runtime sends other commands, and has replicas confirm them."""
+    """Sends acquires as its runtime sends other commands, and has replicas confirm them.
 
-    def __init__(self, router: Router, check: ReplicaCheck, granted: Granted) -> None:
+    The script and WAIT travel in one write on one connection, as WAIT counts only what its own connection has written.
+    """
+
+    def __init__(self, router: RoutedRuntime[Any], check: ReplicaCheck, granted: Granted) -> None:
         self._router = router
         self._check = check
         self._granted = granted
@@ -88,14 +91,12 @@ class AcquireSender(ReplyApplier):
         return reply
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        """As `send`, but returns error replies; also the identity of the server."""
         node = await self._router.known_node(payload)
         return await self._acquire(node, payload, new_connection=new_connection, asking=False)
 
     async def follow(
         self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
     ) -> tuple[Reply, bytes | None]:
-        """As `send_identified`, to the server that a redirect names."""
         node = self._router.target(redirect)
         return await self._acquire(node, payload, new_connection=new_connection, asking=redirect.is_ask)
 
@@ -105,7 +106,8 @@ class AcquireSender(ReplyApplier):
         check = self._check
         needed = await check.needed(node)
         payload = self._router.as_sent(payload, asking=asking)
-        reply, confirmed, server_id = await self._router.connections_of(node).acquire(
+        connections: RoutedConnections = self._router.connections_of(node)
+        reply, confirmed, server_id = await connections.acquire(
             (ASKING, payload) if asking else (payload,),
             check.wait_command(needed),
             self._granted,
@@ -119,3 +121,206 @@ class AcquireSender(ReplyApplier):
                 problem.reply = reply
                 raise
         return reply, server_id
+
+
+# --- How many replicas have to confirm an acquire, and whether so many have: otherwise it doesn't count
+
+
+class ReplicaCheck:
+    """Checks acquires, and finds out from their masters what it needs to know for that."""
+
+    def __init__(self, masters: RoutedRuntime[Any], config: Config) -> None:
+        self._masters = masters
+        self._succession = Succession(masters)
+        self._most = config.min_synced_replicas
+        self._seconds = config.replicas_sync_timeout
+        self._map_address = config.map_address
+
+    async def needed(self, node: Node) -> int:
+        """How many replicas have to confirm an acquire on this master. The master is asked from time to time."""
+        state = node.replicas
+        if state.is_due(self._masters.clock()):
+            try:
+                await self._ask(node)
+            except NoReply as failure:
+                # The acquire was not sent.
+                raise NoReply(failure.error, may_have_run=False, stale=failure.stale) from failure
+        return 0 if state.refused else self._present(state)
+
+    def wait_command(self, needed: int) -> bytes | None:
+        return wait_command(needed, self._seconds) if needed else None
+
+    async def check(self, node: Node, needed: int, confirmed: Reply, server_id: bytes | None) -> None:
+        """Checks an acquire that was granted. `confirmed`: the reply to its WAIT, if replicas were needed.
+
+        `NotConfirmed`: too few replicas have it. `NoReply`: that can't be found out, or it was granted by a server that
+        is not the master any more. The acquire has run then, and may be lost.
+        """
+        state = node.replicas
+        if isinstance(confirmed, RedisError):
+            if not is_refusal(confirmed):
+                # For example: the server has become a replica.
+                raise NoReply(confirmed, may_have_run=True, server_id=server_id)
+            self._note_refusal(node, confirmed)
+        if state.refused:
+            return
+        count = confirmed if needed else 0
+        if count < needed or (count < self._most and state.is_due(self._masters.clock())):
+            # A replica that has left confirms nothing, and is not missed. One that has come back since the master was
+            # asked may be promoted without what was acquired.
+            await self._ask_after(node, server_id)
+        present = self._present(state)
+        if count < min(needed, present):
+            raise NotConfirmed(count, present, state.online or 0, self._seconds)
+        if count < present:
+            error = ConnectionError(f"{node.address} has {present} replicas that can confirm an acquire, not {count}")
+            raise NoReply(error, may_have_run=True, server_id=server_id)
+        if state.online is None:
+            # A replica that takes writes.
+            raise self._in_doubt(node, "is not a master any more", server_id)
+        if state.left or (state.away and count < self._most):
+            successor = await self._succession.successor(node)
+            if successor is not None:
+                raise self._in_doubt(node, f"was replaced as the master by {successor}", server_id)
+
+    def _present(self, state: ReplicaState) -> int:
+        """How many replicas have to confirm an acquire, as far as is known."""
+        return min(self._most, state.online or 0)
+
+    async def _ask_after(self, node: Node, server_id: bytes | None) -> None:
+        """Asks a server about its replicas after it has granted an acquire."""
+        try:
+            await self._ask(node)
+        except (NoReply, RedisError) as problem:
+            error = problem.error if isinstance(problem, NoReply) else problem
+            raise NoReply(error, may_have_run=True, server_id=server_id) from problem
+
+    def _in_doubt(self, node: Node, what: str, server_id: bytes | None) -> NoReply:
+        """For an acquire that counts for nothing. The logic sends it again, to the new master once that is known."""
+        error = ConnectionError(f"{node.address} {what}")
+        self._masters.request_refresh(str(error))
+        return NoReply(error, may_have_run=True, server_id=server_id)
+
+    async def _ask(self, node: Node) -> None:
+        masters, state = self._masters, node.replicas
+        now = masters.clock()
+        state.begin_question(now)
+        connections: RoutedConnections = masters.connections_of(node)
+        (reply,), _ = await connections.exchange((INFO,))
+        if not isinstance(reply, RedisError):
+            state.set(read_replication(reply).mapped(self._map_address), masters.successors_in_view(node), now)
+        elif is_refusal(reply):
+            state.set_number(masters.replicas_in_view(node), now)
+        else:
+            raise reply
+
+    def _note_refusal(self, node: Node, error: RedisError) -> None:
+        if not node.replicas.refused:
+            node.replicas.refuse()
+            text = "replicas don't confirm what is acquired: %s doesn't run WAIT for this user: %s"
+            logger.warning(text, node.address, error)
+
+
+# --- Whether a master was replaced by one of its replicas, and doesn't know it yet: its former replicas are asked
+#
+# During a failover on request the replica is promoted first, and the former master is demoted later. In between both
+# grant locks. The former master doesn't know of the other one, but its replica has left it.
+
+
+REFUSED = 1.0
+"""Seconds for which a former replica that can't be reached counts as no master: it has to be started first."""
+SILENT = 10.0
+"""The same for one that doesn't reply, as the next question to it costs a call `LONGEST` again."""
+
+
+class Succession:
+    """Asks the servers that were replicas of a master, or are to be, whether one of them is master in its place."""
+
+    def __init__(self, peers: RoutedRuntime[Any]) -> None:
+        self._peers = peers
+
+    async def successor(self, master: Node) -> Address | None:
+        """The server that has replaced a master; None: no server that answers has."""
+        state = master.replicas
+        for address in state.away:
+            asked_at = self._peers.clock()
+            if state.is_unreachable(address, asked_at):
+                continue
+            if address in state.unreachable:
+                # It is asked again. Other calls meanwhile rely on what is known, as it may take long again.
+                state.on_unreachable(address, asked_at + LONGEST)
+            try:
+                reply = await self._ask(address, master)
+            except ClosedError:
+                raise
+            except Exception as error:  # noqa: BLE001
+                # Any exception: one of a provider of credentials, or of TLS. No lock must depend on a server that is
+                # away: it may be gone for good.
+                self._on_no_answer(state, address, error)
+            else:
+                if isinstance(reply, bytes) and read_replication(reply).replaces(state.history):
+                    return address
+                state.unreachable.pop(address, None)
+            state.on_answer(address, asked_at)
+        return None
+
+    async def _ask(self, address: Address, master: Node) -> Reply:
+        connections: RoutedConnections = self._peers.connections_of_peer(address, master)
+        try:
+            (reply,), _ = await connections.exchange((INFO,))
+        except NoReply as failure:
+            if isinstance(failure.error, TimeoutError) or not (failure.stale or failure.may_have_run):
+                raise
+            # A server closes its connections when it is promoted.
+            (reply,), _ = await connections.exchange((INFO,), new_connection=True)
+        return reply
+
+    def _on_no_answer(self, state: ReplicaState, address: Address, error: Exception) -> None:
+        cause = error.error if isinstance(error, NoReply) else error
+        logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
+        silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
+        state.on_unreachable(address, self._peers.clock() + (SILENT if silent else REFUSED))
+
+
+# --- The connections to servers that serve nothing for this client, but may have replaced a master
+
+
+LONGEST = 0.5
+"""Seconds that such a server may take to connect, and to reply: a call waits for it, and it may be gone for good."""
+MOST = 100
+"""Servers whose connections are kept. Servers in containers get new addresses again and again."""
+
+
+class PeerNode(Node):
+    """A server that serves no slot for this client. That it doesn't answer is no outage."""
+
+    def on_unreachable(self, error: BaseException, began: float) -> None:
+        """A connection could not be made."""
+
+
+class PeerConnections(Generic[C]):
+    """Makes these connections, and keeps them beside those to masters. Any thread may call any method."""
+
+    def __init__(self, config: Config, connections: dict[Node, C]) -> None:
+        """`connections`: all connections of the runtime, which closes them."""
+        self._config = config
+        self._connections = connections
+        self._nodes: dict[Address, Node] = {}
+
+    def connections_of(self, address: Address, master: Node, make: Callable[[Node], C]) -> C:
+        """The connections to a server, or the connections that `make` makes."""
+        node = self._nodes.get(address)
+        if node is None:
+            made = PeerNode(self._config.at(address)).with_timeout(LONGEST)
+            made.client_id = master.client_id
+            node = self._nodes.setdefault(address, made)
+            self._remove_oldest()
+        return self._connections.get(node) or self._connections.setdefault(node, make(node))
+
+    def _remove_oldest(self) -> None:
+        """Forgets the servers that were asked first, if there are many."""
+        for address in list(self._nodes)[:-MOST]:
+            node = self._nodes.pop(address, None)
+            connections = None if node is None else self._connections.pop(node, None)
+            if connections is not None:
+                connections.retire()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from pyredisson._backends.acquiring import AcquireSender, AcquiringConnections
-from pyredisson._backends.batches import Batch
-from pyredisson._backends.peers import PeerConnections
-from pyredisson._backends.replica_check import ReplicaCheck
+from pyredisson._backends.acquiring import AcquireSender, C, PeerConnections, ReplicaCheck
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._core import slot, slot_of_command
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import REDIRECTS, code_of
+from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.moving_slots import message_at_source
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
@@ -56,29 +55,14 @@ class Keeper(Protocol):
         """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
 
 
-class RoutedConnections(AcquiringConnections, Protocol):
-    """The connections to one of several servers."""
-
-    def disconnect(self) -> None:
-        """Closes all connections: calls get no reply. Calls that come later connect anew. Called on any thread."""
-
-    def retire(self) -> None:
-        """Closes the connections that no call uses now, and each of the others after its call. Called on any thread."""
-
-
-C = TypeVar("C", bound=RoutedConnections)
-
-
+@dataclass(slots=True, eq=False)
 class _Pause:
     """The pause of a call before it sends its command again."""
 
-    __slots__ = ("payload", "shard", "wakeup")
-
-    def __init__(self, payload: bytes, shard: Hashable, wakeup: Settable) -> None:
-        self.payload = payload
-        self.shard = shard
-        """The server that has failed to serve the command."""
-        self.wakeup = wakeup
+    payload: bytes
+    shard: Hashable
+    """The server that has failed to serve the command."""
+    wakeup: Settable
 
 
 class RoutedRuntime(BackendRuntime, Generic[C]):
@@ -127,7 +111,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     # --- Sending
 
     def acquiring(self, granted: Granted) -> Sender:
-        """What sends acquires. `granted` tells from a reply whether something was acquired."""
         config = self._config
         return AcquireSender(self, ReplicaCheck(self, config), granted) if config.check_lock_synced_replicas else self
 
@@ -330,7 +313,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection exists that is not closed."""
         return any(connections.connected for connections in list(self._connections.values()))
 
     def is_open(self) -> bool:
@@ -350,14 +332,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         if code in ONE_SLOT_ONLY:
             logger.debug("slot %d isn't served by one server at this moment: %s", slot_of_command(payload), error)
         elif node is not None:
-            node.on_command_failed(error)
+            node.availability.on_command_failed(node.address, error)
         if code not in SERVER_IS_RIGHT:
             self._table.request_refresh(str(error))
 
     def on_command_served(self, payload: bytes) -> None:
         node = self.node_for(payload)
         if node is not None:
-            node.on_command_served()
+            node.availability.on_command_served(node.address)
 
     def located(self, payload: bytes, error: RedisError) -> RedisError:
         node = self.node_for(payload)
@@ -381,3 +363,38 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
 def _no_slots(key: bytes) -> int:
     return 0
+
+
+# --- Commands for several servers at once
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Of several commands the ones that go to one server, and the list into which their replies belong."""
+
+    payloads: Sequence[bytes]
+    replies: list[Reply]
+    places: Sequence[int]
+    """Which of all commands these are."""
+    as_sent: Callable[..., bytes]
+    """`RoutedRuntime.as_sent`."""
+    node: Node | None = None
+    """The one which ASK has named."""
+
+    @property
+    def payload(self) -> bytes:
+        """One of the commands, which tells where all of them go."""
+        return self.payloads[self.places[-1]]
+
+    def commands(self) -> list[bytes]:
+        asking = self.node is not None
+        commands = [self.as_sent(self.payloads[i], asking=asking) for i in self.places]
+        return [part for payload in commands for part in (ASKING, payload)] if asking else commands
+
+    def put(self, replies: Sequence[Reply]) -> None:
+        for i, reply in zip(self.places, replies if self.node is None else replies[1::2], strict=True):
+            self.replies[i] = reply
+
+    def fail(self, error: RedisError) -> None:
+        for i in self.places:
+            self.replies[i] = copy_error(error)

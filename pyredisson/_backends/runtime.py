@@ -15,7 +15,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson.logic.ports import Granted, Wakeup
+from pyredisson.logic.ports import Granted, Sender, Wakeup
 
 
 class NodeConnections(Protocol):
@@ -37,22 +37,13 @@ class NodeConnections(Protocol):
         """
 
 
-class _Sends(Protocol):
-    def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]: ...
-
-
 class ReplyApplier:
     """The part of a `Sender` that is made of `send`."""
 
-    def send_then(self: _Sends, payload: bytes, apply: Callable[[Reply], object]) -> Awaitable[Reply]:
-        """Sends a command, and calls `apply` with the reply."""
-        return _send_then(self, payload, apply)
-
-
-async def _send_then(sender: _Sends, payload: bytes, apply: Callable[[Reply], object]) -> Reply:
-    reply = await sender.send(payload)
-    apply(reply)
-    return reply
+    async def send_then(self: Sender, payload: bytes, apply: Callable[[Reply], object]) -> Reply:
+        reply = await self.send(payload)
+        apply(reply)
+        return reply
 
 
 class BackendRuntime(ReplyApplier, ABC):
@@ -134,7 +125,6 @@ class DirectRuntime(OneServer, BackendRuntime):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection exists that is not closed."""
         return self._connections.connected
 
     def is_open(self) -> bool:
@@ -161,10 +151,10 @@ class DirectRuntime(OneServer, BackendRuntime):
         return False
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
-        self._node.on_command_failed(error)
+        self._node.availability.on_command_failed(self._node.address, error)
 
     def on_command_served(self, payload: bytes) -> None:
-        self._node.on_command_served()
+        self._node.availability.on_command_served(self._node.address)
 
     async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
         await self.sleep(seconds)

@@ -13,15 +13,13 @@ from typing import Protocol
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.operations import run, start
-from pyredisson._backends.threads.runtime import ThreadBackend
-from pyredisson._client.callback_threads import CallbackThreads
-from pyredisson._client.delivery import Delivery
+from pyredisson._backends.threads.runtime import ThreadBackend, run, start
+from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import THREAD_NAME, FinalRelease
-from pyredisson._client.gevent_check import check_not_patched
 from pyredisson._client.servers import Servers, open_servers
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
+from pyredisson.errors import ConfigError
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
@@ -122,11 +120,9 @@ class ClientLifecycle:
         return Resources(client_id, self._runtime, self._watchdog_runtime, channels, self._runtime.acquiring, observing)
 
     def start_loop(self, loop: Loop) -> None:
-        """Runs one of the watchdog's loops on a daemon thread."""
         start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
 
     def run_callback(self, callback: Callback) -> None:
-        """Has a function called on another thread."""
         self._callback_threads.call(callback)
 
     def send_last(self, payload: bytes) -> None:
@@ -290,3 +286,23 @@ def _release_dropped(lifecycle: ClientLifecycle) -> None:
     # A daemon: the start of any other thread takes a mutex of `threading`, which this thread may hold right now.
     with contextlib.suppress(RuntimeError):
         start_thread(threading.Thread(target=send, name=THREAD_NAME, daemon=True))
+
+
+# --- gevent must not have replaced sockets and threads
+
+
+NEEDED = ("socket", "_thread", "threading")
+"""Modules that must be Python's own: calls use the descriptor of a blocking socket, renewals need a real thread."""
+
+
+def check_not_patched() -> None:
+    """Raises `ConfigError` if gevent has replaced one of them: every call would time out."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None:
+        return
+    replaced = [name for name in NEEDED if monkey.is_module_patched(name)]
+    if replaced:
+        raise ConfigError(
+            f"gevent.monkey has replaced these modules: {', '.join(replaced)}. pyredisson needs Python's own."
+            " Call monkey.patch_all(socket=False, thread=False), or use the locks in a process without gevent"
+        )

@@ -1,21 +1,29 @@
-"""What all connections to one server share: its address, the timeouts, and the connections that are suspect."""
+"""What all connections to one server share: its address, the timeouts, the suspects, and whether it is available."""
 
 from __future__ import annotations
 
 import builtins
 import copy
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
 
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
 
-from pyredisson._protocol.availability import Availability
-from pyredisson._protocol.handshake import ConnectionId, ServerInfo
+from pyredisson._core import command
+from pyredisson._diagnostics import logger, with_notes
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replication import ReplicaState
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import seconds
+from pyredisson.errors import UnsupportedServerError
+from pyredisson.identity import connection_name, identity
+from pyredisson.version import VERSION
 
 MAX_SUSPECTS = 1000
 
@@ -90,14 +98,6 @@ class Node:
         for check in tuple(self.silence_checks):
             check()
 
-    def on_command_failed(self, error: RedisError) -> None:
-        """A command was not served, and is sent again."""
-        self.availability.on_command_failed(self.address, error)
-
-    def on_command_served(self) -> None:
-        """A command was served after others had failed."""
-        self.availability.on_command_served(self.address)
-
     def on_connected(self, info: ServerInfo, dropped: list[ConnectionId]) -> None:
         """A handshake succeeded; the server has dropped the connections `dropped`, which are no longer suspect."""
         self.availability.on_connected(self.address)
@@ -123,3 +123,199 @@ class Node:
 
 def _do_nothing(*_: object) -> None:
     pass
+
+
+# --- Whether a server serves its clients, and one warning whenever that changes
+
+
+FORGOTTEN_AFTER = 60.0
+"""Seconds without a failed attempt after which the next failure begins another outage. The end of the earlier outage
+was not observed, because no call was made."""
+
+Observe = Callable[[str, str, BaseException | None], None]
+"""Is called with `discovered`, `disconnected` or `connected`, the server's address, and the error; on any thread. Must
+not block."""
+
+
+@dataclass(slots=True, eq=False)
+class Outage:
+    """The time from the first failed attempt to the first one that succeeds."""
+
+    began: float
+    last_failure: float
+    unreachable: bool
+    """No connection can be made. Otherwise one can be made, but commands are not served."""
+
+
+class Availability:
+    """The state of one server, shared by all connections of a client to it. Any thread may report.
+
+    Each change is a single operation on a dict. So no mutex is needed, and when several threads report the same
+    change at the same time, only one of them logs it.
+    """
+
+    __slots__ = ("_connected_at", "_observe", "_outage")
+
+    def __init__(self) -> None:
+        self._observe: Observe | None = None
+        self._outage: dict[str, Outage] = {}
+        """The present outage under the key "present", or nothing."""
+        self._connected_at = -math.inf
+        """When the latest connection was made."""
+
+    def tell(self, observe: Observe | None, address: str) -> None:
+        """Has `observe` told of each change, and now that the client knows the server."""
+        self._observe = observe
+        if observe is not None:
+            observe("discovered", address, None)
+
+    def on_unreachable(self, address: str, error: BaseException, began: float) -> None:
+        """A connection could not be made. The attempt began at `began`, on the clock `monotonic`."""
+        if began < self._connected_at:
+            # An outage that begins now would last until the next connection is made, which may be in hours.
+            logger.debug("another connection to the server %s was made since this attempt began: %s", address, error)
+            return
+        self._on_failure(address, error, unreachable=True)
+
+    def on_command_failed(self, address: str, error: BaseException) -> None:
+        """A command was not served, though a connection may exist."""
+        self._on_failure(address, error, unreachable=False)
+
+    def on_connected(self, address: str) -> None:
+        """A connection was made. A server that failed to serve commands before may still fail to serve them."""
+        self._connected_at = monotonic()
+        outage = self._outage.get("present")
+        if outage is not None and outage.unreachable:
+            self._end_outage(address)
+
+    def on_command_served(self, address: str) -> None:
+        """A command was served after others had failed."""
+        self._end_outage(address)
+
+    def _on_failure(self, address: str, error: BaseException, *, unreachable: bool) -> None:
+        now = monotonic()
+        present = self._outage.get("present")
+        if present is not None and now - present.last_failure > FORGOTTEN_AFTER:
+            self._outage.pop("present", None)
+        new = Outage(now, now, unreachable)
+        present = self._outage.setdefault("present", new)
+        if present is new:
+            if self._observe is not None:
+                self._observe("disconnected", address, error)
+            reason = with_notes(str(error) or "timed out", error)  # asyncio's timeouts have no text
+            logger.warning("the server %s is not available: %s; calls try again within their limits", address, reason)
+            return
+        present.last_failure = now
+        present.unreachable = present.unreachable or unreachable
+        logger.debug("the server %s is still not available: %s", address, error)
+
+    def _end_outage(self, address: str) -> None:
+        outage = self._outage.pop("present", None)
+        if outage is not None:
+            if self._observe is not None:
+                self._observe("connected", address, None)
+            logger.warning("the server %s is available again after %.1f s", address, monotonic() - outage.began)
+
+
+# --- The commands that a new connection sends first, and what their replies say about the server
+
+
+SCRIPT_FLAGS_SINCE = 7
+"""The first major version whose servers know the `#!lua` line of scripts."""
+OLDEST_VERSION = (6, 2)
+OPTIONAL = frozenset({"hello", "default name", "library", "client info", "server info", "kill"})
+"""Steps that a server may not know, or may not allow to this user. The connection works without them."""
+OTHER_MODES = {
+    b"cluster": "a node of a cluster, which is addressed as redis+cluster://host:port,host:port",
+    b"sentinel": "a Sentinel, which is addressed as redis+sentinel://host:port,host:port/master",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionId:
+    """One connection as the server identifies it: enough to have the server drop it and no other connection."""
+
+    id: bytes
+    address: bytes
+
+    def kill_command(self) -> bytes:
+        """The command that has the server drop this connection, with every command that it hasn't executed yet."""
+        return command(b"CLIENT", b"KILL", b"ID", self.id, b"ADDR", self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a handshake found out about the server and the connection."""
+
+    script_flags: bool
+    """Whether the server knows the `#!lua` line of scripts."""
+    connection_id: ConnectionId | None
+    """None where the user may not run CLIENT INFO. Then the server can't be told to drop this connection, so a command
+    that it lost may run late."""
+    server_id: bytes | None
+    """The identity of the server's process (`run_id`); None where the user may not run INFO."""
+
+
+class Handshake:
+    """The commands of one handshake, which are sent in one write, and the meaning of their replies."""
+
+    def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[ConnectionId] = ()) -> None:
+        steps: list[tuple[str, bytes]] = []
+        if credentials:
+            steps.append(("auth", command(b"AUTH", *credentials)))
+        steps.append(("hello", command(b"HELLO", 2)))
+        if config.database:
+            steps.append(("select", command(b"SELECT", config.database)))
+        if config.client_name is not None:
+            steps.append(("name", command(b"CLIENT", b"SETNAME", config.client_name)))
+        else:
+            steps.append(("default name", command(b"CLIENT", b"SETNAME", connection_name(identity()))))
+        steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"pyredisson")))
+        steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-VER", VERSION)))
+        steps.append(("client info", command(b"CLIENT", b"INFO")))
+        steps.append(("server info", command(b"INFO", b"server")))
+        steps.extend(("kill", suspect.kill_command()) for suspect in suspects)
+        self._mode = b"cluster" if config.topology == "cluster" else b"standalone"
+        self._address = config.address
+        self._names = [name for name, _ in steps]
+        self.payload = b"".join(payload for _, payload in steps)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, replies: Sequence[Any]) -> ServerInfo:
+        """Raises an error reply, unless the step is optional and the server doesn't know or doesn't allow it."""
+        results: dict[str, Any] = {}
+        for name, reply in zip(self._names, replies, strict=False):
+            if isinstance(reply, RedisError):
+                # Any other error (BUSY, LOADING, ...) is transient, also for an optional step.
+                unknown = isinstance(reply, ResponseError) and str(reply).startswith("ERR ")
+                unavailable = unknown or isinstance(reply, NoPermissionError)
+                if not unavailable or name not in OPTIONAL:
+                    raise reply
+            else:
+                results[name] = reply
+        hello = results.get("hello", ())
+        greeting = dict(zip(hello[::2], hello[1::2], strict=True))
+        info = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", results.get("server info", b"")))
+        version = greeting.get(b"version") or info.get(b"redis_version", b"")
+        self._check(version, greeting.get(b"mode") or info.get(b"redis_mode", b""))
+        if len(replies) < len(self):
+            raise ConnectionError("the connection was closed during the handshake")
+        found = re.search(rb"(?:^| )id=(\d+) addr=(\S+)", results.get("client info", b""))
+        connection_id = ConnectionId(found[1], found[2]) if found else None
+        script_flags = _numbers(version)[0] >= SCRIPT_FLAGS_SINCE
+        return ServerInfo(script_flags, connection_id, info.get(b"run_id"))
+
+    def _check(self, version: bytes, mode: bytes) -> None:
+        """Refuses a server that can't be served, as later errors would be less clear. Accepts an unknown version."""
+        if version and _numbers(version) < OLDEST_VERSION:
+            raise UnsupportedServerError(
+                f"the server at {self._address} is version {version.decode()}; Redis 6.2 or later, or Valkey, is needed"
+            )
+        if mode in OTHER_MODES and mode != self._mode:
+            raise UnsupportedServerError(f"the server at {self._address} is {OTHER_MODES[mode]}")
+
+
+def _numbers(version: bytes) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(rb"\d+", version)[:2])) or (0,)

@@ -72,7 +72,7 @@ class ReplicaState:
     have come back since, which then may be promoted without what was acquired; or it has left, and confirms nothing.
 
     A replica that has left may have been promoted, and the master may not have been demoted yet. Then both grant locks.
-    So where replicas are away, an acquire counts only after they were asked (`_backends.succession`).
+    So where replicas are away, an acquire counts only after they were asked (`_backends.acquiring`).
     """
 
     __slots__ = (

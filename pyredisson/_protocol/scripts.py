@@ -91,12 +91,7 @@ class Script:
 
     def head(self, keys: int, args: int) -> bytes:
         """The part of the EVALSHA command before its first key."""
-        return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%d\r\n" % (
-            3 + keys + args,
-            self.sha,
-            len(str(keys)),
-            keys,
-        )
+        return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%d\r\n" % (3 + keys + args, self.sha, len(str(keys)), keys)
 
 
 def _sha(text: bytes) -> bytes:
@@ -167,7 +162,6 @@ _LONGEST_COUNT = 16
 
 @cache
 def _scripts(with_shebang: bool, pubsub: PubSub) -> dict[str, Script]:
-    """All scripts in one form, by their names."""
     scripts = {name: Script(name, with_shebang=with_shebang, pubsub=pubsub) for name in NAMES}
     # A script that publishes nothing is the same in all forms, so its SHA1 may be known.
     _KNOWN.update((script.sha, (name, pubsub)) for name, script in scripts.items())

@@ -13,10 +13,9 @@ from typing import IO, Any, Unpack, get_args
 from redis.credentials import CredentialProvider
 
 from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address
-from pyredisson._settings.clients import settings_of_client
 from pyredisson._settings.durations import MAX_LEASE_MS, seconds
 from pyredisson._settings.fields import ConfigFields, ShardedPubsub, Topology, refuse_unknown
-from pyredisson._settings.urls import settings_of_url
+from pyredisson._settings.redis_options import settings_of_client, settings_of_url
 from pyredisson.errors import ConfigError
 from pyredisson.events import handlers_of
 
@@ -264,22 +263,16 @@ class Config:
 
     def at_sentinel(self, address: Address, *, data_credentials: bool = False) -> Config:
         """The settings of one Sentinel. `data_credentials`: the credentials are the servers' own."""
-        if not data_credentials:
-            credentials: dict[str, Any] = {
-                "username": self.sentinel_username,
-                "password": self.sentinel_password,
-                "credential_provider": None,
-            }
-        else:
-            credentials = {}
-        return self._with(
+        other = self._with(
             host=address.host,
             port=address.port,
             database=0,
             ssl=self.sentinel_ssl,
             ssl_context=self.sentinel_ssl_context,
-            **credentials,
         )
+        if data_credentials:
+            return other
+        return other._with(username=self.sentinel_username, password=self.sentinel_password, credential_provider=None)
 
     def map_address(self, address: Address) -> Address:
         """The address under which this client reaches a server that announces `address`. ConfigError: it is none."""

@@ -1,11 +1,21 @@
-"""Reads the connection options of redis-py, of a URL or of a client, as fields of a Config."""
+"""Reads URLs, and the clients and connection options of redis-py, as fields of a Config."""
 
 from __future__ import annotations
 
+import re
 import ssl as tls
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote, unquote_plus, urlsplit
 
+import redis
+import redis.asyncio
+import redis.asyncio.connection as asyncio_connection
+import redis.asyncio.sentinel
+import redis.connection
+import redis.sentinel
+
+from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address, OneHost
 from pyredisson.errors import ConfigError
 
 
@@ -76,12 +86,7 @@ TLS_OPTIONS = {
     "ssl_min_version",
     "ssl_ciphers",
 }
-OCSP_OPTIONS = {
-    "ssl_ocsp_context",
-    "ssl_ocsp_expected_cert",
-    "ssl_validate_ocsp",
-    "ssl_validate_ocsp_stapled",
-}
+OCSP_OPTIONS = {"ssl_ocsp_context", "ssl_ocsp_expected_cert", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"}
 _IRRELEVANT_OPTIONS = {
     "decode_responses",
     "encoding",
@@ -99,3 +104,221 @@ _IRRELEVANT_OPTIONS = {
 }
 KNOWN_OPTIONS = _TAKEN.keys() | TLS_OPTIONS | OCSP_OPTIONS | _IRRELEVANT_OPTIONS
 """The options that redis-py knows. Options that are not taken have no meaning here."""
+
+
+# --- URLs: of one server as redis-py has them, and of several servers
+
+
+def settings_of_url(url: str) -> dict[str, Any]:
+    """The Config fields for a URL. The message of a ConfigError never contains the URL's password."""
+    url = re.sub(r"^valkey(s?)(?=://|\+)", r"redis\1", url)  # Redisson's names of the same schemes
+    if match := re.match(r"(rediss?)\+(cluster|sentinel|replicated)://", url):
+        return _of_several_servers(match[1], match[2], url[match.end() :])
+    # Not with an @ after the comma: then the text before it is the beginning of a password, not a list of hosts.
+    if re.match(r"rediss?://([^/?#]*@)?[^/?#@]*,[^@]*$", url):
+        raise ConfigError(
+            f"{url.partition(':')[0]}:// takes one host: a cluster's nodes are redis+cluster://host:port,host:port,"
+            " Sentinels are redis+sentinel://host:port,host:port/master"
+        )
+    # Without details or a cause: for `redis://:pa#ss@host` they would quote `pa` as the port.
+    unreadable = ConfigError(
+        "the URL can't be read: redis:// or rediss://user:password@host:port/database, or"
+        " unix://user:password@/path, with redis-py's options; / ? # @ in a password are percent-encoded"
+    )
+    try:
+        options: dict[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            readable = bool(parts.path) and not parts.hostname  # unix://run/x means /x on a host named run
+        else:  # redis-py reads any other path as database 0, and port 0 as 6379
+            readable = re.fullmatch(r"/?\d*/?", parts.path) is not None and parts.port != 0
+    except ValueError:
+        raise unreadable from None
+    if not readable or parts.fragment or not all("=" in option for option in parts.query.split("&") if option):
+        raise unreadable
+    options.pop("connection_class", None)
+    unknown = options.keys() - KNOWN_OPTIONS
+    if unknown and "@" in parts.query:  # for `redis://:1?pass=word@host` the option is part of a password
+        raise unreadable
+    if unknown:
+        raise ConfigError(f"unknown URL options: {', '.join(sorted(unknown))}")
+    return settings_of_options(options, ssl=parts.scheme == "rediss")
+
+
+def _of_several_servers(scheme: str, topology: str, rest: str) -> dict[str, Any]:
+    """The Config fields for a URL of several servers; `rest` is what follows its `://`."""
+    try:
+        form = _match(_FORM, rest)
+        path = _match(_PATHS[topology], form["path"] or "")
+        default_port = SENTINEL_PORT if topology == "sentinel" else REDIS_PORT
+        nodes = tuple(Address.parse(unquote(host), default_port) for host in form["hosts"].split(","))
+    except ValueError:
+        # Without details or a cause, which could quote a part of a password.
+        raise ConfigError(
+            f"the URL can't be read: {scheme}+{topology}://user:password@{_USAGE[topology]}, with redis-py's options;"
+            " / ? # @ in a user name or a password are percent-encoded"
+        ) from None
+    settings: dict[str, Any] = {"topology": topology, "nodes": nodes}
+    options = [option for option in (form["query"] or "").split("&") if option]
+    if topology == "sentinel":
+        settings["master_name"] = unquote(path["name"])
+        settings |= _sentinel_settings(options)
+        options = [option for option in options if not _is_for_sentinels(option)]
+    if {_name(option) for option in options} & {"host", "port", "path"}:
+        raise ConfigError("the options host, port and path aren't for a URL of several servers")
+    # User name, password, database and options are read as for one server, whose name doesn't matter.
+    user = "" if form["user"] is None else f"{form['user']}@"
+    one = settings_of_url(f"{scheme}://{user}host/{path['database'] or ''}?{'&'.join(options)}")
+    del one["host"]
+    return one | settings
+
+
+def _sentinel_settings(options: list[str]) -> dict[str, Any]:
+    given = {_name(option): unquote_plus(option.partition("=")[2]) for option in options if _is_for_sentinels(option)}
+    settings: dict[str, Any] = {name: given.pop(name) for name in _SENTINEL_CREDENTIALS if name in given}
+    ssl = given.pop("sentinel_ssl", "false").lower()
+    if ssl not in ("true", "false", "yes", "no", "1", "0"):
+        raise ConfigError("the option sentinel_ssl must be true or false")
+    if ssl in ("true", "yes", "1"):
+        # redis-py takes the first one of a name, so the options of the Sentinels precede the options of the servers.
+        tls = [option.removeprefix("sentinel_") for option in options if _name(option) in _SENTINEL_TLS_OPTIONS]
+        tls += [option for option in options if _name(option) in TLS_OPTIONS]
+        context = settings_of_url(f"rediss://host?{'&'.join(tls)}")["ssl_context"]
+        settings |= {"sentinel_ssl": True, "sentinel_ssl_context": context}
+    elif given:
+        raise ConfigError(f"{', '.join(sorted(given))}: needs sentinel_ssl=true")
+    return settings
+
+
+def _is_for_sentinels(option: str) -> bool:
+    return _name(option) in {"sentinel_ssl", *_SENTINEL_CREDENTIALS, *_SENTINEL_TLS_OPTIONS}
+
+
+def _name(option: str) -> str:
+    return option.partition("=")[0]
+
+
+def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    """The match of the whole text. ValueError: there is none."""
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise ValueError
+    return match
+
+
+_SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
+_SENTINEL_TLS_OPTIONS = {f"sentinel_{name}" for name in TLS_OPTIONS}
+# None of the parts contains an @ that isn't percent-encoded, but the options: else a part of a password could be taken
+# for a host, or for a path.
+_FORM = re.compile(r"(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)(?P<path>/[^@?#]*)?(?:\?(?P<query>[^#]*))?")
+_PATHS = {
+    "cluster": re.compile(r"/?(?P<database>\d*)/?"),
+    "replicated": re.compile(r"/?(?P<database>\d*)/?"),
+    "sentinel": re.compile(r"/(?P<name>[^/]+)(?:/(?P<database>\d*))?/?"),
+}
+_USAGE = {
+    "cluster": "host:port,host:port",
+    "replicated": "host:port,host:port/database",
+    "sentinel": "host:port,host:port/master/database",
+}
+
+
+# --- The clients of redis-py. Their connections are not used
+
+
+def settings_of_client(client: object) -> dict[str, Any]:
+    """The Config fields for a client. ConfigError: it can't be used. TypeError: it isn't a client."""
+    if isinstance(client, _SENTINELS):
+        raise ConfigError("Sentinels serve several masters: pass sentinel.master_for(name)")
+    if isinstance(client, _CLUSTERS):
+        return _from_cluster(client)
+    if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
+        return _from_pool(client.connection_pool)
+    raise TypeError(
+        "an address is None, a URL (redis://, rediss://, unix://, redis+cluster://, redis+sentinel://), a Config, or a"
+        f" redis.Redis, a redis.RedisCluster, or one of redis.asyncio, not {type(client).__name__}"
+    )
+
+
+def _from_pool(pool: Any) -> dict[str, Any]:
+    kind = pool.connection_class
+    if not issubclass(kind, _CONNECTIONS):
+        raise ConfigError(f"a client whose connections are {kind.__name__} can't be taken over")
+    options = dict(pool.connection_kwargs)
+    if options.get("redis_connect_func") is not None:
+        raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
+    options["max_connections"] = _limit(pool.max_connections)
+    settings = settings_of_options(options, ssl=issubclass(kind, _TLS_CONNECTIONS))
+    if issubclass(kind, _SENTINEL_CONNECTIONS):
+        return {**settings, **_from_sentinel_pool(pool)}
+    return settings
+
+
+def _from_sentinel_pool(pool: Any) -> dict[str, Any]:
+    """The topology, for a client of `master_for`."""
+    if not pool.is_master:
+        raise ConfigError("a client from slave_for() can't be taken over: pass the one from master_for()")
+    sentinels = pool.sentinel_manager
+    pools = [client.connection_pool for client in sentinels.sentinels]
+    if not pools:
+        raise ConfigError("the client's Sentinel has no sentinels")
+    # All of them have the same sentinel_kwargs.
+    options = settings_of_options(
+        pools[0].connection_kwargs, ssl=issubclass(pools[0].connection_class, _TLS_CONNECTIONS)
+    )
+    if "credential_provider" in options:
+        raise ConfigError("a credential_provider for Sentinels isn't supported: give sentinel_username and _password")
+    settings = {
+        "topology": "sentinel",
+        "nodes": _addresses((pool.connection_kwargs["host"], pool.connection_kwargs["port"]) for pool in pools),
+        "master_name": pool.service_name,
+    }
+    settings |= {f"sentinel_{name}": options[name] for name in _SENTINEL_FIELDS if name in options}
+    # Not in older versions of redis-py.
+    if (host := getattr(sentinels, "_force_master_ip", None)) is not None:
+        settings["address_mapper"] = OneHost(host)
+    return settings
+
+
+def _from_cluster(cluster: Any) -> dict[str, Any]:
+    manager = cluster.nodes_manager
+    options: Mapping[str, Any] = manager.connection_kwargs
+    # redis-py sets a redis_connect_func of its own. The user's function is only in the synchronous client.
+    if getattr(cluster, "user_on_connect_func", None) is not None:
+        raise ConfigError("a client with a redis_connect_func can't be taken over: its handshake is unknown")
+    kind = options.get("connection_class")
+    ssl = bool(options.get("ssl")) or (kind is not None and issubclass(kind, _TLS_CONNECTIONS))
+    own = {name: options[name] for name in options.keys() - _OF_ONE_NODE}
+    settings = settings_of_options({**own, "max_connections": _limit(own.get("max_connections"))}, ssl=ssl)
+    # As the user gave them. The manager replaces its own by what the cluster says.
+    seeds = getattr(cluster, "startup_nodes", None) or manager.startup_nodes.values()
+    settings |= {"topology": "cluster", "nodes": _addresses((node.host, node.port) for node in seeds)}
+    if (remap := getattr(manager, "address_remap", None)) is not None:
+        settings["address_mapper"] = remap
+    return settings
+
+
+def _limit(connections: int | None) -> int | None:
+    """redis-py's largest number of connections. None: no limit, for which its older versions have 2**31."""
+    return None if connections is None or connections >= 2**31 else connections
+
+
+def _addresses(pairs: Iterable[tuple[Any, Any]]) -> tuple[Address, ...]:
+    try:
+        return tuple(Address.of((host, int(port))) for host, port in pairs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a node of the client: {error}") from error
+
+
+_SENTINEL_FIELDS = ("username", "password", "ssl", "ssl_context")
+_OF_ONE_NODE = {"host", "port", "path", "db"}
+_CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
+_SENTINELS = (redis.Sentinel, redis.asyncio.Sentinel)
+_TLS_CONNECTIONS = (redis.connection.SSLConnection, asyncio_connection.SSLConnection)
+_SENTINEL_CONNECTIONS = (redis.sentinel.SentinelManagedConnection, redis.asyncio.sentinel.SentinelManagedConnection)
+_CONNECTIONS = (
+    redis.connection.Connection,
+    redis.connection.UnixDomainSocketConnection,
+    asyncio_connection.Connection,
+    asyncio_connection.UnixDomainSocketConnection,
+)

@@ -15,15 +15,11 @@ import click
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._api.sync.client import Client
-from pyredisson._api.sync.count_down_latch import CountDownLatch
-from pyredisson._api.sync.fenced_lock import FencedLock
-from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
-from pyredisson._api.sync.rlock import Lock
-from pyredisson._api.sync.semaphore import Semaphore
+from pyredisson._api.sync.locks import FencedLock, Lock
+from pyredisson._api.sync.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
 from pyredisson._core import command
-from pyredisson._protocol.cluster import QUERY, read_slots
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.topology import TopologyView
+from pyredisson._protocol.topology import CLUSTER_QUERY, TopologyView, read_slots
 from pyredisson._settings.config import Config
 from pyredisson.cli import INCOMPLETE, findings
 from pyredisson.cli.findings import Finding, Level
@@ -151,7 +147,7 @@ class Checks:
         """Whether each master sees all slots, and whether they agree on who serves which."""
         views: dict[str, TopologyView] = {}
         for node in self.masters:
-            slots_reply, info_reply = self._reading.ask(node, *QUERY)
+            slots_reply, info_reply = self._reading.ask(node, *CLUSTER_QUERY)
             if isinstance(info_reply, RedisError):
                 yield self._at(node, _unchecked("cluster", "CLUSTER|INFO", info_reply))
             else:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import click
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, RedisError, TimeoutError
 
-from pyredisson._backends.failures import NO_TLS
+from pyredisson._backends.connecting import NO_TLS
 from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._settings.config import Config
 from pyredisson.cli import DEFECT, NO_PERMISSION, UNAVAILABLE

@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._api.sync.client import Client
-from pyredisson._backends.threads.operations import run
+from pyredisson._backends.threads.runtime import run
 from pyredisson._core import command
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.no_reply import NoReply

@@ -18,9 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._api.arguments import key_of
 from pyredisson._api.sync.client import Client
-from pyredisson._api.sync.fair_lock import FairLock
-from pyredisson._api.sync.fenced_lock import FencedLock
-from pyredisson._api.sync.rlock import Lock
+from pyredisson._api.sync.locks import FairLock, FencedLock, Lock
 from pyredisson._backends.clock import clock
 from pyredisson._core import Run, command
 from pyredisson._protocol.no_reply import NoReply

@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 import pyredisson
 from pyredisson import identity as identities
-from pyredisson._protocol.handshake import Handshake
+from pyredisson._protocol.node import Handshake
 from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.logic import announcement, watchdog

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, RedisError, TryAgainError
 
 from pyredisson._client import lifecycle
 from pyredisson._core import command
-from pyredisson._protocol.handshake import ServerInfo
+from pyredisson._protocol.node import ServerInfo
 from pyredisson.errors import LockLostError
 from pyredisson.identity import identity
 from pyredisson.inspection import discovery as walking

@@ -12,11 +12,11 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._backends.aio.acquiring import AcquiringHolder
-from pyredisson._backends.threads.operations import run
-from pyredisson._protocol.cluster import is_redirect
+from pyredisson._backends.aio.pipeline import AcquiringHolder
+from pyredisson._backends.threads.runtime import run
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import as_eval
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -259,7 +259,7 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
         # The timeout of the node that doesn't reply is 5 s.
         assert time.monotonic() - begun < 3
         assert replies[0] == [1]
-        assert is_redirect(replies[1])
+        assert isinstance(replies[1], Redirected)
         node = servers.table.node_of_slot(slot)
         assert node is not None
         assert node.endpoint.port == target.port

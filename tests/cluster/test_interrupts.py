@@ -14,8 +14,8 @@ import pytest
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._backends.threads.routed import RoutedThreadRuntime
-from pyredisson._backends.threads.routed_listener import ThreadListeners
+from pyredisson._backends.threads.listener import ThreadListeners
+from pyredisson._backends.threads.runtime import RoutedThreadRuntime
 from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 from pyredisson.testing import Cluster
 from tests.faults.test_cancellation import STEPS
@@ -89,12 +89,10 @@ async def test_cancelled_at_any_turn_while_it_follows_ask(cluster: Cluster) -> N
 
 ROUTING = (
     "_backends/routed.py",
-    "_backends/batches.py",
-    "_backends/threads/routed.py",
-    "_backends/threads/routed_listener.py",
+    "_backends/threads/runtime.py",
+    "_backends/threads/listener.py",
     "_protocol/routing.py",
-    "_protocol/server_health.py",
-    "_protocol/settling.py",
+    "_protocol/moving_slots.py",
     "_client/topology/keeper.py",
     "logic/groups/parallel.py",
     "logic/routed_channels.py",

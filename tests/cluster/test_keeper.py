@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, ConnectionError
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology import keeper
 from pyredisson._client.topology.keeper import TopologyKeeper
-from pyredisson._protocol import routing, server_health
+from pyredisson._protocol import routing
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
@@ -174,8 +174,7 @@ def test_it_is_looked_at_often_while_a_master_fails(known: Scripted) -> None:
 
 def test_it_is_looked_at_less_often_in_a_long_outage(one: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    for module in (routing, server_health):
-        monkeypatch.setattr(module, "monotonic", lambda: now)
+    monkeypatch.setattr(routing, "monotonic", lambda: now)
     one.table.apply(view(shard(0, ((0, 99),)), shard(1, ((100, LAST),))), one.table.begin_view())
     one.keeper.close()
     first, second = (one.table.nodes[address(number)] for number in (0, 1))

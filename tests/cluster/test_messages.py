@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from redis.exceptions import NoPermissionError
 
-from pyredisson._backends.threads.operations import run
-from pyredisson._client import topology
+from pyredisson._backends.threads.runtime import run
+from pyredisson._client import servers
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.permits import refusal
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
@@ -347,7 +347,7 @@ MOVES: dict[str, Callable[[Scene], object]] = {"the slot moves": Scene.move, "a 
 @pytest.fixture
 def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain messages are left out from 0.3 s after a change on, if the topology is looked at every 0.1 s."""
-    monkeypatch.setattr(topology, "SHORTEST_SETTLING", 0.0)
+    monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from redis.exceptions import ConnectionError, ResponseError
 
-from pyredisson._protocol import routing, server_health
+from pyredisson._protocol import routing
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.topology import Member, Shard, TopologyView
@@ -270,7 +270,7 @@ def test_a_request_makes_views_urgent_for_a_while(
     table.request_refresh("READONLY")
     assert recorder.requests == 1
     assert table.troubled
-    monkeypatch.setattr(server_health, "URGENT", 0.0)
+    monkeypatch.setattr(routing, "URGENT", 0.0)
     table.request_refresh("READONLY")
     assert not table.troubled
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError
 
-from pyredisson._backends.peers import LONGEST
+from pyredisson._backends.acquiring import LONGEST
 from pyredisson._protocol.replication import ASKED_EVERY
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Proxy, Replicated, ReplicatedNode, Sentinels

@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
+from pyredisson._backends.acquiring import ReplicaCheck
 from pyredisson._backends.aio.connection import Pipeline
-from pyredisson._backends.replica_check import ReplicaCheck
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import NotReplicatedError

@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 
 import pyredisson
 from pyredisson import Client, Lock
-from pyredisson._client import topology
+from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode, Server
 from tests.support.waiting import eventually
 
@@ -305,7 +305,7 @@ def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None
 @pytest.mark.parametrize("useful", [True, False])
 def test_the_rights_in_the_docs_are_enough_on_a_cluster(useful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # At first every release publishes both kinds of messages, and needs no right to choose.
-    monkeypatch.setattr(topology, "SHORTEST_SETTLING", 0.0)
+    monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
     (rights,) = _of_language("acl")
     found = re.search(r"On a cluster these are needed in addition: `(.*)`\. `(.*)` and\n`(.*)` are of use", _RIGHTS)
     assert found is not None

@@ -10,11 +10,10 @@ from redis import Redis
 
 import pyredisson
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.message_reader import SelfPipe
+from pyredisson._backends.threads.message_reader import SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
-from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._client.callback_threads import CallbackThreads
+from pyredisson._client.callbacks import CallbackThreads
 from pyredisson._client.servers import SingleServer
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable

@@ -15,8 +15,8 @@ import pytest
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._client import at_fork, delivery, lifecycle
-from pyredisson._client.delivery import Delivery
+from pyredisson._client import callbacks, lifecycle, process
+from pyredisson._client.callbacks import Delivery
 from pyredisson.events import Event
 from pyredisson.logic.observing import Observing
 from pyredisson.testing import Server
@@ -88,7 +88,7 @@ class TestOneThatHangs:
     def test_locks_work_and_the_oldest_events_are_dropped(
         self, server: Server, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(delivery, "MOST_EVENTS", 4)
+        monkeypatch.setattr(callbacks, "MOST_EVENTS", 4)
         with pyredisson.connect(server.url, observer=hanging) as client:
             use(client)
             assert hanging.hangs.wait(TIME_LIMIT)
@@ -239,7 +239,7 @@ class TestFork:
 
     def test_not_in_the_middle_of_a_call(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         """A mutex of the observer, which it holds then, would stay held in the child."""
-        monkeypatch.setattr(at_fork, "LONGEST_PAUSE", TIME_LIMIT)
+        monkeypatch.setattr(process, "LONGEST_PAUSE", TIME_LIMIT)
         mutex = threading.Lock()
         inside = threading.Event()
 
@@ -260,16 +260,16 @@ class TestFork:
         """The end of one fork isn't that of the other one."""
 
         def fork() -> None:
-            delivery.pause_before_fork([], 0)
-            delivery.go_on_after_fork()
+            callbacks.pause_before_fork([], 0)
+            callbacks.go_on_after_fork()
 
-        delivery.pause_before_fork([], 0)
+        callbacks.pause_before_fork([], 0)
         try:
             with ThreadPoolExecutor(1) as other:
                 other.submit(fork).result()
             assert [*Delivery.forking] == [threading.get_ident()]
         finally:
-            delivery.go_on_after_fork()
+            callbacks.go_on_after_fork()
         assert not Delivery.forking
 
     def test_a_fork_does_not_wait_for_one_that_hangs(self, server: Server, hanging: Hanging) -> None:
@@ -373,7 +373,7 @@ def test_no_thread_can_be_started(
 
     with pyredisson.connect(server.url, observer=recorder) as client, caplog.at_level(logging.WARNING):
         with monkeypatch.context() as patch:
-            patch.setattr(delivery, "start_thread", fail)
+            patch.setattr(callbacks, "start_thread", fail)
             use(client)
         assert messages(caplog) == [
             "no thread could be started for the observer, which is told later: can't start new thread"

@@ -21,7 +21,7 @@ from .kinds import Start
 PROGRAM = """
 import asyncio, signal, sys, threading, time
 import pyredisson, pyredisson.asyncio
-from pyredisson._client import signals
+from pyredisson._client import process
 url, mode = sys.argv[1:]
 
 def handle(number, frame):
@@ -29,7 +29,7 @@ def handle(number, frame):
     sys.exit(5)
 
 def tell():
-    while not signals._releasing:
+    while not process._releasing:
         time.sleep(0.01)
     print("releasing")
 
@@ -43,7 +43,7 @@ if mode == "handles":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pyredisson.release_on_signals()
 if mode == "slow":
-    signals.CLOSE_TIMEOUT = 60
+    process.CLOSE_TIMEOUT = 60
     threading.Thread(target=tell, daemon=True).start()
 if mode != "unasked":
     pyredisson.release_on_signals()

@@ -15,10 +15,9 @@ from redis import Redis
 
 import pyredisson
 from pyredisson._backends.threads.connection import Connection
-from pyredisson._backends.threads.reader_role import ListenerState, ReaderRole
+from pyredisson._backends.threads.listener import ListenerState, ReaderRole
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._protocol.handshake import ConnectionId, ServerInfo
-from pyredisson._protocol.node import Node
+from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.holds import HoldTable

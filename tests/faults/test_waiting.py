@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 import pyredisson
 from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
-from pyredisson._backends.threads.operations import run
+from pyredisson._backends.threads.runtime import run
 from pyredisson.logic import channels
 from pyredisson.logic.locks import queued_wait
 from pyredisson.testing import Proxy, Server

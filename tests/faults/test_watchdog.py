@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 
 import pyredisson
-from pyredisson._backends.threads.operations import start as start_loop
+from pyredisson._backends.threads.runtime import start as start_loop
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS

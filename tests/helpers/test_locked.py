@@ -14,8 +14,7 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._api.locked_kinds import LockKind
-from pyredisson._api.naming import Template
+from pyredisson._api.naming import LockKind, Template
 from tests.support.backends import WORK_LIMIT, Backend
 from tests.support.waiting import TIME_LIMIT
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pyredisson._client import topology
+from pyredisson._client import servers
 from tests.cluster.scenes import half_moved, names_on, other_than
 from tests.support.backends import Backend
 
@@ -29,7 +29,7 @@ def cluster(target: ClusterOfServers) -> ClusterOfServers:
 @pytest.fixture(autouse=True)
 def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python leaves plain messages out from 0.3 s after a change on, if it looks at the cluster every 0.1 s."""
-    monkeypatch.setattr(topology, "SHORTEST_SETTLING", 0.0)
+    monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
 
 
 def modes(version: str) -> list[dict[str, object]]:

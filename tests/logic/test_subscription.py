@@ -7,9 +7,8 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import latch_channel
 from pyredisson._protocol.no_reply import Reply
-from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.pubsub import PubSub, Subscription
 from pyredisson._protocol.replies import as_error
-from pyredisson._protocol.subscription import Subscription
 
 
 class Events(list[tuple[str, bytes]]):

@@ -21,7 +21,7 @@ from pyredisson.logic.groups.group import GroupLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 
 ROOT = Path(__file__).parents[2]
-SOURCE, TWIN = "pyredisson/_api/aio/rlock.py", "pyredisson/_api/sync/rlock.py"
+SOURCE, TWIN = "pyredisson/_api/aio/locks.py", "pyredisson/_api/sync/locks.py"
 
 
 def load_tool() -> ModuleType:
@@ -63,7 +63,7 @@ class TestStaleTwins:
         """A copy with two sources and their twins: making all twins takes long."""
         for folder in ("aio", "sync"):
             for path in (copy / "pyredisson/_api" / folder).glob("*.py"):
-                if path.stem not in TOOL.BY_HAND | {"client", "rlock"}:
+                if path.stem not in TOOL.BY_HAND | {"client", "locks"}:
                     path.unlink()
         return copy
 
@@ -154,7 +154,7 @@ class TestStaleTwins:
         assert "def f(thread: int, thread: int)" in done.stderr
 
 
-RETURNED = {"Lost": "rlock", "Holding": "blocks", "Permit": "permit_expirable_semaphore"}
+RETURNED = {"Lost": "locks", "Holding": "blocks", "Permit": "semaphores"}
 """Classes that users don't name, and their modules: methods return them."""
 PUBLIC = [*pyredisson.asyncio.__all__, *RETURNED]
 

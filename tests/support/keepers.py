@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._client.topology import open_topology
+from pyredisson._client.servers import open_topology
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet

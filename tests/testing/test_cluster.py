@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from pyredisson._settings.urls import settings_of_url
+from pyredisson._settings.redis_options import settings_of_url
 from pyredisson.testing import Cluster, ClusterNode, Server, ServerError
 from pyredisson.testing.cluster_node import SLOTS
 from pyredisson.testing.server import lasting_ports

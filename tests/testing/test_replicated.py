@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from pyredisson._settings.urls import settings_of_url
+from pyredisson._settings.redis_options import settings_of_url
 from pyredisson.testing import Replicated, ReplicatedNode, Sentinels, ServerError
 from tests.support.programs import PROGRAMS
 

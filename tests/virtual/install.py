@@ -24,8 +24,7 @@ from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.clock import clock as real_clock
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._client import lifecycle
-from pyredisson._client.callback_threads import CallbackThreads
-from pyredisson._client.delivery import Delivery
+from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._client.servers import SingleServer

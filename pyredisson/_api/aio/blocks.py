@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar, Union
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import add_release_failure, deadline_after, lease_of, repr_of_holding, wait_of
-from pyredisson._api.ports import Logic
+from pyredisson._api.holds import Logic
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.clock import clock
 from pyredisson._core import ReleaseCall
@@ -46,11 +46,7 @@ class Enterable:
         raise NotImplementedError
 
     def hold(
-        self,
-        wait_time: Duration | None = None,
-        lease_time: Duration | None = None,
-        *,
-        cancel_on_lost: bool = True,
+        self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, cancel_on_lost: bool = True
     ) -> Holding[Self]:
         """`async with lock.hold(...)`: the block holds the lock. It may be entered again and again, by any task.
 
@@ -67,10 +63,7 @@ class Enterable:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await leave(self, self, error)
 
@@ -95,10 +88,7 @@ class Holding(Generic[AnyEnterable]):
         return self._lock
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await leave(self._lock, self, error)
 

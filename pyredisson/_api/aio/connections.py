@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pyredisson._backends.aio.listener import AioListener
+from pyredisson._backends.aio.listener import AioListener, AioListeners
 from pyredisson._backends.aio.operations import run_in_thread
-from pyredisson._backends.aio.routed import RoutedAioRuntime
-from pyredisson._backends.aio.routed_listener import AioListeners
-from pyredisson._backends.aio.runtime import AioRuntime
+from pyredisson._backends.aio.runtime import AioRuntime, RoutedAioRuntime
 from pyredisson._backends.clock import clock
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Connections, Listening
 from pyredisson._client.servers import Servers, SingleServer

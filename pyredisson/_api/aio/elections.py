@@ -10,21 +10,11 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from pyredisson._api import terms
 from pyredisson._api.aio.blocks import Holding, Scope
-from pyredisson._api.aio.fenced_lock import FencedLock
-from pyredisson._api.aio.rlock import Lost
+from pyredisson._api.aio.locks import FencedLock, Lost
 from pyredisson._api.arguments import add_release_failure
-from pyredisson._api.terms import (
-    AnyTerm,
-    ElectionState,
-    check_callback,
-    give_up,
-    handle_campaign_error,
-    handle_release_error,
-    log_failure,
-    pause,
-    state_of,
-)
+from pyredisson._api.terms import AnyTerm, ElectionState
 from pyredisson._backends.aio.operations import until_ended
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable
@@ -50,13 +40,10 @@ class Election:
     """
 
     def __init__(
-        self,
-        lock: FencedLock,
-        on_elected: Callable[[Term], object] | None,
-        on_deposed: Callable[[Term], object] | None,
+        self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
     ) -> None:
-        check_callback(on_elected, "on_elected")
-        check_callback(on_deposed, "on_deposed")
+        terms.check_callback(on_elected, "on_elected")
+        terms.check_callback(on_deposed, "on_deposed")
         self._lock = lock
         self._logic = lock._logic
         self._owner = lock._owner()
@@ -78,7 +65,7 @@ class Election:
     @property
     def state(self) -> ElectionState:
         """What this candidate does at the moment, as known without asking the server."""
-        return state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
+        return terms.state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
 
     async def leader(self) -> Holder | None:
         """Who leads now, as the server says. None: nobody."""
@@ -104,10 +91,7 @@ class Election:
             raise
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._block is not None
         try:
@@ -126,12 +110,12 @@ class Election:
         `work` resigns, and is raised here. So is what the server reports, unless it is about to pass: while the server
         is away, out of memory or unable to write, or while replicas confirm nothing, it campaigns again and again.
         """
-        check_callback(work, "work")
+        terms.check_callback(work, "work")
         self._begin()
         try:
             while await self._take_part(work):
                 try:
-                    await asyncio.wait_for(self._stop.wait(), pause())
+                    await asyncio.wait_for(self._stop.wait(), terms.pause())
                 except TimeoutError:
                     continue
                 return
@@ -153,7 +137,7 @@ class Election:
         self._stop.set()
         call, task = self._call, self._task
         if call is not None:
-            give_up(self._logic, call)
+            terms.give_up(self._logic, call)
         # A callback may call this: it doesn't wait for itself.
         if task is not None and asyncio.current_task() not in (task, self._ending):
             # Only the campaign: a callback that has begun goes on to its end.
@@ -193,7 +177,7 @@ class Election:
         try:
             term = await self._campaign()
         except (RedissonError, RedisError) as error:
-            handle_campaign_error(self._logic, error)
+            terms.handle_campaign_error(self._logic, error)
             return True
         if term is None:
             return False
@@ -237,7 +221,7 @@ class Election:
         else:
             task.result()
         if isinstance(failure, Exception):
-            handle_release_error(term, failure)
+            terms.handle_release_error(term, failure)
         elif failure is not None:
             raise failure
 
@@ -277,7 +261,7 @@ class Election:
             if inspect.isawaitable(result):
                 await result
         except Exception:  # noqa: BLE001
-            log_failure(term, "on_elected")
+            terms.log_failure(term, "on_elected")
 
     async def _tell_end(self, term: Term) -> None:
         """Calls `on_deposed`, to its end: it may stop the work of the term, and the lock is released next."""
@@ -299,7 +283,7 @@ class Election:
                 cancellation = await until_ended(ending)
                 ending.result()
         except Exception:  # noqa: BLE001
-            log_failure(term, "on_deposed")
+            terms.log_failure(term, "on_deposed")
         finally:
             self._ending = None
         if cancellation is not None:

@@ -1,4 +1,4 @@
-"""Releases in asyncio. Written by hand: for threads, an interrupt before a release needs handling.
+"""Releases in asyncio, and how programs learn of losses. Written by hand: interrupts of threads need handling.
 
 A cancelled task needs none of that here: a coroutine that has begun handles the cancellation in the logic, and one that
 was cancelled before it began has released nothing.
@@ -6,12 +6,16 @@ was cancelled before it began has released nothing.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
-from typing import Any
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.arguments import count_of, permit_ids_of
-from pyredisson.logic.groups.group import GroupLogic, GroupOwner
+from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
+from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
@@ -67,3 +71,39 @@ def release_permit_ids(
 ) -> Coroutine[Any, Any, int]:
     """Releases permits by their ids. The result: how many. `must`: raises if one of them is unknown or has ended."""
     return logic.release(permit_ids_of(permits), must)
+
+
+# --- Losses: programs wait for them, or have a function called
+
+
+AnyLockable = TypeVar("AnyLockable")
+
+
+async def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
+    """Waits until the hold has ended, lost or released, but at most so many seconds (None: no limit)."""
+    loop = asyncio.get_running_loop()
+    wakeup = AioWakeup()
+
+    def hold_ended(_: object) -> None:
+        # Called on any thread.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wakeup.set)
+
+    hold.listen(hold_ended)
+    try:
+        await wakeup.wait(seconds)
+    finally:
+        hold.unlisten(hold_ended)
+
+
+def notification(callback: Callable[[AnyLockable], object], lock: AnyLockable) -> Callable[[], object]:
+    """What a thread of the client has to call when a hold of `lock` is lost. `RuntimeError` without an event loop."""
+    if not inspect.iscoroutinefunction(callback):
+        return lambda: callback(lock)
+    loop = asyncio.get_running_loop()
+
+    def run_on_loop() -> None:
+        # The thread waits for the result: calls of one callback are made one after the other.
+        asyncio.run_coroutine_threadsafe(callback(lock), loop).result()
+
+    return run_on_loop

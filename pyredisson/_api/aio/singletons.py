@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.aio.rlock import Lock
+from pyredisson._api.aio.locks import Lock
 from pyredisson._api.arguments import warn_not_released
 from pyredisson._api.naming import check_function
 from pyredisson._diagnostics import readable
@@ -63,10 +63,7 @@ class Singleton:
         return turn.lock
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # The latest block of this task; else the oldest one, as another task may run the exit.
         mine = [turn for turn in self._turns if turn.task is asyncio.current_task()]
@@ -92,10 +89,7 @@ class _Turn:
         await self._block.__aenter__()
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             await self._block.__aexit__(kind, error, trace)

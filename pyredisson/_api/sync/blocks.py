@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Union
 
 from pyredisson._api.arguments import add_release_failure, deadline_after, lease_of, repr_of_holding, wait_of
-from pyredisson._api.ports import Logic
+from pyredisson._api.holds import Logic
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
@@ -84,10 +84,7 @@ class Enterable:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # In the usual case no function is called before `unlock`, where an interrupt releases the hold all the same.
         block = self._blocks
@@ -137,10 +134,7 @@ class Holding(Generic[AnyEnterable]):
         return lock
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # The same steps as in `Enterable.__exit__`. A function for both would be one more call that an interrupt can
         # strike at before the release.

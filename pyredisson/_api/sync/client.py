@@ -8,30 +8,39 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Unpack
+from typing import ParamSpec, TypeVar, Unpack
 
-from pyredisson._api.arguments import Name, explicit_owner, key_of, name_to_keep
+from pyredisson._api.arguments import Name, explicit_owner, key_of, lease_of, name_to_keep, wait_of
 from pyredisson._api.holds import holds_of
+from pyredisson._api.naming import LOGICS, LockKind, Template, check_function, check_kind
 from pyredisson._api.sync.connections import ClientConnections
-from pyredisson._api.sync.count_down_latch import CountDownLatch
-from pyredisson._api.sync.fair_lock import FairLock, NonReentrantFairLock
-from pyredisson._api.sync.fenced_lock import FencedLock
-from pyredisson._api.sync.helpers import ClientHelpers
-from pyredisson._api.sync.multi_lock import MultiLock, RedLock
-from pyredisson._api.sync.non_reentrant_lock import NonReentrantLock
-from pyredisson._api.sync.permit_expirable_semaphore import PermitExpirableSemaphore
-from pyredisson._api.sync.read_write_lock import ReadLock, ReadWriteLock, WriteLock
-from pyredisson._api.sync.rlock import AnyLock, Lock
-from pyredisson._api.sync.semaphore import Semaphore
-from pyredisson._api.sync.spin_lock import SpinLock
+from pyredisson._api.sync.elections import Election, Term
+from pyredisson._api.sync.locks import (
+    AnyLock,
+    FairLock,
+    FencedLock,
+    Lock,
+    MultiLock,
+    NonReentrantFairLock,
+    NonReentrantLock,
+    ReadLock,
+    ReadWriteLock,
+    RedLock,
+    SpinLock,
+    WriteLock,
+)
+from pyredisson._api.sync.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
+from pyredisson._api.sync.singletons import Singleton
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._settings.config import Config
+from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson._settings.fields import ConfigFields
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
 from pyredisson.holder import Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
@@ -40,7 +49,10 @@ from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.session import Session
-from pyredisson.owners import AnyOwner
+from pyredisson.owners import AnyOwner, new_owner
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def connect(address: object = None, **fields: Unpack[ConfigFields]) -> Client:
@@ -54,7 +66,7 @@ def connect(address: object = None, **fields: Unpack[ConfigFields]) -> Client:
     return Client(Config.of(address, **fields))
 
 
-class Client(ClientHelpers, ClientConnections):
+class Client(ClientConnections):
     """Makes locks, and owns the connections and the watchdog behind them. A context manager; threads may share it."""
 
     def __init__(self, config: Config) -> None:
@@ -99,9 +111,7 @@ class Client(ClientHelpers, ClientConnections):
         `must_exist`: an acquire raises `NotSetError` if the semaphore doesn't exist because nobody has set its permits.
         Without it, an acquire waits until somebody does, which is logged once, as a warning.
         """
-        logic = SemaphoreLogic(
-            self._session, key_of(name, self._config.name_mapper, self._on_cluster), must_exist=must_exist
-        )
+        logic = SemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
         return Semaphore(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
@@ -109,9 +119,7 @@ class Client(ClientHelpers, ClientConnections):
 
         `must_exist` as for `get_semaphore`.
         """
-        logic = PermitExpirableSemaphoreLogic(
-            self._session, key_of(name, self._config.name_mapper, self._on_cluster), must_exist=must_exist
-        )
+        logic = PermitExpirableSemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
         return PermitExpirableSemaphore(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_count_down_latch(self, name: Name, *, must_exist: bool = False) -> CountDownLatch:
@@ -120,9 +128,7 @@ class Client(ClientHelpers, ClientConnections):
         `must_exist`: `wait()` raises `NotSetError` if the latch has no count when it begins, as nobody has set it yet,
         or it has come down to zero already. Without it, `wait()` returns at once then, which is logged once, at INFO.
         """
-        logic = CountDownLatchLogic(
-            self._session, key_of(name, self._config.name_mapper, self._on_cluster), must_exist=must_exist
-        )
+        logic = CountDownLatchLogic(self._session, self._key(name), must_exist=must_exist)
         return CountDownLatch(logic, name_to_keep(name, self._config.name_mapper))
 
     def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
@@ -168,6 +174,79 @@ class Client(ClientHelpers, ClientConnections):
         """
         return RedLock(locks)
 
+    def locked(
+        self,
+        name: str,
+        *,
+        wait_time: Duration | None = None,
+        lease_time: Duration | None = None,
+        kind: LockKind = "lock",
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator: each call of the function runs while it holds a lock.
+
+        `name` is formatted with the arguments of the call, as `str.format` does: `"order:{order_id}"`,
+        `"order:{order.id}"`, `"{self.tenant}:{id}"`. A doubled brace stands for one, so `"{{orders}}:{order_id}"` has a
+        hash tag. `wait_time` and `lease_time` as for `hold()`; `kind` is the kind of lock.
+
+        The owner is the calling thread, so a decorated function may call itself. A call raises what a block of `hold()`
+        raises: `LockTimeoutError` if the lock was not acquired in time, and `LockLostError` if it was lost.
+
+        Raises `ValueError` for a field that is no parameter, and `TypeError` for what can't be decorated: a generator,
+        a class, a function of the other backend.
+        """
+        check_kind(kind)
+        wait_of(wait_time, "wait_time")
+        lease_of(lease_time)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            check_function(function, asynchronous=False, decorator="locked()")
+            template = Template(name, function)
+
+            @functools.wraps(function)
+            def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+                lock = self._lock(LOCKS[kind], LOGICS[kind], template.name(args, kwargs), None)
+                with lock.hold(wait_time, lease_time):
+                    return function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    def singleton(self, name: Name, wait_time: Duration | None = 0, at_least: Duration = 0) -> Singleton:
+        """Work of which one instance runs at a time across all machines: a decorator, and a context manager.
+
+        `wait_time`: how long the others wait for their turn, and then run, too (None: without end; 0: they leave).
+        After that a decorated function returns None, and a block raises `LockTimeoutError`. A block gets the lock.
+
+        `at_least`: the name stays locked for so long after it was acquired, however short the work was, and also if
+        the process is killed. So machines whose clocks differ by less than that don't run the same job twice.
+
+        Raises `ValueError` or `TypeError` for a name or a time that can't be used.
+        """
+        kept = lease_ms(at_least, "at_least") if seconds(at_least, "at_least") else 0
+        logic = functools.partial(KeepingLock, at_least=kept) if kept else LockLogic
+
+        def make() -> Lock:
+            return self._lock(Lock, logic, name, new_owner())
+
+        # A name that can't be used is an error here, not at the first run.
+        make()
+        return Singleton(make, wait_of(wait_time, "wait_time"))
+
+    def elect(
+        self,
+        name: Name,
+        *,
+        on_elected: Callable[[Term], object] | None = None,
+        on_deposed: Callable[[Term], object] | None = None,
+    ) -> Election:
+        """A new candidate for the leadership of a name. Of all candidates, in all processes, one leads at a time.
+
+        `on_elected(term)` and `on_deposed(term)` are called one after the other, at the beginning and at the end of
+        each term; their exceptions are logged. Sends nothing. A leader is the holder of the fenced lock of that name.
+        """
+        return Election(self._lock(FencedLock, FencedLockLogic, name, new_owner()), on_elected, on_deposed)
+
     def holds(self) -> list[Hold]:
         """What this client holds now, the oldest first; also lost holds that were not released yet.
 
@@ -180,19 +259,30 @@ class Client(ClientHelpers, ClientConnections):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"<pyredisson.Client {self.id} at {self._session.server}>"
 
+    def _key(self, name: Name) -> bytes:
+        return key_of(name, self._config.name_mapper, self._on_cluster)
+
     def _lock(
         self, lock: type[AnyLock], logic: Callable[[Session, bytes], LockLogic], name: Name, owner: AnyOwner | None
     ) -> AnyLock:
-        made = logic(self._session, key_of(name, self._config.name_mapper, self._on_cluster))
+        made = logic(self._session, self._key(name))
         kept = name_to_keep(name, self._config.name_mapper)
         return lock(made, self._callers, explicit_owner(self._session, owner), kept)
+
+
+LOCKS: dict[str, type[Lock]] = {
+    "lock": Lock,
+    "fair": FairLock,
+    "fenced": FencedLock,
+    "spin": SpinLock,
+    "read": ReadLock,
+    "write": WriteLock,
+}
+"""The classes of the kinds that `locked` takes."""

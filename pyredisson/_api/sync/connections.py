@@ -6,11 +6,8 @@ from collections.abc import Callable
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
-from pyredisson._backends.threads.listener import ThreadListener
-from pyredisson._backends.threads.operations import run
-from pyredisson._backends.threads.routed import RoutedThreadRuntime
-from pyredisson._backends.threads.routed_listener import ThreadListeners
-from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._backends.threads.listener import ThreadListener, ThreadListeners
+from pyredisson._backends.threads.runtime import RoutedThreadRuntime, ThreadRuntime, run
 from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
 from pyredisson._client.servers import Servers, SingleServer
 from pyredisson._settings.config import Config

@@ -7,22 +7,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from pyredisson._api import terms
 from pyredisson._api.arguments import add_release_failure
-from pyredisson._api.sync.fenced_lock import FencedLock
+from pyredisson._api.sync.locks import FencedLock, Lost
 from pyredisson._api.sync.releases import REPORTED
-from pyredisson._api.sync.rlock import Lost
-from pyredisson._api.terms import (
-    CLOSE_LIMIT,
-    AnyTerm,
-    ElectionState,
-    check_callback,
-    give_up,
-    handle_campaign_error,
-    handle_release_error,
-    log_failure,
-    pause,
-    state_of,
-)
+from pyredisson._api.terms import AnyTerm, ElectionState
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall, ReleaseCall, Run
@@ -49,13 +38,10 @@ class Election:
     """
 
     def __init__(
-        self,
-        lock: FencedLock,
-        on_elected: Callable[[Term], object] | None,
-        on_deposed: Callable[[Term], object] | None,
+        self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
     ) -> None:
-        check_callback(on_elected, "on_elected")
-        check_callback(on_deposed, "on_deposed")
+        terms.check_callback(on_elected, "on_elected")
+        terms.check_callback(on_deposed, "on_deposed")
         self._lock = lock
         self._logic = lock._logic
         self._owner = lock._owner()
@@ -75,7 +61,7 @@ class Election:
     @property
     def state(self) -> ElectionState:
         """What this candidate does at the moment, as known without asking the server."""
-        return state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
+        return terms.state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
 
     def leader(self) -> Holder | None:
         """Who leads now, as the server says. None: nobody."""
@@ -97,10 +83,7 @@ class Election:
             raise
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             self._resign()
@@ -120,10 +103,10 @@ class Election:
         `work` resigns, and is raised here. So is what the server reports, unless it is about to pass: while the server
         is away, out of memory or unable to write, or while replicas confirm nothing, it campaigns again and again.
         """
-        check_callback(work, "work")
+        terms.check_callback(work, "work")
         self._begin()
         try:
-            while self._take_part(work) and not self._stop.wait(pause()):
+            while self._take_part(work) and not self._stop.wait(terms.pause()):
                 continue
         except ClosedError:
             if not self._logic.session.closed:
@@ -147,9 +130,9 @@ class Election:
         if waiting is not None:
             waiting.set()
         if call is not None:
-            give_up(self._logic, call)
+            terms.give_up(self._logic, call)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_LIMIT)
+            thread.join(terms.CLOSE_LIMIT)
 
     def __repr__(self) -> str:
         return f"<pyredisson.Election {readable(self._logic.key)!r}: {self.state.value}>"
@@ -182,7 +165,7 @@ class Election:
         try:
             term = self._campaign()
         except REPORTED as error:
-            handle_campaign_error(self._logic, error)
+            terms.handle_campaign_error(self._logic, error)
             return True
         if term is None:
             return False
@@ -201,7 +184,7 @@ class Election:
         try:
             self._resign()
         except REPORTED as error:
-            handle_release_error(term, error)
+            terms.handle_release_error(term, error)
 
     def _resign(self) -> None:
         try:
@@ -226,7 +209,7 @@ class Election:
         try:
             callback(term)
         except Exception:  # noqa: BLE001
-            log_failure(term, what)
+            terms.log_failure(term, what)
 
     def _run_in_background(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Releases that an interrupt can't prevent. Written by hand: asyncio has no interrupts at arbitrary lines.
+"""Releases that an interrupt can't prevent, and news of losses. Written by hand: asyncio has no interrupts at any line.
 
 A KeyboardInterrupt, or what else the handler of a signal raises, may strike after any call of a function, also before
 the operation of the logic has begun, which otherwise handles it. The caller has then lost its only chance to release,
@@ -11,12 +11,15 @@ An interrupt at the very first instruction, before the `try`, counts as one befo
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import count_of, permit_ids_of
 from pyredisson._api.sync.blocks import Enterable
+from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import ReleaseCall, Run
 from pyredisson.errors import RedissonError
 from pyredisson.logic.exactly_once import SessionSlot
@@ -140,3 +143,28 @@ def release_permit_ids(logic: PermitExpirableSemaphoreLogic, permits: str | Iter
     except BaseException:
         logic.release_in_background(permit_ids_of(permits) if ids is None else ids)
         raise
+
+
+# --- Losses: programs wait for them, or have a function called
+
+
+AnyLockable = TypeVar("AnyLockable")
+
+
+def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
+    """Waits until the hold has ended, lost or released, but at most so many seconds (None: no limit)."""
+    wakeup = ThreadWakeup()
+
+    def hold_ended(_: object) -> None:
+        wakeup.set()
+
+    hold.listen(hold_ended)
+    try:
+        wakeup.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
+    finally:
+        hold.unlisten(hold_ended)
+
+
+def notification(callback: Callable[[AnyLockable], object], lock: AnyLockable) -> Callable[[], object]:
+    """What a thread of the client has to call when a hold of `lock` is lost."""
+    return lambda: callback(lock)

@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import add_release_failure, deadline_after, warn_not_released
 from pyredisson._api.naming import check_function
+from pyredisson._api.sync.locks import Lock
 from pyredisson._api.sync.releases import REPORTED
-from pyredisson._api.sync.rlock import Lock
 from pyredisson._backends.clock import clock
 from pyredisson._core import ReleaseCall, Run
 from pyredisson._diagnostics import readable
@@ -65,10 +65,7 @@ class Singleton:
             raise
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         turn: _Turn | None = None
         try:
@@ -108,10 +105,7 @@ class _Turn:
         return self.is_ours
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self.is_ours:
             return

@@ -13,14 +13,12 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.credentials import credentials_async
-from pyredisson._backends.failures import closed_by_server, connect_failure, note_tls
+from pyredisson._backends.connecting import closed_by_server, connect_failure, credentials_async, note_tls
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.error_codes import is_not_master
 from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.handshake import ConnectionId, Handshake, ServerInfo
 from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.node import Node
+from pyredisson._protocol.node import ConnectionId, Handshake, Node, ServerInfo
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.replies import reader
 

@@ -1,4 +1,4 @@
-"""The subscription of the asyncio backend: one task that keeps a connection."""
+"""The subscriptions of the asyncio backend: one task that keeps a connection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 from redis.exceptions import ConnectionError
 
 from pyredisson._backends.aio.connection import Pipeline, connect
-from pyredisson._backends.aio.loops import call_in, end_in
+from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.subscription import Subscription, pause
+from pyredisson._protocol.pubsub import Subscription, pause
 from pyredisson.logic.channels import LINGER, ListenedChannels
+from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 
 
 class AioListener:
@@ -27,8 +28,8 @@ class AioListener:
         self._channels = channels
         self._pipeline: Pipeline | None = None
         self._subscription = Subscription(channels, node.scripts.pubsub)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop in which the task runs, or will start."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which the task runs, or will start. None: there has never been one."""
         self._starting: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -38,7 +39,7 @@ class AioListener:
         loop = asyncio.get_running_loop()
         if not self._stopped and not self._runs_in(loop):
             self._pipeline = None
-            self._loop = loop
+            self.loop = loop
             # Not created here: with an eager task factory the task would run at once, and would need the mutex that
             # this caller holds.
             self._starting = loop.call_soon(self._start, loop)
@@ -48,7 +49,7 @@ class AioListener:
     def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
         """With the registry's mutex held. `moved`: the slots of these channels have left the node."""
         # The connection of another event loop is used in that loop only, and gets no message any more if it has ended.
-        if self._pipeline is not None and self._loop is asyncio.get_running_loop():
+        if self._pipeline is not None and self.loop is asyncio.get_running_loop():
             self._pipeline.write(self._subscription.unsubscribe_commands(channels, moved=moved))
 
     def reconnect(self) -> None:
@@ -57,14 +58,9 @@ class AioListener:
             self._pipeline.close()
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop in which the task runs, or will start. None: there has never been one."""
-        return self._loop
-
-    @property
     def running(self) -> bool:
         """Whether the task runs, or is about to start."""
-        return self._loop is not None and self._runs_in(self._loop)
+        return self.loop is not None and self._runs_in(self.loop)
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the task. Returns a future that is done when it has ended."""
@@ -77,12 +73,12 @@ class AioListener:
 
     def drop(self) -> None:
         """Has the task's event loop end it. It can be called on any thread, acquires no mutex, doesn't wait."""
-        if self._loop is not None and not self._stopped:
+        if self.loop is not None and not self._stopped:
             self._stopped = True
-            call_in(self._loop, self.stop)
+            call_in(self.loop, self.stop)
 
     def _runs_in(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if self._loop is not loop:
+        if self.loop is not loop:
             return False
         return self._starting is not None or (self._task is not None and not self._task.done())
 
@@ -199,3 +195,51 @@ def _check_of(pipeline: Pipeline) -> Callable[[], None]:
             call_in(living.loop, living.on_doubt)
 
     return check
+
+
+# --- Where there are several servers: a listener for each node with channels
+
+
+class AioListeners:
+    """The listeners of one client."""
+
+    def __init__(self, channels: RoutedChannels) -> None:
+        self._channels = channels
+        self._listeners: dict[NodeChannels, AioListener] = {}
+        """The listeners that run, or may be started again."""
+        self._stopped = False
+
+    def open(self, channels: NodeChannels, node: Node) -> AioListener:
+        """With the registry's mutex held."""
+        for earlier, listener in list(self._listeners.items()):
+            # A node that is a master again later has a new listener. The others may be started again: then `stop` has
+            # to find them.
+            if not listener.running and not self._channels.uses(earlier):
+                self._listeners.pop(earlier, None)
+        listener = self._listeners[channels] = AioListener(node, channels)
+        if self._stopped:
+            # Read after the listener was stored, as `drop` sets it before it looks for listeners.
+            listener.stop()
+        return listener
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Calls the function in the event loop. With several of them, whose waiters are woken in each."""
+        for loop in {listener.loop for listener in list(self._listeners.values())}:
+            if loop is not None:
+                call_in(loop, function)
+
+    def before_wait(self) -> None:
+        """Channels follow their slots. Called in the event loop of a task that is about to wait."""
+        if self._channels.stale:
+            self._channels.refresh()
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends all tasks. Returns futures that are done when they have ended."""
+        self._stopped = True
+        return [ending for listener in list(self._listeners.values()) for ending in listener.stop()]
+
+    def drop(self) -> None:
+        """Has the event loop end the tasks. It can be called on any thread, acquires no mutex, doesn't wait."""
+        self._stopped = True
+        for listener in list(self._listeners.values()):
+            listener.drop()

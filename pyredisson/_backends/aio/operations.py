@@ -1,8 +1,9 @@
-"""Ways of waiting: for an operation without its result, for work that blocks a thread, for a task in any case."""
+"""Ways of waiting, for an operation, for work that blocks a thread, or for a task; ending something in its own loop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
@@ -87,3 +88,24 @@ def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]
         # No thread can be started, as at the interpreter's end. Blocking the loop is better than not doing the work.
         run()
     return done
+
+
+def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Has that event loop call a function, unless the loop is closed. It can be called on any thread."""
+    if not loop.is_closed():
+        # The loop's own thread may close it meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(function)
+
+
+def end_in(
+    loop: asyncio.AbstractEventLoop, end: Callable[[], object], done: asyncio.Future[Any]
+) -> list[asyncio.Future[Any]]:
+    """Calls `end` in `loop`, unless that is closed. Returns `done` to wait for, if `loop` is the running loop."""
+    if loop.is_closed():
+        return []
+    if loop is not asyncio.get_running_loop():
+        loop.call_soon_threadsafe(end)
+        return []
+    end()
+    return [done]

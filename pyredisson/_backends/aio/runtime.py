@@ -1,20 +1,23 @@
-"""The runtime of the asyncio backend: the logic's coroutines are awaited on the event loop."""
+"""The runtimes of the asyncio backend: the logic's coroutines are awaited on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
-from pyredisson._backends.aio.loops import call_in
-from pyredisson._backends.aio.pipeline import PipelineHolder
+from pyredisson._backends.aio.operations import call_in
+from pyredisson._backends.aio.pipeline import AcquiringHolder, PipelineHolder
 from pyredisson._backends.aio.sleeps import Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
+from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Operation, Wakeup
 
 
@@ -64,7 +67,7 @@ class AioRuntime(DirectRuntime, AioBackend):
     def __init__(self, node: Node, post_elsewhere: Callable[[bytes], None]) -> None:
         self._holder = PipelineHolder(node)
         super().__init__(node, self._holder)
-        self.send_then = self._holder.send_then  # type: ignore[method-assign]
+        self.send_then = self._holder.send_then  # type: ignore[method-assign, assignment]
         self._post_elsewhere = post_elsewhere
         """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
 
@@ -79,3 +82,78 @@ class AioRuntime(DirectRuntime, AioBackend):
         """Has the connection's event loop close it. It can be called on any thread, acquires no mutex, doesn't wait."""
         self._closed = True
         self._holder.drop()
+
+
+# --- Where there are several servers
+
+
+class _LoopWakeup:
+    """A wakeup of a task that any thread may set."""
+
+    __slots__ = ("_loop", "_wakeup")
+
+    def __init__(self, wakeup: AioWakeup) -> None:
+        self._wakeup = wakeup
+        self._loop = asyncio.get_running_loop()
+
+    def set(self) -> None:
+        call_in(self._loop, self._wakeup.set)
+
+
+class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
+    """A `Runtime` over one pipelined connection to each server."""
+
+    def __init__(
+        self, config: Config, scripts: ScriptSet, keeper: Keeper, post_elsewhere: Callable[[bytes], None]
+    ) -> None:
+        super().__init__(config, scripts, keeper)
+        self._post_elsewhere = post_elsewhere
+        """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
+        self.before_wait: Callable[[], None] | None = None
+        """Called by each task that is about to wait."""
+
+    async def wait(self, wakeup: Wakeup, seconds: float) -> None:
+        if self.before_wait is not None:
+            self.before_wait()
+        await super().wait(wakeup, seconds)
+
+    def _connections_to(self, node: Node) -> AcquiringHolder:
+        return AcquiringHolder(node)
+
+    def _end(self, connections: AcquiringHolder) -> None:
+        connections.stop()
+
+    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
+        assert isinstance(wakeup, AioWakeup)
+        return _LoopWakeup(wakeup)
+
+    async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*operations)
+
+    async def _ask(
+        self, connections: AcquiringHolder, payload: bytes, *, new_connection: bool
+    ) -> tuple[Reply, bytes | None]:
+        try:
+            return await super()._ask(connections, payload, new_connection=new_connection)
+        except asyncio.CancelledError:
+            # The undo of this command goes to the node that serves the slot so far, and reaches this node by another
+            # connection. It must not overtake the command.
+            connections.suspect()
+            raise
+
+    def post(self, payload: bytes) -> None:
+        holder = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
+        if holder is None:
+            self._post_elsewhere(payload)
+        else:
+            holder.post(self.as_sent(payload), self._post_elsewhere)
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        self._end_pauses()
+        return [ending for holder in list(self._connections.values()) for ending in holder.stop()]
+
+    def drop(self) -> None:
+        """Has the event loop close the connections. It can be called on any thread, acquires no mutex, doesn't wait."""
+        self._closed = True
+        for holder in list(self._connections.values()):
+            holder.drop()

@@ -48,7 +48,6 @@ class Sleeps(SleepsFields):
             self._timer.cancel()
 
     def _drop_forgotten(self) -> None:
-        """Takes the forgotten ends out of the heap."""
         heap = self._heap
         heap[:] = [entry for entry in heap if entry[2].ends_at == entry[0]]
         heapify(heap)

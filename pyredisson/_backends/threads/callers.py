@@ -60,7 +60,6 @@ class Callers:
         return self.local.owner
 
     def warn_of_loop(self) -> None:
-        """Warns once of a call on a thread whose event loop is running."""
         if not self._warned_of_loop:
             self._warned_of_loop = True
             warn_user(ON_AN_EVENT_LOOP)

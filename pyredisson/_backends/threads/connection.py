@@ -3,24 +3,213 @@
 from __future__ import annotations
 
 import builtins
+
+# getaddrinfo imports it for the first name that it looks up. An interrupt in the middle of that import would break all
+# later lookups.
+import encodings.idna  # noqa: F401
 import os
+import signal
+import socket
+import struct
+import threading
 import time
+
+# The function behind `signal.getsignal`, which takes much longer as it makes an enum of each result.
+from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Sequence
 from enum import Enum
-from errno import ECONNRESET
+from errno import EBADF, ECONNRESET
+from math import ceil
 
 from redis.exceptions import RedisError
 
-from pyredisson._backends.credentials import credentials
-from pyredisson._backends.failures import as_redis_error, closed_by_server, connect_failure
-from pyredisson._backends.threads.handlers import raised_by_handler
-from pyredisson._backends.threads.sockets import ClientSocket
-from pyredisson._core import Unsent
+from pyredisson._backends.connecting import as_redis_error, closed_by_server, connect_failure, credentials, note_tls
+from pyredisson._core import Exchange, Unsent
 from pyredisson._protocol.error_codes import is_not_master
-from pyredisson._protocol.handshake import ConnectionId, Handshake
 from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.node import Node
+from pyredisson._protocol.node import ConnectionId, Handshake, Node
 from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import reader
+
+# --- A socket, plain or with TLS, whose operations have deadlines
+
+
+BUFFER = 16384
+SIGNAL_CHECK = 0.1
+"""Seconds after which a thread that waits for a reply checks for a signal that came just before it began to wait."""
+
+
+class ClientSocket:
+    """A socket that is connected to a node, and the parser of its replies.
+
+    The socket is stored in the object before it is connected, so that after an interrupt at any moment `close`
+    closes it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_exchange",
+        "_feed",
+        "_next_reply",
+        "_node",
+        "_receive",
+        "_send",
+        "_socket",
+        "_timeout",
+        "secure",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._timeout = node.timeout
+        self._buffer = bytearray(BUFFER)
+        self._exchange = Exchange(-1, self._buffer, node.timeout)
+        self._socket: socket.socket | None = None
+        self.secure = node.config.ssl_context is not None
+        """Whether the connection uses TLS."""
+
+    def fileno(self) -> int:
+        """The file descriptor, to poll; -1 when the socket is closed."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def shut_down(self) -> None:
+        """Ends every operation of other threads on the socket: each of them finds it closed."""
+        # Read once: another thread may close the connection at the same time.
+        connection = self._socket
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # It isn't connected any more, which a thread that reads has noticed.
+                return
+
+    def close(self) -> None:
+        """Closes the socket without sending anything."""
+        self._exchange.detach()
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            # A TLS socket's own `close` would send a goodbye. After a fork the child must not send it for its parent.
+            descriptor = connection.detach()
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _connect(self, deadline: float) -> None:
+        config = self._node.config
+        if config.path is not None:
+            connection = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(remaining(deadline))
+            connection.connect(config.path)
+        else:
+            connection = self._connect_tcp(config.host, config.port, deadline)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if config.socket_keepalive:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if config.ssl_context is not None:
+            connection.settimeout(remaining(deadline))
+            try:
+                connection = config.ssl_context.wrap_socket(
+                    connection, server_hostname=config.server_hostname or config.host
+                )
+            except OSError as error:
+                if not raised_by_handler(error):
+                    note_tls(error)
+                raise
+            self._socket = connection
+        self._set_timeouts(connection)
+        parser = reader()
+        self._feed = parser.feed
+        self._next_reply = parser.gets
+        self._exchange = Exchange(connection.fileno(), self._buffer, self._timeout)
+        self._send = connection.send
+        self._receive = connection.recv_into
+
+    def _connect_tcp(self, host: str, port: int, deadline: float) -> socket.socket:
+        """Connects to the first of the host's addresses that answers; each may use an equal part of the time."""
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for count in range(len(addresses), 0, -1):
+            family, kind, protocol, _, address = addresses[-count]
+            connection = self._socket = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(remaining(deadline) / count)
+                connection.connect(address)
+                return connection
+            except OSError as error:
+                if count == 1 or raised_by_handler(error):
+                    raise
+                connection.close()
+        raise OSError(f"{host} has no address")
+
+    def _set_timeouts(self, connection: socket.socket) -> None:
+        if self.secure:
+            connection.settimeout(self._timeout)
+            return
+        # The kernel's own timeouts are used: a Python socket with a timeout would poll before every operation.
+        connection.settimeout(None)
+        interval = _timeval(self._timeout / ceil(self._timeout / SIGNAL_CHECK))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+
+    def _round_trip(self, payload: bytes, count: int, deadline: float) -> list[Reply]:
+        self._write(payload, deadline)
+        return self._read_replies(count, deadline)
+
+    def _write(self, payload: bytes, deadline: float) -> None:
+        if self.secure:
+            self._send_tls(payload, deadline)
+        else:
+            self._exchange.send(payload, remaining(deadline))
+
+    def _read_replies(self, count: int, deadline: float) -> list[Reply]:
+        replies = []
+        for _ in range(count):
+            reply = self._next_reply()
+            replies.append(self._read_reply(deadline) if reply is False else reply)
+        return replies
+
+    def _read_reply(self, deadline: float) -> Reply:
+        """Reads until a reply is complete; a part of it may have been read before."""
+        while True:
+            size = self._receive_tls(deadline) if self.secure else self._exchange.receive(remaining(deadline))
+            if not size:
+                raise closed_by_server(self._node)
+            self._feed(self._buffer, 0, size)
+            reply = self._next_reply()
+            if reply is not False:
+                return reply
+
+    def _send_tls(self, payload: bytes, deadline: float) -> None:
+        sent = 0
+        with memoryview(payload) as view:
+            while sent < len(payload):
+                self._set_tls_deadline(deadline)
+                sent += self._send(view[sent:])
+
+    def _receive_tls(self, deadline: float) -> int:
+        self._set_tls_deadline(deadline)
+        return self._receive(self._buffer)
+
+    def _set_tls_deadline(self, deadline: float) -> None:
+        connection = self._socket
+        if connection is None:
+            raise OSError(EBADF, os.strerror(EBADF))
+        connection.settimeout(remaining(deadline))
+
+
+def remaining(deadline: float) -> float:
+    """Seconds until the deadline, always more than 0. TimeoutError: it has passed."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise builtins.TimeoutError("timed out")
+    return seconds
+
+
+def _timeval(seconds: float) -> bytes:
+    whole, fraction = divmod(seconds, 1)
+    return struct.pack("ll", int(whole), int(fraction * 1e6))
+
+
+# --- The connection
 
 
 class ConnectionState(Enum):
@@ -179,3 +368,36 @@ class Connection(ClientSocket):
 def _closed_before() -> Unsent:
     """The server closed the connection before the command was sent."""
     return Unsent(OSError(ECONNRESET, os.strerror(ECONNRESET)))
+
+
+# --- Handlers of signals that run in the middle of an operation, and the exceptions that they raise there
+
+
+RAISES_SOCKET_ERRORS = frozenset(("pyredisson", "socket", "ssl", "encodings"))
+"""The packages in which a failed operation on a socket may raise."""
+
+SIGNALS = tuple(map(int, signal.valid_signals()))
+
+
+def may_run_handlers() -> bool:
+    """Whether the calling thread may run the user's handler of a signal: on the main thread, if there is one."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    # Python's own handler of SIGINT only raises KeyboardInterrupt.
+    return any(callable(handler := getsignal(each)) and handler is not signal.default_int_handler for each in SIGNALS)
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Whether the handler of a signal raised `error`, and not the operation that the signal has interrupted.
+
+    A handler may raise an OSError, as the built-in TimeoutError of many recipes for a time limit. It is meant for the
+    caller, and says nothing about the connection. The innermost frame of its traceback is the handler's. An
+    operation that fails is written in C, and has no frame.
+    """
+    trace = error.__traceback__
+    if trace is None or threading.current_thread() is not threading.main_thread():
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] not in RAISES_SOCKET_ERRORS

@@ -1,23 +1,23 @@
-"""The subscription of the threads backend: a thread that waits for a message reads the connection itself."""
+"""The subscriptions of the threads backend: a thread that waits for a message reads the connection itself."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.handlers import may_run_handlers, raised_by_handler
-from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe
-from pyredisson._backends.threads.reader_role import ListenerState, ReaderRole
-from pyredisson._backends.threads.subscription_connection import SubscriptionConnection
+from pyredisson._backends.threads.connection import may_run_handlers, raised_by_handler
+from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.subscription import pause
+from pyredisson._protocol.pubsub import pause
 from pyredisson.logic.channels import LINGER, ListenedChannels
+from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 
 WOKEN_WAITER_RETURNS = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or leaves. The thread reads again after that."""
@@ -68,7 +68,6 @@ class ThreadListener:
 
     @property
     def running(self) -> bool:
-        """Whether the thread runs."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 
@@ -114,9 +113,7 @@ class ThreadListener:
             messages.connection.shut_down()
         self._wakeup.set()
 
-    def drop(self) -> None:
-        """As `close`."""
-        self.close()
+    drop = close
 
     def _send(self, messages: MessageReader, payload: bytes) -> None:
         try:
@@ -212,3 +209,122 @@ class ThreadListener:
         if not channels.waiting:
             return LINGER
         return 0.0 if secure else WOKEN_WAITER_RETURNS
+
+
+# --- Where there are several servers: a listener for each node with channels
+
+
+class ThreadListeners:
+    """The listeners of one client. A waiter reads the connection on which its message will arrive."""
+
+    def __init__(self, channels: RoutedChannels) -> None:
+        self._channels = channels
+        self._listeners: dict[NodeChannels, ThreadListener] = {}
+        """The listeners that run, or may be started again."""
+        self._stopped = False
+
+    def open(self, channels: NodeChannels, node: Node) -> ThreadListener:
+        """With the registry's mutex held."""
+        for earlier, listener in list(self._listeners.items()):
+            # A node that is a master again later has a new listener. The others may be started again: then `close` has
+            # to find them.
+            if not listener.running and not self._channels.uses(earlier):
+                self._listeners.pop(earlier, None)
+        listener = self._listeners[channels] = ThreadListener(node, channels)
+        if self._stopped:
+            # Read after the listener was stored, as `close` sets it before it looks for listeners.
+            listener.close()
+        return listener
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Any thread may set the wakeups of threads."""
+        function()
+
+    def wait(self, wakeup: ThreadWakeup, seconds: float) -> None:
+        """Waits until the wakeup is set or the time is over. Before that, channels follow their slots."""
+        channels = self._channels
+        if channels.stale:
+            channels.refresh()
+        place = channels.place_of(wakeup)
+        listener = None if place is None else self._listeners.get(place)
+        if listener is None:
+            wakeup.wait(seconds)
+        else:
+            listener.wait(wakeup, seconds)
+
+    def close(self) -> None:
+        """Ends all listeners. It can be called on any thread, and acquires no mutex."""
+        self._stopped = True
+        for listener in list(self._listeners.values()):
+            listener.close()
+
+    drop = close
+
+
+# --- Which thread reads the connection: the states of a listener and their transitions
+
+
+class ListenerState(Enum):
+    """What the subscription connection is doing."""
+
+    DISCONNECTED = "there is no connection; the listener's thread makes one, or is about to"
+    UNREAD = "connected, and no thread reads at this moment"
+    THREAD_READS = "the listener's thread reads"
+    WAITER_READS = "a waiter reads"
+    BROKEN = "the connection has failed; the listener's thread is about to replace it"
+
+
+class ReaderRole:
+    """The state of one listener. Each transition is a single operation that an interrupt can't leave half done.
+
+    `connected`: DISCONNECTED to UNREAD. `take`: UNREAD to THREAD_READS or WAITER_READS. `release`: back to UNREAD.
+    `fail`: any state with a connection to BROKEN. `disconnected`: any state to DISCONNECTED.
+    """
+
+    def __init__(self, thread_wakeup: ThreadWakeup) -> None:
+        self.messages: MessageReader | None = None
+        """Reads the present connection. None: there is no connection."""
+        self.failure: BaseException | None = None
+        """Why the present connection is broken."""
+        self._thread_wakeup = thread_wakeup
+        self._reader: dict[str, ThreadWakeup] = {}
+        """The wakeup of the thread that reads, under the key "reader"."""
+
+    @property
+    def state(self) -> ListenerState:
+        if self.messages is None:
+            return ListenerState.DISCONNECTED
+        if self.failure is not None:
+            return ListenerState.BROKEN
+        reader = self._reader.get("reader")
+        if reader is None:
+            return ListenerState.UNREAD
+        return ListenerState.THREAD_READS if reader is self._thread_wakeup else ListenerState.WAITER_READS
+
+    def connected(self, messages: MessageReader) -> None:
+        self.failure = None
+        self.messages = messages
+
+    def take(self, wakeup: ThreadWakeup) -> ThreadWakeup:
+        """Makes the thread with this wakeup the reader, if no other thread reads. Returns the reader's wakeup."""
+        # One operation on a dict, which also says who reads. If a mutex were acquired here instead, an interrupt right
+        # after that would leave it locked for ever. Here `release` finds out whether this thread became the reader,
+        # and the listener's thread finds out whether the reader still waits.
+        return self._reader.setdefault("reader", wakeup)
+
+    def release(self, wakeup: ThreadWakeup) -> bool:
+        """The thread with this wakeup reads no longer. False: it wasn't the reader."""
+        if self._reader.get("reader") is not wakeup:
+            return False
+        wakeup.self_pipe = None
+        del self._reader["reader"]
+        return True
+
+    def fail(self, messages: MessageReader, error: BaseException) -> None:
+        """The connection failed: nobody reads it any more, and the listener's thread replaces it."""
+        if self.messages is messages:
+            self.failure = error
+            messages.connection.shut_down()
+
+    def disconnected(self) -> None:
+        self.messages = None

@@ -6,8 +6,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from redis.exceptions import ConnectionError, TimeoutError
 
@@ -17,8 +16,6 @@ from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
-
-T = TypeVar("T")
 
 
 class Pool:
@@ -58,7 +55,7 @@ class Pool:
             if new_connection or not failure.stale:
                 raise
         finally:
-            # The same as `_return` and, around it, as `_call`. They aren't called, as each call of a function would
+            # The same as `_return` and, around it, as `_exchange`. They aren't called, as each call of a function would
             # slow down every command.
             if connection.state is IDLE:
                 self._idle.append(connection)
@@ -72,22 +69,18 @@ class Pool:
         self, payloads: Sequence[bytes], *, new_connection: bool = False
     ) -> tuple[list[Reply], bytes | None]:
         """Sends several commands in one write; error replies are in the list. Also the identity of the server."""
-        return self._call(lambda used: (used.call_all(payloads), used.server_id), new_connection=new_connection)
+        return self._exchange(payloads, 0.0, new_connection=new_connection)
 
     async def acquire(
         self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
     ) -> tuple[Reply, Reply, bytes | None]:
-        """Sends the command of an acquire, see `AcquiringConnections`."""
         payloads, seconds = (*commands,), 0.0
         if wait is not None:
             payloads, seconds = (*commands, wait), self.node.config.replicas_sync_timeout
-        replies, server_id = self._call(
-            lambda used: (used.call_all(payloads, seconds), used.server_id), new_connection=new_connection
-        )
+        replies, server_id = self._exchange(payloads, seconds, new_connection=new_connection)
         return replies[len(commands) - 1], None if wait is None else replies[-1], server_id
 
     def close_idle(self) -> None:
-        """Closes the connections that no call uses."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -108,7 +101,6 @@ class Pool:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection exists that is not closed."""
         return bool(self._all)
 
     def is_open(self) -> bool:
@@ -148,20 +140,21 @@ class Pool:
         self._wake_all()
 
     def _wake_all(self) -> None:
-        """Wakes the calls that wait for a connection."""
         for wakeup in list(self._waiting):
             wakeup.set()
 
-    def _call(self, call: Callable[[Connection], T], *, new_connection: bool) -> T:
+    def _exchange(
+        self, payloads: Sequence[bytes], extra_seconds: float, *, new_connection: bool
+    ) -> tuple[list[Reply], bytes | None]:
         connection = self._take(new_connection=new_connection)
         try:
-            return call(connection)
+            return connection.call_all(payloads, extra_seconds), connection.server_id
         except NoReply as failure:
             if new_connection or not failure.stale:
                 raise
         finally:
             self._return(connection)
-        return self._call(call, new_connection=True)
+        return self._exchange(payloads, extra_seconds, new_connection=True)
 
     def _take(self, *, new_connection: bool) -> Connection:
         if new_connection:

@@ -1,19 +1,38 @@
-"""The runtime of the threads backend: every coroutine of the logic runs to its end on the caller's own thread."""
+"""The runtimes of the threads backend: every coroutine of the logic runs to its end on the caller's own thread."""
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from asyncio import _get_running_loop
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
+from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.callers import Callers
-from pyredisson._backends.threads.operations import run, start
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._core import Run
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Operation, Wakeup
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs an operation of the logic on the calling thread. It blocks where asyncio would suspend it."""
+    return Run(operation, *args, **kwargs).result
+
+
+def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
+    thread = threading.Thread(target=run, args=(operation,), name=name, daemon=True)
+    start_thread(thread)
+    return thread
 
 
 class WaitingListener(Protocol):
@@ -89,3 +108,58 @@ class ThreadRuntime(DirectRuntime, ThreadBackend):
     async def close(self) -> None:
         self.pool.close()
         self._end_pauses()
+
+
+# --- Where there are several servers
+
+
+class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
+    """A `Runtime` over a pool of blocking connections for each server."""
+
+    def __init__(
+        self,
+        config: Config,
+        scripts: ScriptSet,
+        keeper: Keeper,
+        post: Callable[[bytes], None],
+        size: int,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """`size`: the largest number of connections to each server. `timeout`: of a reply, if shorter than the one
+        in the settings."""
+        super().__init__(config, scripts, keeper)
+        self.post = post
+        self._size = size
+        self._timeout = timeout
+
+    def _connections_to(self, node: Node) -> Pool:
+        return Pool(node if self._timeout is None else node.with_timeout(self._timeout), self._size)
+
+    def _end(self, connections: Pool) -> None:
+        connections.close()
+
+    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
+        assert isinstance(wakeup, ThreadWakeup)
+        return wakeup
+
+    async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
+        remaining = list(operations)
+        try:
+            while remaining:
+                await remaining.pop(0)
+        finally:
+            # After an interrupt: a coroutine that was never awaited would be reported.
+            for operation in remaining:
+                operation.close()
+
+    @property
+    def calls_in_flight(self) -> int:
+        return sum(pool.calls_in_flight for pool in list(self._connections.values())) + len(self._pauses)
+
+    def abort_calls(self) -> None:
+        for pool in list(self._connections.values()):
+            pool.abort_calls()
+
+    async def close(self) -> None:
+        self._end_all()

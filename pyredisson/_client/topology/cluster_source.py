@@ -8,11 +8,10 @@ from time import monotonic
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from pyredisson._client.topology.servers import Servers
-from pyredisson._protocol.cluster import QUERY, read_view
+from pyredisson._client.topology.queries import Servers
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.routing import RoutingTable
-from pyredisson._protocol.topology import SLOTS, TopologyView
+from pyredisson._protocol.topology import CLUSTER_QUERY, SLOTS, TopologyView, read_cluster
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.errors import UnsupportedServerError
@@ -64,7 +63,6 @@ class ClusterSource:
         return best
 
     def close(self) -> None:
-        """Ends the question that is being asked. Can be called on any thread, takes no mutex."""
         self._servers.close()
 
     def _candidates(self) -> Iterator[Address]:
@@ -99,9 +97,9 @@ class ClusterSource:
         return self._servers.sort(seeds, self._table.is_failing)
 
     def _ask(self, address: Address) -> TopologyView:
-        replies = self._servers.ask(self._config.at(address), QUERY)
+        replies = self._servers.ask(self._config.at(address), CLUSTER_QUERY)
         try:
-            view = read_view(replies, address)
+            view = read_cluster(replies, address)
         except RedisError as error:
             if str(error).startswith(("ERR This instance has cluster support disabled", "ERR unknown command")):
                 raise UnsupportedServerError(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError, TimeoutError
 
+from pyredisson._backends.routed import Settable
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
@@ -38,12 +39,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Ends `look`. Can be called on any thread, takes no mutex."""
-
-
-class Settable(Protocol):
-    """What waits for the topology."""
-
-    def set(self) -> object: ...
 
 
 class TopologyKeeper:

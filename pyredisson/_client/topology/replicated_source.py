@@ -6,7 +6,7 @@ import random
 
 from redis.exceptions import RedisError
 
-from pyredisson._client.topology.roles import Confirmed, Roles
+from pyredisson._client.topology.queries import Confirmed, Roles
 from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
@@ -52,7 +52,6 @@ class ReplicatedSource:
         return self._table.is_failing(other) or self._roles.servers.is_silent(other)
 
     def close(self) -> None:
-        """Ends the question that is being asked. Can be called on any thread, takes no mutex."""
         self._roles.servers.close()
 
     def _in_turn(self) -> list[Address]:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from redis.exceptions import ConnectionError, RedisError
+import builtins
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from redis.sentinel import MasterNotFoundError
 
-from pyredisson._client.topology.roles import Roles
-from pyredisson._client.topology.sentinels import Sentinels
-from pyredisson._client.topology.switch_listener import SwitchListener
+from pyredisson._backends.connecting import as_redis_error
+from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._client.topology.queries import QueryConnection, Roles, Servers
+from pyredisson._core import Unsent, command
+from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.pubsub import PING
 from pyredisson._protocol.routing import RoutingTable
-from pyredisson._protocol.sentinel import SentinelAnswer
-from pyredisson._protocol.topology import TopologyView
+from pyredisson._protocol.topology import (
+    SWITCH_CHANNEL,
+    SentinelAnswer,
+    TopologyView,
+    names_master,
+    read_sentinel,
+    sentinel_query,
+)
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
+from pyredisson.errors import UnsupportedServerError
 
 
 class SentinelSource:
@@ -39,7 +57,7 @@ class SentinelSource:
         older: list[TopologyView] = []
         named: set[Address] = set()
         for sentinel in self._sentinels.in_turn():
-            if named and self._sentinels.is_silent(sentinel):
+            if named and self._sentinels.servers.is_silent(sentinel):
                 # Another one has answered. This one would probably only cost time.
                 break
             try:
@@ -69,7 +87,7 @@ class SentinelSource:
 
     def close(self) -> None:
         """Ends everything that blocks. Can be called on any thread, takes no mutex."""
-        self._sentinels.close()
+        self._sentinels.servers.close()
         self._roles.servers.close()
         self._listener.close()
 
@@ -80,3 +98,176 @@ class SentinelSource:
         view = self._roles.confirm(address, answer.epoch, trusted=True).view
         # One that isn't connected to the master may have been promoted in its place, before this Sentinel says so.
         return view.with_absent(map(self._config.map_address, answer.replicas))
+
+
+# --- The Sentinels that one client knows, and how they are asked
+
+
+class Sentinels:
+    """The Sentinels that the user has named, and others that they know. Used by one thread, apart from `close`."""
+
+    def __init__(self, config: Config) -> None:
+        assert config.master_name is not None
+        self._config = config
+        self._name = config.master_name
+        self._query = sentinel_query(self._name)
+        self.servers = Servers(config)
+        self._order = random.sample(config.nodes, len(config.nodes))
+        """The one that answered last is the first."""
+        self._data_credentials = False
+        """Whether they take the credentials of the servers that store the locks."""
+
+    def in_turn(self) -> list[Address]:
+        return self.servers.sort(self._order, lambda _: False)
+
+    def known(self) -> list[Address]:
+        """All of them. Can be called on any thread."""
+        return list(self._order)
+
+    def prefer(self, sentinel: Address) -> None:
+        """Has this one asked first from now on. Can be called on any thread."""
+        self._order = [sentinel, *(other for other in self._order if other != sentinel)]
+
+    def ask(self, sentinel: Address) -> SentinelAnswer:
+        """What one of them says. Raises an error if it says nothing about this master."""
+        try:
+            replies = self._ask_with_credentials(sentinel)
+            answer = read_sentinel(replies, sentinel)
+        except RedisError as error:
+            if str(error).startswith("ERR unknown command"):
+                raise UnsupportedServerError(
+                    f"the server at {sentinel} is no Sentinel: a single server is addressed as redis://host:port, a"
+                    " cluster as redis+cluster://host:port"
+                ) from error
+            raise
+        if answer is None:
+            raise MasterNotFoundError(f"the Sentinel at {sentinel} knows no master named {self._name}")
+        # Removed Sentinels are no longer asked, but all that the user has named are.
+        present = dict.fromkeys((*self._config.nodes, sentinel, *map(self._config.map_address, answer.sentinels)))
+        self._order = [other for other in self._order if other in present]
+        self._order += [other for other in present if other not in self._order]
+        return answer
+
+    def config_of(self, sentinel: Address) -> Config:
+        return self._config.at_sentinel(sentinel, data_credentials=self._data_credentials)
+
+    def no_answer(self, failures: Sequence[RedisError]) -> RedisError:
+        """What to raise if none of them has named a server that is the master."""
+        return self.servers.no_answer(failures, f"no Sentinel of {self._name} has replied")
+
+    def _ask_with_credentials(self, sentinel: Address) -> list[object]:
+        replies = self.servers.ask(self.config_of(sentinel), self._query)
+        if not isinstance(replies[0], AuthenticationError) or self._config.sentinel_password is not None:
+            return replies
+        if self._data_credentials or (self._config.password is None and self._config.credential_provider is None):
+            return replies
+        # As Redisson does: without a password for the Sentinels, they may have the password of the servers.
+        replies = self.servers.ask(self._config.at_sentinel(sentinel, data_credentials=True), self._query)
+        self._data_credentials = True
+        return replies
+
+
+# --- Listening to one Sentinel: a master that was replaced is known then even if it doesn't fail for this client
+
+
+PAUSE = 0.5
+"""Seconds before another Sentinel is listened to, after a connection has failed."""
+
+
+class SwitchListener:
+    """A daemon thread with a subscription to one Sentinel at a time."""
+
+    def __init__(
+        self, sentinels: Sentinels, config: Config, *, on_listening: Callable[[], None], on_switch: Callable[[], None]
+    ) -> None:
+        """Neither callback may block. `on_listening`: earlier messages were lost, so the master has to be looked at.
+        `on_switch`: a Sentinel says that the master was replaced."""
+        assert config.master_name is not None
+        self._sentinels = sentinels
+        self._name = config.master_name
+        self._timeout = config.timeout
+        # Without messages, the master is looked at after the interval anyway.
+        self._silence = min(config.ping_interval or config.topology_refresh_interval, config.topology_refresh_interval)
+        self._on_listening = on_listening
+        self._on_switch = on_switch
+        self._thread: threading.Thread | None = None
+        self._connection: ListeningConnection | None = None
+        self._ended = ThreadWakeup()
+        self._closed = False
+
+    def start(self) -> None:
+        """Starts the thread if it doesn't run. Called by one thread."""
+        if self._closed or (self._thread is not None and self._thread.is_alive()):
+            return
+        thread = threading.Thread(target=self._run, name="pyredisson-sentinel", daemon=True)
+        try:
+            start_thread(thread)
+        except RuntimeError as error:
+            # No thread can be started. The next look at the topology tries again.
+            logger.debug("the Sentinels can't be listened to: %s", error)
+            return
+        self._thread = thread
+
+    def close(self) -> None:
+        """Ends the thread. Can be called on any thread, takes no mutex and doesn't wait."""
+        self._closed = True
+        connection = self._connection
+        if connection is not None:
+            connection.shut_down()
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._closed:
+            for sentinel in self._sentinels.known():
+                try:
+                    self._listen(sentinel)
+                except Exception as error:  # noqa: BLE001
+                    # Any exception, as a credential provider may raise anything. Another Sentinel may do better.
+                    logger.debug("the Sentinel at %s is not listened to any more: %s", sentinel, error)
+                self._ended.wait(PAUSE)
+                if self._closed:
+                    return
+
+    def _listen(self, sentinel: Address) -> None:
+        """Returns never; raises when the connection has failed."""
+        connection = self._connection = ListeningConnection(self._sentinels.config_of(sentinel), self._timeout)
+        try:
+            if not self._closed:
+                connection.subscribe()
+            self._on_listening()
+            while not self._closed:
+                message = connection.receive(self._silence, self._timeout)
+                if isinstance(message, list) and message[0] == b"message" and names_master(message[2], self._name):
+                    self._sentinels.prefer(sentinel)
+                    self._on_switch()
+        finally:
+            self._connection = None
+            connection.close()
+
+
+class ListeningConnection(QueryConnection):
+    """A connection to a Sentinel that is subscribed to the switches of masters."""
+
+    __slots__ = ()
+
+    def subscribe(self) -> None:
+        """Connects and subscribes. Raises the error if the Sentinel refuses it."""
+        [reply] = self.ask([command(b"SUBSCRIBE", SWITCH_CHANNEL)])
+        if isinstance(reply, RedisError):
+            raise reply
+
+    def receive(self, silence: float, timeout: float) -> Reply:
+        """The next message or reply. After so many seconds of silence the Sentinel has to answer a PING in time."""
+        reply = self._next_reply()
+        if reply is not False:
+            return reply
+        try:
+            try:
+                return self._read_reply(time.monotonic() + silence)
+            except (BlockingIOError, builtins.TimeoutError):
+                [reply] = self._round_trip(PING, 1, time.monotonic() + timeout)
+                return reply
+        except Unsent as unsent:
+            raise as_redis_error(unsent.args[0], self._node, "sending to") from unsent
+        except OSError as error:
+            raise as_redis_error(error, self._node, "waiting for") from error

@@ -9,8 +9,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis.exceptions import ConnectionError, TimeoutError
 
-from pyredisson._api.sync.rlock import Lock
-from pyredisson._client.signals import release_on_signals
+from pyredisson._api.sync.locks import Lock
+from pyredisson._client.process import release_on_signals
 from pyredisson._diagnostics import readable
 from pyredisson.django import client
 from pyredisson.errors import LockLostError, LockTimeoutError

@@ -1,7 +1,8 @@
-"""`release_on_signals`: releases what all clients of this process hold before a signal ends the process."""
+"""What all clients of a process do when it forks, when it exits, and, on request, when a signal ends it."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -9,8 +10,62 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 from pyredisson._backends.clock import clock
-from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, live_clients
+from pyredisson._client.callbacks import go_on_after_fork, pause_before_fork
+from pyredisson._client.lifecycle import (
+    CLOSE_TIMEOUT,
+    SHORTEST_CLOSE_TIMEOUT,
+    ClientLifecycle,
+    dropped_clients,
+    live_clients,
+)
 from pyredisson._diagnostics import logger
+from pyredisson.logic import holds
+
+# --- The exit: clients that are still open release what they hold
+
+
+def close_all() -> None:
+    """Closes all clients, and sends what dropped clients have not sent yet."""
+    # One deadline for all clients: behind servers that hang, each client would use up a timeout of its own.
+    deadline = clock() + CLOSE_TIMEOUT
+    for lifecycle in [*live_clients(), *list(dropped_clients)]:
+        try:
+            lifecycle.end()
+            lifecycle.send_final_releases(max(SHORTEST_CLOSE_TIMEOUT, deadline - clock()))
+        except Exception:  # noqa: BLE001
+            # Any exception: the other clients must be closed, too.
+            logger.exception("a client could not be closed; the others are")
+
+
+atexit.register(close_all)
+
+
+# --- A fork. In the child all clients are new: they can neither renew nor release what the parent holds
+
+
+LONGEST_PAUSE = 0.1
+"""Seconds that a fork waits for observers at most."""
+
+
+def pause_observers() -> None:
+    if deliveries := [lifecycle.delivery for lifecycle in live_clients() if lifecycle.delivery is not None]:
+        pause_before_fork(deliveries, LONGEST_PAUSE)
+
+
+def reset_all() -> None:
+    """Replaces everything that another thread of the parent may have been changing, and all of the parent's state."""
+    go_on_after_fork(in_child=True)
+    holds.after_fork()
+    dropped_clients.clear()
+    for lifecycle in live_clients():
+        lifecycle.reset_after_fork()
+
+
+os.register_at_fork(before=pause_observers, after_in_parent=go_on_after_fork, after_in_child=reset_all)
+
+
+# --- Signals
+
 
 MARGIN = 0.2
 """Seconds beyond the timeout of the final releases for which the handler waits for their threads."""

@@ -1,23 +1,25 @@
-"""The re-entrant lock for asyncio, and what all locks and groups of locks have in common."""
+"""The locks for asyncio, and groups of locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pyredisson._api.aio.blocks import Enterable
-from pyredisson._api.aio.lost import notification, wait_for_end
-from pyredisson._api.aio.releases import LockReleases
+from pyredisson._api.aio.releases import GroupReleases, LockReleases, notification, wait_for_end
 from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, repr_of_lost, wait_of
-from pyredisson._api.holds import state_of_lock
-from pyredisson._api.ports import HoldChecker
+from pyredisson._api.groups import Group, members_of
+from pyredisson._api.holds import HoldChecker, state_of_lock
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.holder import Holder
-from pyredisson.logic.groups.group import GroupHold
+from pyredisson.logic.groups.group import GroupHold, GroupLogic
+from pyredisson.logic.groups.multi_lock import MultiLockLogic
+from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import LOST, Hold
+from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
@@ -206,3 +208,205 @@ class Lost:
             return False
         await wait_for_end(self._hold, limit)
         return self.is_set()
+
+
+class FairLock(Lock):
+    """A re-entrant lock that owners get in the order in which they asked for it, in Python and in Java.
+
+    The queue is on the server, in Redisson's format. A waiter that has died, or whose process is stopped, is skipped
+    within about two seconds while another waiter of pyredisson is in the queue. If only Java's waiters are, Redisson's
+    own rules apply: the waiter is skipped about 8 seconds after its turn came if it was one of the first 16 in the
+    queue, else after minutes, as Redisson's own waiters are. A client that doesn't run for 1.5 seconds, because its
+    process is stopped or its event loop is blocked, may lose its places; its waiters then join the queue again.
+    """
+
+    __slots__ = ()
+
+
+class NonReentrantFairLock(FairLock):
+    """A fair lock that its holder can't acquire again.
+
+    While the calling task holds it, `lock`, `try_lock`, `acquire`, `hold` and `async with` raise
+    `LockAlreadyHeldError`, and send nothing.
+    """
+
+    __slots__ = ()
+
+
+class NonReentrantLock(Lock):
+    """A lock that its holder can't acquire again, shared by all processes, also Java's with Redisson.
+
+    While the calling task holds it, `lock`, `try_lock`, `acquire`, `hold` and `async with` raise
+    `LockAlreadyHeldError`, and send nothing.
+    """
+
+    __slots__ = ()
+
+
+class SpinLock(Lock):
+    """A re-entrant lock for very short holds: its waiters don't listen for a message, but try again and again.
+
+    Its release publishes nothing, as in Redisson. A `Lock` of the same name that waits learns of the release only when
+    the lease that it has read is over.
+    """
+
+    __slots__ = ()
+
+
+class FencedLock(Lock):
+    """A re-entrant lock with fencing tokens: every acquire gets an int that is larger than all tokens before it.
+
+    The resource behind the lock remembers the largest token that it has seen and refuses smaller ones; the functions of
+    `pyredisson.fencing` do that. Then a holder that was paused for longer than its lease can't write any more. Tokens
+    grow with every acquire, re-entry included, and also over `delete()`, expiry and FLUSHALL. They have gaps, and stay
+    below 2**53.
+    """
+
+    __slots__ = ()
+
+    _logic: FencedLockLogic
+
+    def lock_and_get_token(self, lease_time: Duration | None = None) -> Coroutine[Any, Any, int]:
+        """As `lock`. Returns the token of this acquire."""
+        return self._logic.lock_token(self._owner(), lease_of(lease_time))
+
+    def try_lock_and_get_token(
+        self, wait_time: Duration = 0, lease_time: Duration | None = None
+    ) -> Coroutine[Any, Any, int | None]:
+        """As `try_lock`. Returns the token of this acquire; None: not acquired."""
+        deadline = deadline_of(wait_time, "wait_time", clock)
+        return self._logic.try_token(self._owner(), lease_of(lease_time), deadline)
+
+    @property
+    def token(self) -> int:
+        """The token of the calling task's hold, from its latest acquire; also if the hold was lost.
+
+        Sends nothing to the server. Raises `LockNotHeldError` without a hold.
+        """
+        return self._logic.token_of(self._owner())
+
+    async def get_token(self) -> int:
+        """The latest token on the server, whoever got it; 0: none yet. The calling task's own one is `token`."""
+        return await self._logic.newest_token()
+
+    async def delete(self) -> bool:
+        """Removes the lock, whoever holds it, and its counter of tokens. Returns whether anything was removed.
+
+        The next token is larger than all before it even so.
+        """
+        return await self._logic.delete()
+
+
+class ReadLock(Lock):
+    """The read side of a `ReadWriteLock`: many owners may hold it at a time, while no other owner holds the write side.
+
+    Re-entrant. The holder of the write side may acquire it, too. While a writer of this library waits for readers to
+    finish, only owners that already hold this side can acquire it; so a reader must not wait for another task's new
+    read lock. Redisson has no such rule: in Java a stream of readers keeps a writer waiting.
+    """
+
+    __slots__ = ()
+
+
+class WriteLock(Lock):
+    """The write side of a `ReadWriteLock`: one owner may hold it, while no other owner holds the read side.
+
+    Re-entrant. A waiting writer gets the lock as soon as those readers have finished that held it at that moment: later
+    readers of this library wait until the writer has finished. Readers in Java don't wait for it.
+
+    An owner that holds only the read side gets `LockUpgradeError` at once, as its wait would never end. An owner that
+    holds both sides and releases this one goes on reading, and other readers can join.
+    """
+
+    __slots__ = ()
+
+
+class ReadWriteLock:
+    """A pair of locks for many readers or one writer, shared by all processes, also Java's with Redisson."""
+
+    __slots__ = ("__weakref__", "_read", "_write")
+
+    def __init__(self, read: ReadLock, write: WriteLock) -> None:
+        self._read = read
+        self._write = write
+
+    @property
+    def name(self) -> Name:
+        """The name as the client's method got it."""
+        return self._read.name
+
+    def read_lock(self) -> ReadLock:
+        """The side for owners that only read."""
+        return self._read
+
+    def write_lock(self) -> WriteLock:
+        """The side for the owner that writes."""
+        return self._write
+
+    def __repr__(self) -> str:
+        return f"<pyredisson.asyncio.ReadWriteLock {readable(self._read._logic.key)!r}>"
+
+
+# --- Groups of locks
+
+
+class LockGroup(Group, GroupReleases, Lockable):
+    """Several locks as one. A method that makes no sense for a group raises `NotImplementedError`."""
+
+    __slots__ = ("_locks",)
+
+    _logic: GroupLogic
+
+    def __init__(self, logic: Callable[[Sequence[LockLogic]], GroupLogic], locks: Sequence[Lock]) -> None:
+        self._locks = locks
+        self._group_owner = None
+        self._logic = logic([lock._logic for lock in locks])
+        # The owner of the group is the calling task as soon as that is so for one member.
+        first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
+        self._callers = first._callers
+        self._explicit_owner = first._explicit_owner
+        self._blocks = None
+
+    def is_held(self) -> Coroutine[Any, Any, bool]:
+        """Whether the calling task holds the group, as the servers say and the local clock confirms."""
+        return self._logic.is_held(self._owner())
+
+    is_held_by_current_thread = is_held
+
+    @property
+    def lost(self) -> Lost:
+        """Whether the calling task's present hold is lost, as an object that may be passed to other tasks."""
+        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
+
+
+class MultiLock(LockGroup):
+    """Several locks as one, all or none of them. They may be of any kind, and of different clients.
+
+    Every program acquires them in the same order, so two programs that list them in different orders don't wait for
+    each other for ever. A member that isn't acquired within some seconds makes the group release the others and start
+    again: programs that acquire the same locks one by one, and Java's MultiLock, use other orders. A fixed lease begins
+    when all members are acquired. The group is lost when any member is lost.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, locks: Sequence[Lock]) -> None:
+        super().__init__(MultiLockLogic, members_of(locks, Lock))
+
+
+class RedLock(LockGroup):
+    """One lock on several independent masters, usually 3 or 5. It is held while a majority of its members is held.
+
+    This is the Redlock algorithm of the Redis documentation. All members are asked at the same time, so a server that
+    is down doesn't matter while a majority answers. Slow servers get a tenth of the lease (or of
+    `lock_watchdog_timeout`), and less once enough others have answered. The lock is acquired if a majority of the
+    leases isn't over, counted from when they were asked for, after subtracting 1 % of the lease and 2 ms, as the
+    servers' clocks may run at different speeds. It is lost as soon as that is true of no majority any more.
+
+    `lock()` raises an error of a server if no majority answers; `try_lock` tries again until its time is over.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, locks: Sequence[Lock]) -> None:
+        super().__init__(RedLockLogic, members_of(locks, Lock))

@@ -1,9 +1,10 @@
-"""What a failed connection means for its callers, the same in both backends."""
+"""What both backends do when they connect: credentials, and what a failed connection means for its callers."""
 
 from __future__ import annotations
 
 import builtins
 import ssl
+from collections.abc import Sequence
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -11,6 +12,7 @@ from pyredisson._core import Unsent
 from pyredisson._diagnostics import with_notes
 from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
 
 NO_TLS = "no TLS handshake: the server may not use TLS at this port"
 
@@ -33,7 +35,6 @@ def note_tls(error: BaseException) -> None:
 
 
 def closed_by_server(node: Node) -> ConnectionError:
-    """The error for a connection that the server has closed."""
     return ConnectionError(f"{node.address} closed the connection")
 
 
@@ -56,3 +57,22 @@ def connect_failure(error: BaseException, node: Node, began: float) -> BaseExcep
     if type(error) is ConnectionError:
         return NoReply(error, may_have_run=False)
     return error
+
+
+# --- The arguments of AUTH
+
+
+def credentials(config: Config) -> Sequence[str]:
+    """The arguments of AUTH; none without a password. A credential provider is called, and may block."""
+    if config.credential_provider is not None:
+        return [str(part) for part in config.credential_provider.get_credentials()]
+    if config.password is None:
+        return ()
+    return (config.username, config.password) if config.username else (config.password,)
+
+
+async def credentials_async(config: Config) -> Sequence[str]:
+    """As `credentials`; a credential provider is awaited."""
+    if config.credential_provider is not None:
+        return [str(part) for part in await config.credential_provider.get_credentials_async()]
+    return credentials(config)

@@ -1,15 +1,15 @@
-"""The semaphore whose permits have ids and leases, for asyncio."""
+"""The semaphores and the count-down latch for asyncio."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import overload
+from typing import Any, Self, overload
 
-from pyredisson._api.aio.releases import release_permit_ids
+from pyredisson._api.aio.releases import release_permit_ids, release_permits
 from pyredisson._api.arguments import (
-    Name,
+    MAX_COUNT,
     add_release_failure,
     count_of,
     deadline_of,
@@ -19,30 +19,113 @@ from pyredisson._api.arguments import (
     permit_timeout_error,
     wait_of,
 )
+from pyredisson._api.holds import Primitive
+from pyredisson._backends.aio.operations import discard_result
 from pyredisson._backends.clock import clock
-from pyredisson._diagnostics import readable
-from pyredisson._settings.durations import Duration
+from pyredisson._settings.durations import Duration, lease_ms
+from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_commands import ENDLESS, MOST_AT_ONCE
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 
-class PermitExpirableSemaphore:
+class Semaphore(Primitive):
+    """A number of permits on the server, shared by all processes, also Java's with Redisson.
+
+    As in Redisson, permits have no owners: one owner may release what another one acquired, and the permits of a
+    process that dies are lost. The semaphore must be made once, by `try_set_permits`. Until then there are no permits,
+    which is logged once.
+    """
+
+    __slots__ = ()
+
+    _logic: SemaphoreLogic
+
+    def try_set_permits(self, permits: int, ttl: Duration | None = None) -> Coroutine[Any, Any, bool]:
+        """Makes the semaphore with so many permits. False: there is one already, and nothing was changed.
+
+        `ttl` (seconds or a timedelta, at least 1 ms): the server removes it after that time. None: never.
+        """
+        ms = None if ttl is None else lease_ms(ttl, "ttl")
+        return self._logic.try_set(count_of(permits, "permits"), ms)
+
+    def acquire(self, permits: int = 1) -> Coroutine[Any, Any, None]:
+        """Acquires so many permits, all at once; waits as long as that takes.
+
+        Others may overtake a waiter for several permits for a second. Then acquires of this library leave permits to
+        it, for 5 seconds in a row at most.
+
+        Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` if the client is
+        closed, also while this waits, and redis-py's errors for what the server or the network reports.
+        """
+        return discard_result(self._logic.acquire, count_of(permits, "permits"), None)
+
+    def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
+        """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
+        deadline = deadline_of(wait_time, "wait_time", clock)
+        return self._logic.acquire(count_of(permits, "permits"), deadline)
+
+    async def release(self, permits: int = 1) -> None:
+        """Releases so many permits. If there is no semaphore, it makes one that has just these, as Redisson does.
+
+        Where replicas confirm acquires, it waits for their confirmation, too, for `replicas_sync_timeout` at most.
+        Permits whose release a failover loses all the same stay in use.
+
+        If it raises one of redis-py's errors, or is cancelled, it is still done, once, in the background, as soon as
+        the server can be reached, for up to ten minutes. So don't call it again.
+        """
+        await release_permits(self._logic, permits, only_existing=False)
+
+    def release_if_exists(self, permits: int = 1) -> Coroutine[Any, Any, bool]:
+        """As `release`, but makes no semaphore. Returns whether there was one."""
+        return release_permits(self._logic, permits, only_existing=True)
+
+    def available_permits(self) -> Coroutine[Any, Any, int]:
+        """How many permits are free. Below zero after `reduce_permits`: so many must be released before one is free."""
+        return self._logic.available()
+
+    def drain_permits(self) -> Coroutine[Any, Any, int]:
+        """Acquires all permits that are free. Returns how many."""
+        return self._logic.drain()
+
+    def add_permits(self, permits: int) -> Coroutine[Any, Any, None]:
+        """Adds so many free permits to the semaphore."""
+        return self._logic.add(count_of(permits, "permits"))
+
+    def reduce_permits(self, permits: int) -> Coroutine[Any, Any, None]:
+        """Removes so many permits from the semaphore, including acquired ones if there aren't as many free ones."""
+        return self._logic.add(-count_of(permits, "permits"))
+
+    def delete(self) -> Coroutine[Any, Any, bool]:
+        """Removes the semaphore. Waiters go on waiting. Returns whether there was one."""
+        return self._logic.delete()
+
+    async def __aenter__(self) -> Self:
+        await self._logic.acquire(1, None)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await release_permits(self._logic, 1, only_existing=False)
+        except Exception as failure:
+            if error is None:
+                raise
+            # The user must see the body's own exception.
+            add_release_failure(error, failure)
+
+
+class PermitExpirableSemaphore(Primitive):
     """A number of permits on the server, each with an id and a lease, after which it becomes free by itself.
 
     Shared by all processes, also Java's with Redisson. The id (32 hex digits) is enough to release a permit, in any
     process. The semaphore must be made once, by `try_set_permits` or `set_permits`. Until then there are no permits.
     """
 
-    __slots__ = ("__weakref__", "_logic", "_name")
+    __slots__ = ()
 
-    def __init__(self, logic: PermitExpirableSemaphoreLogic, name: Name | None) -> None:
-        self._logic = logic
-        self._name = name
-
-    @property
-    def name(self) -> Name:
-        """The name as the client's method got it."""
-        return self._logic.key.decode() if self._name is None else self._name
+    _logic: PermitExpirableSemaphoreLogic
 
     async def acquire(self, lease_time: Duration | None = None, *, renew: bool = False) -> str:
         """Acquires a permit; waits as long as that takes. Returns its id.
@@ -162,9 +245,6 @@ class PermitExpirableSemaphore:
         """Removes the semaphore and all permits in use. Waiters go on waiting. Returns whether there was one."""
         return await self._logic.delete()
 
-    def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.PermitExpirableSemaphore {readable(self._logic.key)!r}>"
-
 
 class Permit:
     """What `permit()` returns: an async context manager for one permit."""
@@ -197,10 +277,7 @@ class Permit:
         return self._ids[0]
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ids, self._ids, self._entered = self._ids, [], False
         try:
@@ -213,3 +290,42 @@ class Permit:
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"
+
+
+class CountDownLatch(Primitive):
+    """A count on the server. Waiters go on when it has come down to zero; shared with Java's Redisson.
+
+    A latch that was never set, or was deleted, is open: its count is zero.
+    """
+
+    __slots__ = ()
+
+    _logic: CountDownLatchLogic
+
+    def try_set_count(self, count: int) -> Coroutine[Any, Any, bool]:
+        """Sets the count of an open latch. False: it isn't open, and nothing was set."""
+        return self._logic.try_set(count_of(count, "count", MAX_COUNT))
+
+    def count_down(self) -> Coroutine[Any, Any, None]:
+        """Subtracts one from the count; at zero the waiters go on. An open latch stays open.
+
+        If it raises one of redis-py's errors, or is cancelled, it is still done, once, in the background, as soon as
+        the server can be reached, for up to ten minutes. So don't call it again.
+        """
+        return self._logic.count_down()
+
+    def get_count(self) -> Coroutine[Any, Any, int]:
+        """The count; 0: the latch is open."""
+        return self._logic.count()
+
+    def wait(self, timeout: Duration | None = None) -> Coroutine[Any, Any, bool]:
+        """Waits until the latch is open, but at most `timeout` (seconds or a timedelta; None: no limit). True: open.
+
+        Raises `NotSetError` for a latch of `must_exist=True` if it has no count when the wait begins.
+        """
+        deadline = None if timeout is None else deadline_of(timeout, "timeout", clock)
+        return self._logic.wait(deadline)
+
+    def delete(self) -> Coroutine[Any, Any, bool]:
+        """Removes the latch; all waiters go on. Returns whether there was one."""
+        return self._logic.delete()
