@@ -64,7 +64,6 @@ IN_SCRIPTS = [
         b"if ARGV[6] == '1' then\n    wake",
         b"if false then\n    wake",
     ),
-    ("plain: a client that leaves wakes nobody", "lock_leave", b"if others > 0 and", b"if false and"),
     ("fair: dead heads stay", FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     ("fair: a waiter enters at the head of the queue", "fair_acquire", b"'RPUSH'", b"'LPUSH'"),
     (
