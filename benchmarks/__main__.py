@@ -22,7 +22,6 @@ NAMES = (
     "primitives",
     "observer",
     "fair",
-    "clients",
     "cluster",
     "redisson",
 )

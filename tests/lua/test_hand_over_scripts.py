@@ -13,7 +13,6 @@ from .scripted import ANYTHING, ME, YOU, Call, Case, Ends, Scripted, State
 QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
 COUNTER = "redisson_lock_token:{orders}"
 FAIR = ["orders", QUEUE, SCORES, "pyredisson_fair_waiters:{orders}", "pyredisson_fair_clients:{orders}"]
-LIST = "pyredisson_waiting:{orders}"
 LEASE = 20_000
 MY_WRITE, YOUR_WRITE = f"{ME}:write", f"{YOU}:write"
 
@@ -31,11 +30,9 @@ class Kind:
 
 
 KINDS = {
-    "lock": Kind(Call("lock_hand_over", ["orders", LIST], [ME, YOU, LEASE, "me:1"])),
+    "lock": Kind(Call("lock_hand_over", ["orders"], [ME, YOU, LEASE])),
     "fenced": Kind(
-        Call(
-            "fenced_hand_over", ["orders", COUNTER, "pyredisson_fenced_newest:{orders}", LIST], [ME, YOU, LEASE, "me:1"]
-        ),
+        Call("fenced_hand_over", ["orders", COUNTER, "pyredisson_fenced_newest:{orders}"], [ME, YOU, LEASE]),
         after={COUNTER: ANYTHING},
     ),
     "fair": Kind(
