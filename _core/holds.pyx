@@ -121,7 +121,9 @@ cdef class AcquireCall(OwnerCall):
 
     `hold`: what this call acquired, or added a level to. `token`: the fencing token. `events`: the events of the
     lock's channel when the first attempt was made; None: its messages did not arrive then. `began`: when a call
-    was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait.
+    was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait. `member`: the name
+    under which an attempt may have entered the client in the list of the waiting ones. `place`: how many stand before
+    it there, as the latest refusal said; -1: it isn't there. `foreign`: then the holder was no client of this library.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
     `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
@@ -136,6 +138,9 @@ cdef class AcquireCall(OwnerCall):
     cdef public long long token
     cdef public object events
     cdef public double began
+    cdef public bytes member
+    cdef public long long place
+    cdef public bint foreign
     cdef public object target
     cdef public bytes name
     cdef public long long lease_ms
@@ -151,6 +156,9 @@ cdef class AcquireCall(OwnerCall):
         self.token = 0
         self.events = None
         self.began = 0
+        self.member = b""
+        self.place = -1
+        self.foreign = False
         self.target = None
         self.name = b""
         self.lease_ms = 0

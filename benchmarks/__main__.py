@@ -22,6 +22,7 @@ NAMES = (
     "primitives",
     "observer",
     "fair",
+    "clients",
     "cluster",
     "redisson",
 )

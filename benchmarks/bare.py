@@ -18,12 +18,25 @@ from pyredisson.logic.locks.commands import LOCK_FREE, OTHERS_LISTEN
 from pyredisson.testing import Server
 
 LEASE = b"30000"
+MEMBER = b"%b:1" % str(uuid.uuid4()).encode()
+"""A client that isn't in the list of those that wait."""
+PATIENCE = b"5000"
 BUFFER = 65536
 RELEASED = (LOCK_FREE, OTHERS_LISTEN)
 """The replies to the release of a lock. A server of a cluster can't say whether nobody has heard of it."""
 
 Command = tuple[Any, ...]
 """A tuple of any number of bytes objects; the type stub of hiredis declares tuples of one element only."""
+
+
+def list_of(key: bytes) -> tuple[bytes, bytes]:
+    """The keys of a lock's list of waiting clients."""
+    return b"pyredisson_waiting:{%b}" % key, b"pyredisson_woken:{%b}" % key
+
+
+def wake_channels(key: bytes) -> bytes:
+    """The beginning of the names of the channels on which these clients are woken."""
+    return b"pyredisson_wake:{%b}:" % key
 
 
 class Commands:
@@ -43,8 +56,10 @@ class Commands:
         owner = f"{uuid.uuid4()}:{2**32}"
         key = name.encode()
         self.channel = b"redisson_lock__channel:{%s}" % key
-        self.acquire: Command = (b"EVALSHA", acquire.sha, b"1", key, owner.encode(), b"1", LEASE)
-        self.release: Command = (b"EVALSHA", release.sha, b"1", key, self.channel, owner.encode(), b"0")
+        keys, words = (key, *list_of(key)), (self.channel, owner.encode(), b"0")
+        # It doesn't wait in the list: a message on the lock's channel tells it of a release.
+        self.acquire: Command = (b"EVALSHA", acquire.sha, b"3", *keys, owner.encode(), b"1", LEASE, MEMBER, b"0")
+        self.release: Command = (b"EVALSHA", release.sha, b"3", *keys, *words, wake_channels(key), PATIENCE, b"0")
 
 
 class FairCommands:
@@ -71,9 +86,11 @@ class HandOvers:
         with server.redis() as admin:
             admin.script_load(script.text)
         self.acquire = Commands(server, name).acquire
-        one, other = self.acquire[4], f"{uuid.uuid4()}:{2**32}".encode()
+        key = name.encode()
+        one, other = self.acquire[6], f"{uuid.uuid4()}:{2**32}".encode()
         self.both: list[Command] = [
-            (b"EVALSHA", script.sha, b"1", name.encode(), *pair, LEASE) for pair in ((one, other), (other, one))
+            (b"EVALSHA", script.sha, b"2", key, list_of(key)[0], *pair, LEASE, MEMBER)
+            for pair in ((one, other), (other, one))
         ]
 
     @staticmethod

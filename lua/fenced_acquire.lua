@@ -4,31 +4,43 @@
 -- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  the newest token: a number; it stays when the lock is free
 -- KEYS[3]  the newest token of a counter that was deleted
+-- KEYS[4]  the clients that wait for it: a sorted set, see waiting_list.lua
+-- KEYS[5]  the client that was woken: a hash
 -- ARGV[1]  the owner
 -- ARGV[2]  how many levels the owner's hold has after this call (1: a new hold)
 -- ARGV[3]  the lease, ms
--- returns  {token}: acquired; otherwise the remaining lease of the holder, ms (-1: endless);
+-- ARGV[4]  the client, as a member of the list
+-- ARGV[5]  for how long the list lasts if the client waits in it, ms; 0: it doesn't wait
+-- returns  {token}: acquired; otherwise the remaining lease of the holder, ms (-1: endless), or for how long the free lock
+--          is reserved for another client, and what wait_in_list.lua adds for a caller that waits;
 --          -2: another level was asked for, but nobody holds the lock: the owner's hold is lost
 --
 -- Idempotent: the number of levels is absolute. A second run only leaves a gap between tokens.
 --
--- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , me:1 1 30000
+-- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1 1 30000 me:1 60000
 
+-- include: wait_in_list
 -- include: fenced_token
 local remaining = redis.call('PTTL', KEYS[1])
+local reserved, listed, mine = 0, false, false
 if remaining == -2 then
     -- Nobody holds the lock: the key is missing. Only a new hold can be acquired.
     if ARGV[2] ~= '1' then
         return -2
     end
+    reserved, listed, mine = come(KEYS[4], KEYS[5], ARGV[4])
+    if reserved > 0 then
+        return refused(KEYS[1], KEYS[4], KEYS[5], ARGV[4], ARGV[5], reserved)
+    end
 elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-    return remaining
+    return refused(KEYS[1], KEYS[4], KEYS[5], ARGV[4], ARGV[5], remaining)
 end
 -- Before the lock is changed, as this may fail.
 local token, problem = next_token(KEYS[2], KEYS[3])
 if not token then
     return problem
 end
+arrive(KEYS[4], KEYS[5], ARGV[4], listed, mine)
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 -- Another level never shortens the lease of the hold.
 if remaining < tonumber(ARGV[3]) then

@@ -4,14 +4,19 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  the counter: the newest token
 -- KEYS[3]  the newest token of a counter that was deleted: it is kept for a day
+-- KEYS[4]  the clients that wait for it: a sorted set, see waiting_list.lua
+-- KEYS[5]  the client that was woken: a hash
 -- ARGV[1]  the lock's channel
+-- ARGV[2]  the beginning of the names of the clients' channels
+-- ARGV[3]  for how long others may come before the woken client, us
 -- returns  1: something was deleted; 0: there was nothing
 --
 -- Not idempotent: a second run could delete the lock of the next holder. It is never sent again.
 --
--- redis-cli --eval fenced_delete.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} , redisson_lock__channel:{orders}
+-- redis-cli --eval fenced_delete.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} , redisson_lock__channel:{orders} pyredisson_wake:{orders}: 5000
 
 -- include: publish
+-- include: wake_in_list
 local DAY = 86400000
 -- pcall: a counter of a wrong type is deleted like any other.
 local newest = redis.pcall('GET', KEYS[2])
@@ -26,8 +31,11 @@ if type(newest) == 'string' and string.match(newest, '^%d+$') and #newest >= 16 
         redis.call('SET', KEYS[3], newest, 'PX', DAY)
     end
 end
+local holder = redis.pcall('HKEYS', KEYS[1])[1]
 if redis.call('DEL', KEYS[1]) == 0 then
     return counters
 end
 publish(ARGV[1], '0')
+wake_client_of(holder, ARGV[2])
+wake(KEYS[4], KEYS[5], ARGV[2], ARGV[3])
 return 1

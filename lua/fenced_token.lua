@@ -20,6 +20,8 @@ local function next_token(counter, newest_before_delete)
         token = now
         redis.call('SET', counter, string.format('%.0f', now))
     elseif token >= 2 ^ 53 then
+        -- pcall: without a right to this command the counter stays raised, which does no harm.
+        redis.pcall('DECR', counter)
         return false, redis.error_reply(
             'ERR the token is beyond 2^53, where scripts can no longer tell one from the next')
     end

@@ -2,18 +2,28 @@
 -- Releases levels of a hold, down to a stated number. Also undoes an acquire that is in doubt.
 --
 -- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
+-- KEYS[2]  the clients that wait for it: a sorted set, see waiting_list.lua
+-- KEYS[3]  the client that was woken: a hash
 -- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name); empty: none
 -- ARGV[2]  the owner
 -- ARGV[3]  how many levels remain (0: the lock becomes free)
--- returns  1: the lock is free now; 3: the same, and several clients have heard of it, or it isn't known how many;
+-- ARGV[4]  the beginning of the names of the clients' channels
+-- ARGV[5]  for how long others may come before the woken client, us
+-- ARGV[6]  1: the owner's client is woken, too, as it sends this in the background
+-- returns  1: the lock is free now; 3: the same, and clients of Redisson may have heard of it;
 --          0: still held; nil: the owner doesn't hold the lock
 --
 -- Idempotent: the number of levels is absolute, and an owner that doesn't hold the lock changes nothing.
 --
--- redis-cli --eval lock_release.lua orders , redisson_lock__channel:{orders} me:1 0
+-- redis-cli --eval lock_release.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , redisson_lock__channel:{orders} me:1 0 pyredisson_wake:{orders}: 5000 0
 
 -- include: publish
+-- include: wake_in_list
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+    if ARGV[6] == '1' then
+        -- An earlier copy of this may have released the lock, without a word to the callers there.
+        wake_client_of(ARGV[2], ARGV[4])
+    end
     return false
 end
 if ARGV[3] ~= '0' then
@@ -21,10 +31,15 @@ if ARGV[3] ~= '0' then
     return 0
 end
 redis.call('DEL', KEYS[1])
+local heard = 0
 if ARGV[1] ~= '' then
-    local receivers = publish(ARGV[1], '0')
-    if type(receivers) ~= 'number' or receivers > 1 then
-        return 3
-    end
+    heard = publish(ARGV[1], '0')
+end
+wake(KEYS[2], KEYS[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then
+    wake_client_of(ARGV[2], ARGV[4])
+end
+if type(heard) ~= 'number' or heard > 0 then
+    return 3
 end
 return 1

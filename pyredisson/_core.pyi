@@ -179,7 +179,9 @@ class AcquireCall(OwnerCall):
 
     `hold`: what this call acquired, or added a level to. `token`: the fencing token. `events`: the events of the
     lock's channel when the first attempt was made; None: its messages did not arrive then. `began`: when a call
-    was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait.
+    was sent, or began to wait, that was refused or sent again; 0: it has had no reason to wait. `member`: the name
+    under which an attempt may have entered the client in the list of the waiting ones. `place`: how many stand before
+    it there, as the latest refusal said; -1: it isn't there. `foreign`: then the holder was no client of this library.
 
     The rest belongs to the present attempt. `target`: the hold that is to get one more level; None: a new hold.
     `name`: the owner's name in the command. `lease_ms`: the lease in it. `sent_at`: when it was sent. `in_doubt`: it
@@ -194,6 +196,9 @@ class AcquireCall(OwnerCall):
     token: int
     events: int | None
     began: float
+    member: bytes
+    place: int
+    foreign: bool
     target: Any
     name: bytes
     lease_ms: int

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from redis.exceptions import ClusterDownError, ConnectionError, NoScriptError, RedisError
+from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
@@ -17,10 +17,10 @@ from pyredisson._backends.threads.connection import ACTIVE, IDLE, Connection, ra
 from pyredisson._client.servers import Servers
 from pyredisson._core import Unsent
 from pyredisson._diagnostics import logger
+from pyredisson._protocol.moving_slots import MOST_FORMS, forms_after
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.redirects import ASKING, Redirected
-from pyredisson._protocol.scripts import as_eval
 
 THREAD_NAME = "pyredisson-final-release"
 BATCH = 1000
@@ -257,13 +257,14 @@ class LastConnection:
                 raise
             self._open(deadline).write(self._commands(payloads))
             replies = self._read(len(payloads))
-        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:
-            with_shebang = self._node.scripts.with_shebang
-            again = [as_eval(payloads[i], with_shebang=with_shebang) for i in unknown]
-            self._open(deadline).write(self._commands(again))
-            for i, reply in zip(unknown, self._read(len(again)), strict=True):
-                replies[i] = reply
+        sent = list(payloads)
+        for _ in range(MOST_FORMS):
+            forms = forms_after(sent, replies, with_shebang=self._node.scripts.with_shebang)
+            if not forms:
+                break
+            self._open(deadline).write(self._commands(list(forms.values())))
+            for (i, form), reply in zip(forms.items(), self._read(len(forms)), strict=True):
+                sent[i], replies[i] = form, reply
         return replies
 
     def close(self) -> None:

@@ -12,15 +12,15 @@ sent ASK.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import hiredis
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError, TryAgainError
 
 from pyredisson._core import command
 from pyredisson._protocol.no_reply import Reply
-from pyredisson._protocol.scripts import as_publishing_both, script_name
+from pyredisson._protocol.scripts import as_eval, as_publishing_both, script_name
 
 
 class Settling:
@@ -78,14 +78,51 @@ _MESSAGES = {
 argument is the channel. The message wakes at least whom the script's own message wakes."""
 
 
+_WITH_LIST = frozenset(
+    ("lock_acquire", "lock_force_release", "lock_hand_over", "lock_keep", "lock_release", "lock_wake_waiters")
+)
+"""The scripts of locks whose only other keys belong to the list of clients that wait."""
+
+
+def without_list(payload: bytes) -> bytes | None:
+    """The same call without the keys of the list. None: it has none.
+
+    A lock must not stand still while its slot is being moved: Redis runs a script with one key wherever the key is. The
+    clients in the list make attempts when the slot has moved, as their subscriptions move, too.
+    """
+    words = _words(payload)
+    if script_name(words) not in _WITH_LIST or words[2] == b"1":
+        return None
+    return command(*words[:2], 1, words[3], *words[3 + int(words[2]) :])
+
+
+MOST_FORMS = 2
+"""How often a command may need another form: its text, and no list."""
+
+
+def forms_after(payloads: Sequence[bytes], replies: Sequence[Reply], *, with_shebang: bool) -> dict[int, bytes]:
+    """The forms in which to send those commands again at once that have not run for their form, by their indexes."""
+    forms = {
+        i: as_eval(payload, with_shebang=with_shebang) if isinstance(reply, NoScriptError) else without_list(payload)
+        for i, (payload, reply) in enumerate(zip(payloads, replies, strict=True))
+        if isinstance(reply, (NoScriptError, TryAgainError))
+    }
+    return {i: form for i, form in forms.items() if form is not None}
+
+
+def _words(payload: bytes) -> list[bytes]:
+    reader = hiredis.Reader()
+    reader.feed(payload)
+    words: list[bytes] = reader.gets()
+    return words
+
+
 def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
     """The command that repeats the message of a call which has followed ASK. None: it has published nothing."""
     if reply == 0 or isinstance(reply, RedisError):
         # 0: an inner level was released, or somebody holds the lock. A nil may be the reply to a copy which ran before.
         return None
-    reader = hiredis.Reader()
-    reader.feed(payload)
-    words = reader.gets()
+    words = _words(payload)
     message = _MESSAGES.get(script_name(words))
     if message is None:
         return None

@@ -32,6 +32,8 @@ _PREFIXED = {
     b"pyredisson_semaphore_turn": "period of the claims of permits",
     b"pyredisson_rwlock_writer": "claim of a writer that waits",
     b"pyredisson_rwlock_turn": "period of the claims of writers",
+    b"pyredisson_waiting": "clients that wait",
+    b"pyredisson_woken": "client that was woken",
 }
 """The companion keys that are called `prefix:{name}`, with their purposes."""
 _IN_USE = b"timeout"

@@ -141,6 +141,55 @@ class Channel(ChannelFields):
         """The leader left: wakes a waiter that may become the leader. A plain channel needs no leader."""
 
 
+class RelayedChannel(Channel):
+    """A channel whose waiters may listen to another one as well."""
+
+    __slots__ = ("relay",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relay: RelayChannel | None = None
+        """The other channel."""
+
+    def on_confirmed(self) -> None:
+        # One attempt after the later one of the two confirmations is enough.
+        if self.relay is None or self.relay.confirmed:
+            self.wake(1)
+
+    def on_unconfirmed(self) -> None:
+        self.wake(1)
+
+
+class RelayChannel(Channel):
+    """A channel that another one's waiters listen to as well. It exists as long as they do."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: RelayedChannel) -> None:
+        super().__init__()
+        self.relay_to(target)
+
+    def relay_to(self, target: RelayedChannel) -> None:
+        self.target = target
+        self.waiters = target.waiters
+        target.relay = self
+
+    def wake(self, supply: int) -> None:
+        self.target.wake(supply)
+
+    def on_confirmed(self) -> None:
+        if self.target.confirmed:
+            self.target.wake(1)
+
+    def on_unconfirmed(self) -> None:
+        self.target.wake(1)
+
+    def wake_all(self) -> None:
+        if self.error is not None:
+            self.target.error = self.error
+        self.target.wake_all()
+
+
 class ChannelRegistry:
     """All channels of one client, between the waiters and the one subscription connection.
 
@@ -213,6 +262,24 @@ class ChannelRegistry:
                 # A message that arrived after the caller's last attempt and before this moment may have woken nobody.
                 channel.on_missed(wakeup)
         return channel
+
+    def relay(self, name: bytes, target: RelayedChannel, *, anew: bool) -> bool:
+        """Has the messages of another channel wake waiters of `target`, as long as that has waiters.
+
+        `anew`: the caller has joined `target` after its latest attempt. Returns whether it may have missed a message.
+        """
+        subscriber = self._subscriber
+        assert subscriber is not None
+        with self.mutex:
+            channel = self.by_name.get(name)
+            if not isinstance(channel, RelayChannel) or channel.error is not None:
+                channel = self.by_name[name] = RelayChannel(target)
+                subscriber.subscribe((name,))
+            elif channel.target is not target:
+                channel.relay_to(target)
+                anew = True
+            channel.idle_since = self._clock()
+            return anew and channel.confirmed
 
     def join_quietly(
         self, queue: LockQueueFields, waiter: LockWaiterFields, need: int, now: float, longest: float

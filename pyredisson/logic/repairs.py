@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.moving_slots import MOST_FORMS, forms_after
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.ports import Runtime
 
 REPAIR_FOR = 600.0
@@ -178,14 +178,15 @@ class RepairQueue:
         return bool(self._repairs)
 
     async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool = False) -> list[Reply]:
-        """The replies, with error replies in the list. Unknown scripts are loaded."""
+        """The replies, with error replies in the list. What has not run for its form is sent in another one."""
         payloads = [unsent.payload for unsent in commands]
         replies = await self._runtime.send_all(payloads, new_connection=new_connection)
-        # All in one write: as many round trips one after the other would delay the next renewal.
-        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:
-            with_shebang = self._runtime.scripts.with_shebang
-            again = await self._runtime.send_all([as_eval(payloads[i], with_shebang=with_shebang) for i in unknown])
-            for i, reply in zip(unknown, again, strict=True):
-                replies[i] = reply
+        for _ in range(MOST_FORMS):
+            forms = forms_after(payloads, replies, with_shebang=self._runtime.scripts.with_shebang)
+            if not forms:
+                break
+            # All in one write: as many round trips one after the other would delay the next renewal.
+            again = await self._runtime.send_all(list(forms.values()))
+            for (i, form), reply in zip(forms.items(), again, strict=True):
+                payloads[i], replies[i] = form, reply
         return replies

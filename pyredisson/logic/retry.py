@@ -25,9 +25,10 @@ import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from redis.exceptions import InvalidResponse, NoScriptError, RedisError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError, TryAgainError
 
 from pyredisson._protocol.error_codes import NOT_MASTER, NonLocalKeyError, code_of, is_transient_reply
+from pyredisson._protocol.moving_slots import without_list
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.replies import public
@@ -103,7 +104,19 @@ async def send_again(
 
 
 async def send_once(runtime: Sender, payload: bytes) -> Reply:
-    """Sends a command; again only where it has not run: another server serves it, or its script isn't known."""
+    """Sends a command; again only where it has not run: another server serves it, or its script isn't known.
+
+    While its slot is being moved, see `without_list`.
+    """
+    try:
+        return await _send_once(runtime, payload)
+    except TryAgainError:
+        if (alone := without_list(payload)) is None:
+            raise
+        return await _send_once(runtime, alone)
+
+
+async def _send_once(runtime: Sender, payload: bytes) -> Reply:
     try:
         return await runtime.send(payload)
     except NoScriptError:
@@ -231,6 +244,8 @@ class _Retry:
             # The next copy is told to try again, or where the slot moves, until all keys are in one place.
             if not self._note_no_reply(NoReply(problem, may_have_run=True)):
                 await self._pause(problem)
+        elif isinstance(problem, TryAgainError) and (alone := without_list(self._payload)) is not None:
+            self._payload = alone
         elif is_transient_reply(problem):
             self._new_connection = code_of(problem) in NOT_MASTER
             await self._pause(problem)

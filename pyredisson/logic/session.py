@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
@@ -70,6 +71,10 @@ class Session:
         """Milliseconds for which Redisson keeps a waiter in the queue of a fair lock."""
         self.local_hand_over_time = config.local_hand_over_time
         """For how many seconds a lock is handed on in this client without a message."""
+        self.patience = round(config.local_hand_over_time * 1_000_000)
+        """Microseconds for which other clients may come before one that was woken, since it began to wait."""
+        self.list_lasts = 2 * self.lease_ms
+        """Milliseconds: the TTL of a list of waiting clients. Each client comes again before its end."""
         self.retries = config.retry_attempts
         """How often a command is sent again after a failure, if the call doesn't wait for other owners."""
         self.longest_call = retry.longest(self.retries, seconds(config.timeout, "timeout"))
@@ -93,6 +98,9 @@ class Session:
         resources = self._host.open(self.repair)
         self.id, self.runtime, watchdog_runtime, self.channels, _, self.observing = resources
         self.clock = self.runtime.clock
+        self.client = self.id.encode()
+        self._members = itertools.count(1)
+        self.new_member()
         acquiring = resources.acquiring or self._send_as_usual
         self.lock_sender = acquiring(lock_granted)
         """Sends the acquires of locks."""
@@ -126,6 +134,29 @@ class Session:
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
         self._host.run_callback(callback)
+
+    def new_member(self) -> None:
+        """Takes another name for the lists of waiting clients, see `waiting_list.lua`."""
+        self._member = b"%b:%d" % (self.client, next(self._members))
+
+    def list_member(self, identity: Hashable) -> bytes:
+        """The name of this client in the list of clients that wait for a lock."""
+        queue = self.lock_queues.get(identity)
+        return self._member if queue is None else queue.member
+
+    def listed_member(self, identity: Hashable) -> bytes:
+        """The same, if this client may be in the list; else empty."""
+        queue = self.lock_queues.get(identity)
+        return b"" if queue is None or not queue.listed else queue.member
+
+    def leave_list(self, payload: bytes) -> None:
+        """No call of this client waits for a lock any more: it leaves the list, in the background.
+
+        A closed client is removed as soon as somebody wants to wake it.
+        """
+        self.new_member()
+        if not self.closed:
+            self.runtime.post(payload)
 
     def begin_waiting(self) -> float:
         """A call begins to wait. Returns what `end_waiting` is to get."""
@@ -187,5 +218,10 @@ class Session:
         found by a release of this client any more, but it is in the channel: a message wakes it.
         """
         queue = self.lock_queues.get(identity)
-        if queue is not None and not queue.waiters:
+        if queue is None:
+            return
+        if queue.waiters:
+            # They rely on the release of the holder.
+            queue.wake_first()
+        else:
             self.lock_queues.pop(identity, None)

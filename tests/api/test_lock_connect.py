@@ -29,7 +29,9 @@ pytestmark = pytest.mark.asyncio
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
     """A server with a password, and with a user who has some keys and their channels."""
-    alice = "alice on >p%20 ~orders* resetchannels &redisson_lock__channel:{orders}* +@all"
+    keys = "~orders* ~pyredisson_waiting:{orders}* ~pyredisson_woken:{orders}*"
+    channels = "&redisson_lock__channel:{orders}* &pyredisson_wake:{orders}*"
+    alice = f"alice on >p%20 {keys} resetchannels {channels} +@all"
     with Server(password="s3cret/:@", users=[alice]) as running:
         yield running
 

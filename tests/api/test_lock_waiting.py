@@ -100,20 +100,23 @@ class TestCalls:
         assert server_state.scripts() - before <= 2 * (WAITERS + 1) + 4
 
     @pytest.mark.parametrize("clients", [1, 3])
-    async def test_one_of_each_client_for_a_message(
+    async def test_one_of_two_clients_each_for_a_message_of_redisson(
         self, backend: Backend, server_state: ServerState, clients: int
     ) -> None:
-        """Each message wakes one waiter, which finds the lock taken again and sleeps after one call."""
+        """Each message wakes one waiter, which finds the lock taken again and sleeps after one call.
+
+        Of the clients that wait, the first two listen to Redisson's messages.
+        """
         hold_elsewhere(server_state)
         connected = [backend.connect(local_hand_over_time=LONG) for _ in range(clients)]
         others = [other for client in connected for other in await start_waiters(backend, client, WAITERS)]
-        before = server_state.scripts()
+        before, listening = server_state.scripts(), min(clients, 2)
         for number in range(1, MESSAGES + 1):
-            server_state.redis.publish(CHANNEL, "0")
-            await backend.until(lambda: server_state.scripts() >= before + clients * number)  # noqa: B023
+            assert server_state.redis.publish(CHANNEL, "0") == listening
+            await backend.until(lambda: server_state.scripts() >= before + listening * number)  # noqa: B023
             for client in connected:
                 await backend.until(asleep(client, WAITERS))
-            assert server_state.scripts() == before + clients * number
+            assert server_state.scripts() == before + listening * number
         await finish(server_state, others)
         # One acquire, and the release of each owner, which enters the next one.
         assert clients > 1 or server_state.scripts() == before + MESSAGES + 1 + WAITERS
@@ -147,17 +150,19 @@ class TestCalls:
         self, backend: Backend, server_state: ServerState
     ) -> None:
         """A client that listens since before its first attempt has missed nothing."""
-        hold_elsewhere(server_state)
+        holder = backend.connect().get_lock("orders")
+        await holder.lock()
         client = backend.connect(local_hand_over_time=LONG)
-        channels = getattr(client, "_target", client)._session.channels
-        while channels.confirmed_channel(CHANNEL.encode()) is None:
+        while not server_state.listeners("orders"):
             assert not await client.get_lock("orders").try_lock(wait_time=0.1)
         before = server_state.scripts()
         others = await start_waiters(backend, client, 1)
         assert server_state.scripts() == before + 1
-        await finish(server_state, others)
-        # The attempt that the message has caused, and the release.
-        assert server_state.scripts() == before + 3
+        await holder.unlock()
+        for other in others:
+            await other.result()
+        # The release, the attempt that its message has caused, and the release of the waiter.
+        assert server_state.scripts() == before + 4
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("read", "write")])

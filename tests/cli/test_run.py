@@ -26,6 +26,7 @@ from pyredisson.cli.supervision import Signals, Stopped
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
 from tests.support.commands import pyredisson as pyredisson_command
+from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
 from .running import (
@@ -140,7 +141,7 @@ class TestCommand:
     def test_a_signal_ends_the_wait(self, start: Callable[..., Running], server: Server, admin: Redis) -> None:
         with pyredisson.connect(server.url) as client, client.get_lock("job"):
             running = start(SLEEPS)
-            eventually(lambda: admin.pubsub_numsub("redisson_lock__channel:{job}")[0][1], seconds=TIMEOUT)
+            eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
             running.process.send_signal(signal.SIGTERM)
             assert running.end() == (128 + signal.SIGTERM, "", "")
         assert not admin.exists("job")
@@ -355,7 +356,7 @@ def test_it_says_for_whom_it_waits(server: Server, admin: Redis) -> None:
         with pyredisson.connect(server.url) as client, client.get_lock("job") as lock:
             arguments = ["run", "job", "--url", server.url, *python("pass")]
             process = begin(*arguments, stdout=None, stderr=its, start_new_session=True)
-            eventually(lambda: admin.pubsub_numsub("redisson_lock__channel:{job}")[0][1], seconds=TIMEOUT)
+            eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
             assert lock.is_held()
         assert process.wait(TIMEOUT) == 0
         os.write(its, b"\n")

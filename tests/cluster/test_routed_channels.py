@@ -322,12 +322,13 @@ def test_any_order_of_events(seed: int) -> None:
 AUTO, BOTH, SHARDED = (ScriptSet(pubsub) for pubsub in (PubSub.AUTO, PubSub.BOTH, PubSub.SHARDED))
 CHANNEL = b"redisson_lock__channel:{orders}"
 SECONDS = 15.0
-ACQUIRE = pack(AUTO.lock_acquire, b"orders", b"me:1", b"1", b"30000")
+KEYS = (b"orders", b"pyredisson_waiting:{orders}", b"pyredisson_woken:{orders}")
+ACQUIRE = pack(AUTO.lock_acquire, *KEYS, b"me:1", b"1", b"30000", b"me:1", b"0")
 
 
-def release(scripts: ScriptSet) -> bytes:
+def release(scripts: ScriptSet, channel: bytes = CHANNEL) -> bytes:
     """A command that publishes."""
-    return pack(scripts.lock_release, b"orders", CHANNEL, b"me:1", b"0")
+    return pack(scripts.lock_release, *KEYS, channel, b"me:1", b"0", b"pyredisson_wake:{orders}:", b"5000", b"0")
 
 
 def permit_release(scripts: ScriptSet) -> bytes:
@@ -462,7 +463,7 @@ class TestMessagesAtTheSource:
         ("payload", "reply"),
         [
             *((release(AUTO), reply) for reply in (0, as_error("TRYAGAIN"), as_error("NOSCRIPT"))),
-            (pack(AUTO.lock_release, b"orders", b"", b"me:1", b"0"), 1),
+            (release(AUTO, b""), 1),
             (ACQUIRE, None),
         ],
     )

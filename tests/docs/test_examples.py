@@ -282,7 +282,7 @@ def test_the_rights_in_the_docs_are_enough_for_each_primitive(primitive: str) ->
         assert not denied(server)
 
 
-@pytest.mark.parametrize("right", ["", "~pyredisson_client:*", "+hmget", "+time"])
+@pytest.mark.parametrize("right", ["", "~pyredisson_client:*"])
 def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None) -> None:
     """Then locks work as before. With all of them nothing is denied."""
     (rights,) = _of_language("acl")

@@ -84,13 +84,18 @@ SAMPLES = {
 }
 NO_OBJECT = {"pyredisson_fencing"}
 """Keys beside data of the user, which the inspection doesn't look for."""
+CHANNELS = {"pyredisson_wake"}
+"""The beginnings of the names of channels that only this library has."""
 
 
 def test_the_lists_of_keys_are_complete() -> None:
     """In the table, in the rights, and known to the inspection, and so to `ls`, `doctor` and the dashboard."""
     table = OPERATIONS.partition("| key | what is in it |")[2].partition("\n\n")[0]
     keys = {key.partition(":")[0]: key for key in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)}
-    assert set(keys) == _prefixes()
+    prefixes = _prefixes()
+    assert prefixes >= CHANNELS
+    assert set(keys) == prefixes - CHANNELS
+    assert set(re.findall(r"&(pyredisson_\w+):\*", OPERATIONS)) == CHANNELS
     rights = [pattern.partition(":")[0] for pattern in re.findall(r"~(pyredisson_\S+?)(?=[ `])", OPERATIONS)]
     for prefix, key in keys.items():
         if prefix in NO_OBJECT:

@@ -17,6 +17,7 @@ from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
 from tests.support.waiting import cancel_after
 
 from .kinds import away, start
@@ -174,7 +175,7 @@ class TestMultiLock:
         )
         redises[last].hset("a", "another:1", 1)
         taking = start(backend, group.lock, 5)
-        await backend.until(lambda: redises[last].pubsub_numsub("redisson_lock__channel:{a}")[0][1] > 0)
+        await backend.until(lambda: listeners(redises[last], "a"))
         struck = getattr(proxies[first], fault)(ACQUIRE)
         redises[last].delete("a")
         redises[last].publish("redisson_lock__channel:{a}", "0")

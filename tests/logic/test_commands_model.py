@@ -60,6 +60,7 @@ leases = st.sampled_from((b"0", b"-1", b"100000", b"200000", b"x"))
 long_leases = st.sampled_from((b"100000", b"200000"))
 levels = st.integers(0, 3).map(b"%d".__mod__)
 channels = st.sampled_from((b"", b"redisson_lock__channel:{k}1"))
+WAKE = (st.just(b"pyredisson_wake:{k}1:"), st.just(b"5000"))
 spans = st.sampled_from((b"0", b"-1", b"100", b"200", b"x"))
 patterns = st.sampled_from((b"*", b"{k}[12]", b"{k}[^12]", b"{k}?", b"{K}*", b"{k}3", b"\\{k}*", b"{k}[!1]", b""))
 words = {
@@ -91,17 +92,21 @@ def some(strategy: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
 
 
 def runs(
-    name: str, *parts: st.SearchStrategy[bytes] | st.SearchStrategy[list[bytes]]
+    name: str, count: int, *parts: st.SearchStrategy[bytes] | st.SearchStrategy[list[bytes]]
 ) -> st.SearchStrategy[list[bytes]]:
-    """A script for one lock. The form is chosen when it is sent."""
-    return calls("EVALSHA", st.just(name.encode()), st.just(b"1"), keys, *parts)
+    """A script with so many keys. The form is chosen when it is sent."""
+    return calls("EVALSHA", st.just(name.encode()), st.just(b"%d" % count), *[keys] * count, *parts)
 
 
 commands = st.one_of(
-    runs("lock_acquire", names, levels, long_leases),
-    runs("lock_release", channels, names, levels),
-    runs("lock_renew", long_leases, names),
-    runs("lock_force_release", channels),
+    # Without waiting: the places in a list are times.
+    runs("lock_acquire", 3, names, levels, long_leases, names, st.just(b"0")),
+    runs("lock_release", 3, channels, names, levels, *WAKE, levels),
+    runs("lock_hand_over", 2, names, names, long_leases, names),
+    runs("lock_keep", 3, channels, names, long_leases, *WAKE),
+    runs("lock_leave", 3, names, *WAKE),
+    runs("lock_renew", 1, long_leases, names),
+    runs("lock_force_release", 3, channels, *WAKE),
     calls("DEL", some(keys)),
     calls("EXISTS", some(keys)),
     calls("TYPE", keys),
@@ -137,7 +142,7 @@ commands = st.one_of(
     calls("ZADD", keys, words["ZADD"], scores, names, scores, names),
     calls("ZADD", keys, st.just(b"INCR"), scores, names),
     calls("ZINCRBY", keys, scores, names),
-    calls("ZSCORE", keys, names),
+    *(calls(name, keys, names) for name in ("ZSCORE", "ZRANK")),
     calls("ZMSCORE", keys, some(names)),
     calls("ZREM", keys, some(names)),
     calls("ZCARD", keys),
@@ -254,7 +259,7 @@ def test_a_key_lives_through_the_whole_of_its_last_millisecond() -> None:
     sha = server.load(script("lock_acquire", with_shebang=True).text)
 
     def acquire(owner: bytes) -> Reply:
-        return server.execute(command(b"EVALSHA", sha, 1, b"a", owner, 1, 250))
+        return server.execute(command(b"EVALSHA", sha, 3, b"a", b"list", b"woken", owner, 1, 250, owner, 0))
 
     assert acquire(b"me:1") is None
     now = 1000.25

@@ -34,6 +34,7 @@ from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.renewal_batch import Batch
 from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.session import Session
 
 from .simulator import KINDS, Violation, run
 from .simulator.client import SimRuntime
@@ -56,6 +57,13 @@ IN_SCRIPTS = [
     ),
     ("plain: a release that publishes nothing", "lock_release", PUBLISH, SILENCE),
     ("plain: a lock that is gone is handed on", "lock_hand_over", b"return 0\n", b"remaining = -1\n"),
+    ("plain: a release wakes no client of the list", "lock_release", b"wake(KEYS[2]", b"tostring(KEYS[2]"),
+    (
+        "plain: a release in the background doesn't wake its own client",
+        "lock_release",
+        b"if ARGV[6] == '1' then\n    wake",
+        b"if false then\n    wake",
+    ),
     ("fair: dead heads stay", FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     ("fair: a waiter enters at the head of the queue", "fair_acquire", b"'RPUSH'", b"'LPUSH'"),
     (
@@ -205,6 +213,11 @@ def _give_late(waiter: LockWaiter[Any]) -> bool:
     return waiter.state in (OFFERED, LEFT)
 
 
+def _leave_under_one_name(session: Session, payload: bytes) -> None:
+    if not session.closed:
+        session.runtime.post(payload)
+
+
 _join, _leave = ChannelRegistry.join, ChannelRegistry.leave
 _attempt, _acquire = LockLogic._attempt, LockLogic.acquire
 _renew_due, _apply, _renew_once = Renewer._renew_due, Renewer._apply, Renewer._renew_once
@@ -234,6 +247,9 @@ IN_FUNCTIONS: list[tuple[str, object, str, object]] = [
         "is_held",
         property(lambda queue: queue.holder is not None),
     ),
+    ("plain: a client that has left stays in the list", Session, "leave_list", lambda session, _: session.new_member()),
+    ("plain: a late departure removes the client that has come again", Session, "leave_list", _leave_under_one_name),
+    ("plain: a release wakes no waiter of its own client", hand_over, "on_released", lambda *_: None),
     ("fair: a hand-over in doubt is not undone", FairLockLogic, "undo_entry", _forget_entry),
     ("fair: a waiter that may have been entered waits for its turn", FairLockLogic, "undo_entry", _wait_in_doubt),
     (

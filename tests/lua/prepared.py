@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .scripted import Ends, State
+from .scripted import RESERVED, Came, Ends, State
 
 QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
+LIST, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
 LEASE = "{orders}:me:1:rwlock_timeout:1"
 ID = "0123456789abcdef"
 
@@ -20,12 +21,21 @@ class Prepared(NamedTuple):
     """What a second copy of the call publishes."""
     args: tuple[str, ...] = ()
     """In place of the arguments of the command line."""
+    told: tuple[tuple[str, str], ...] = ()
+    """The clients that are told something behind the message, and what."""
+    told_again: str | None = None
+    """What a second copy tells those of them that have subscribed to their channels."""
 
 
 HELD: State = {"orders": ({"me:1": 1}, 20_000)}
 WAITING: State = {QUEUE: ["java:1"], SCORES: Ends({"java:1": 300_000})}
 WRITING: State = {"orders": ({"mode": "write", "me:1:write": 1}, 20_000)}
 READING: State = {"orders": ({"mode": "read", "me:1": 1}, 20_000), LEASE: ("1", 20_000)}
+LISTED: State = {LIST: (Came(["me:1", "you:1", "they:1"]), 60_000)}
+OTHERS: State = {LIST: (Came(["you:1", "they:1"]), 60_000)}
+ME_WOKEN: State = {WOKEN: ({"member": "me:2", "came": 1, "exclusive": 1}, RESERVED)}
+NEXT = (("you", "you:1"), ("they", f"look:{RESERVED}"))
+"""To `OTHERS` by a release."""
 TOKEN: State = {"redisson_lock_token:{orders}": 2**51}
 ONCE, CLAIM = "pyredisson_once:{stock}:me:1", "pyredisson_semaphore_claim:{stock}"
 USED, PERMIT_CLAIM = "{p}:timeout", "pyredisson_semaphore_claim:{p}"
@@ -41,22 +51,25 @@ PREPARED = {
     "fair_leave": Prepared({**HELD, **WAITING}, "0", None, ("redisson_lock__channel:{orders}", "300000", "1", "me:1")),
     "fair_release": Prepared({**HELD, **WAITING}, "0"),
     "fair_wake_waiters": Prepared(WAITING, "0", "0"),
-    "fenced_acquire": Prepared(TOKEN),
-    "fenced_delete": Prepared({**HELD, **TOKEN}, "0"),
-    "fenced_hand_over": Prepared({**HELD, **TOKEN}),
+    "fenced_acquire": Prepared({**LISTED, **ME_WOKEN, **TOKEN}),
+    "fenced_delete": Prepared({**HELD, **OTHERS, **TOKEN}, "0", told=(("me", "0"), *NEXT)),
+    "fenced_hand_over": Prepared({**HELD, **LISTED, **TOKEN}),
     "fenced_write": Prepared({"pyredisson_fencing:{report}": (6, 10_000)}),
     "inspect_scan": Prepared(HELD),
     "inspect_state": Prepared({**HELD, **WAITING, **TOKEN}),
     "latch_count_down": Prepared({"done": 1}, "0"),
     "latch_set": Prepared({}, "1"),
-    "lock_acquire": Prepared({}),
-    "lock_force_release": Prepared(HELD, "0"),
-    "lock_hand_over": Prepared(HELD),
+    "lock_acquire": Prepared({**LISTED, **ME_WOKEN}),
+    "lock_force_release": Prepared({**HELD, **OTHERS}, "0", told=(("me", "0"), *NEXT)),
+    "lock_hand_over": Prepared({**HELD, **LISTED}),
     "lock_holder": Prepared(HELD),
-    "lock_keep": Prepared(HELD, "0"),
-    "lock_release": Prepared(HELD, "0"),
+    "lock_keep": Prepared({**HELD, **OTHERS}, "0", told=NEXT),
+    "lock_leave": Prepared({**HELD, **LISTED}, told=(("they", "look:0"),)),
+    "lock_release": Prepared({**HELD, **OTHERS}, "0", told=NEXT),
     "lock_renew": Prepared(HELD),
-    "lock_wake_waiters": Prepared({}, "0", "0"),
+    "lock_wake_waiters": Prepared(
+        {LIST: (Came(["you:1"]), 60_000)}, "0", "0", told=(("you", "you:1"),), told_again="0"
+    ),
     "permit_acquire": Prepared(
         {"p": 1, USED: Ends({"ended": -1_000}), PERMIT_CLAIM: ("2 you:1", 2_000)},
         "2",

@@ -18,13 +18,20 @@ FOREVER = 922337203685477
 """The score of a permit without an end, as Redisson writes it."""
 READ = {"hash": ("HGETALL",), "list": ("LRANGE", 0, -1), "zset": ("ZRANGE", 0, -1, "WITHSCORES"), "string": ("GET",)}
 
+RESERVED = 21_000
+"""Milliseconds for which a released lock is left to the client that was woken: longer than a slow test takes."""
+
 State = Mapping[str, Any]
-"""Keys and their values: a dict is a hash, a list is a list, `Ends` a sorted set, all others are strings. A pair is a
-value and its TTL in ms."""
+"""Keys and their values: a dict is a hash, a list is a list, `Ends` and `Came` are sorted sets, all others are strings.
+A pair is a value and its TTL in ms."""
 
 
 class Ends(dict[Any, Any]):
     """A sorted set of times: how many milliseconds from now; None: never."""
+
+
+class Came(list[str]):
+    """A list of waiting clients in their order: the first of them came a second ago, the next a millisecond later."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Scripted:
         assert self.listening.get_message(timeout=5) is not None
 
     def run(self, name: str, keys: Sequence[str], *args: str | int | bytes, redis: Any = None) -> Any:
-        text = Script(name, with_shebang=self.with_shebang).text
+        text = lasting(Script(name, with_shebang=self.with_shebang).text)
         return (redis or self.redis).eval(text, len(keys), *keys, *args)
 
     def call(self, call: Call, redis: Any = None) -> Any:
@@ -98,6 +105,9 @@ class Scripted:
             if isinstance(value, Ends):
                 now = self.now()
                 self.redis.zadd(key, {each: FOREVER if ms is None else now + ms for each, ms in value.items()})
+            elif isinstance(value, Came):
+                now = self.now() * 1000
+                self.redis.zadd(key, {each: now - 1_000_000 + number * 1000 for number, each in enumerate(value)})
             elif isinstance(value, dict):
                 self.redis.hset(key, mapping=value)
             elif isinstance(value, list):
@@ -108,7 +118,10 @@ class Scripted:
                 self.redis.pexpire(key, ttl)
 
     def contents(self, *, scores: bool = False) -> dict[str, Any]:
-        """Of each key the value and the TTL. Of a sorted set the time from now until each score, or the scores."""
+        """Of each key the value and the TTL. Of a sorted set the time from now until each score, or the scores.
+
+        Of a list of waiting clients their order.
+        """
         keys = self.redis.keys()
         with self.redis.pipeline(transaction=False) as pipe:
             for key in keys:
@@ -122,7 +135,9 @@ class Scripted:
         now = self.now()
         found = {}
         for key, kind, value, ttl in zip(keys, kinds, values, replies[1::2], strict=True):
-            if kind == "zset" and not scores:
+            if kind == "zset" and not scores and key.startswith(b"pyredisson_waiting"):
+                value = readable([each for each, _ in value])
+            elif kind == "zset" and not scores:
                 value = {text(each): None if score == FOREVER else int(score) - now for each, score in value}
             elif kind == "zset":
                 value = dict(value)
@@ -186,6 +201,11 @@ def replica_of(server: Server) -> Iterator[Any]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         yield redis
+
+
+def lasting(script: bytes) -> bytes:
+    """The same script with `RESERVED`."""
+    return script.replace(b"local RESERVED = 250\n", b"local RESERVED = %d\n" % RESERVED)
 
 
 def text(word: Any) -> Any:

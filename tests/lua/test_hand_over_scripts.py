@@ -13,6 +13,7 @@ from .scripted import ANYTHING, ME, YOU, Call, Case, Ends, Scripted, State
 QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
 COUNTER = "redisson_lock_token:{orders}"
 FAIR = ["orders", QUEUE, SCORES, "pyredisson_fair_waiters:{orders}", "pyredisson_fair_clients:{orders}"]
+LIST = "pyredisson_waiting:{orders}"
 LEASE = 20_000
 MY_WRITE, YOUR_WRITE = f"{ME}:write", f"{YOU}:write"
 
@@ -30,9 +31,11 @@ class Kind:
 
 
 KINDS = {
-    "lock": Kind(Call("lock_hand_over", ["orders"], [ME, YOU, LEASE])),
+    "lock": Kind(Call("lock_hand_over", ["orders", LIST], [ME, YOU, LEASE, "me:1"])),
     "fenced": Kind(
-        Call("fenced_hand_over", ["orders", COUNTER, "pyredisson_fenced_newest:{orders}"], [ME, YOU, LEASE]),
+        Call(
+            "fenced_hand_over", ["orders", COUNTER, "pyredisson_fenced_newest:{orders}", LIST], [ME, YOU, LEASE, "me:1"]
+        ),
         after={COUNTER: ANYTHING},
     ),
     "fair": Kind(

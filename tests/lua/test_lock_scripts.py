@@ -67,7 +67,10 @@ FAIR = [
     *(f"redisson_lock_{name}:{{orders}}" for name in ("queue", "timeout")),
     *(f"pyredisson_fair_{name}:{{orders}}" for name in ("waiters", "clients")),
 ]
-KEYS = {"lock": ["orders"], "fenced": ["orders", COUNTER, NEWEST], "fair": ["orders", *FAIR]}
+LIST = ["pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"]
+WAKE: list[str | int] = ["pyredisson_wake:{orders}:", 5_000]
+MEMBER: Any = "me:1"
+KEYS = {"lock": ["orders", *LIST], "fenced": ["orders", COUNTER, NEWEST, *LIST], "fair": ["orders", *FAIR]}
 KINDS = pytest.mark.parametrize("kind", KEYS)
 MINE, YOURS = {ME: 1}, {YOU: 3}
 DAY = 86_400_000
@@ -77,16 +80,16 @@ WAIT = 300_000
 
 def acquire(level: int, lease: int, owner: str = ME, kind: str = "lock") -> Call:
     """Without waiting."""
-    before, behind = ([CHANNEL], [WAIT, 0]) if kind == "fair" else ([], [])
+    before, behind = ([CHANNEL], [WAIT, 0]) if kind == "fair" else ([], [MEMBER, 0])
     return Call(f"{kind}_acquire", KEYS[kind], [*before, owner, level, lease, *behind])
 
 
 def release(left: int, channel: str = CHANNEL, kind: str = "lock") -> Call:
-    return Call(f"{kind}_release", KEYS[kind], [channel, ME, left, *([WAIT] if kind == "fair" else [])])
+    return Call(f"{kind}_release", KEYS[kind], [channel, ME, left, *([WAIT] if kind == "fair" else [*WAKE, 0])])
 
 
 def force_release(channel: str = CHANNEL, kind: str = "lock") -> Call:
-    return Call(f"{kind}_force_release", KEYS[kind], [channel, *([WAIT] if kind == "fair" else [])])
+    return Call(f"{kind}_force_release", KEYS[kind], [channel, *([WAIT] if kind == "fair" else WAKE)])
 
 
 def renew(lease: int, **owners: str) -> Call:
@@ -94,12 +97,12 @@ def renew(lease: int, **owners: str) -> Call:
 
 
 def keep(rest: int, channel: str = CHANNEL) -> Call:
-    return Call("lock_keep", ["orders"], [channel, ME, rest])
+    return Call("lock_keep", KEYS["lock"], [channel, ME, rest, *WAKE])
 
 
-LOST = Call("lock_wake_waiters", ["orders"], [CHANNEL, "0"])
+LOST = Call("lock_wake_waiters", KEYS["lock"], [CHANNEL, "0", *WAKE])
 HOLDER = Call("lock_holder", ["orders"], [])
-DELETE = Call("fenced_delete", KEYS["fenced"], [CHANNEL])
+DELETE = Call("fenced_delete", KEYS["fenced"], [CHANNEL, *WAKE])
 
 
 @KINDS
@@ -127,16 +130,16 @@ def test_acquire(scripts: Scripted, kind: str, before: Any, level: int, lease: i
     scripts.check(Case({} if before is None else {"orders": before}, steps, wanted))
 
 
-@pytest.mark.parametrize(("kind", "messages"), [("lock", ["0"]), ("fair", [])])
-def test_release(scripts: Scripted, kind: str, messages: list[str]) -> None:
-    """A fair lock has a message for its next waiter only."""
+@pytest.mark.parametrize(("kind", "free", "messages"), [("lock", 3, ["0"]), ("fair", 1, [])])
+def test_release(scripts: Scripted, kind: str, free: int, messages: list[str]) -> None:
+    """A fair lock has a message for its next waiter only. The client of the holder hears of a forced release, too."""
     last, inner, force = release(0, kind=kind), release(2, kind=kind), force_release(kind=kind)
     for case in (
-        Case({"orders": (MINE, 30_000)}, [(last, 1, None)], {}, messages),
+        Case({"orders": (MINE, 30_000)}, [(last, free, None)], {}, messages),
         Case({"orders": ({ME: 3}, 30_000)}, [(inner, 0)], {"orders": ({ME: 2}, 30_000)}),
         Case({"orders": (YOURS, 20_000)}, [(last, None), (inner, None)]),
         Case({}, [(last, None), (inner, None)]),
-        Case({"orders": (YOURS, 30_000)}, [(force, 1, 0)], {}, messages),
+        Case({"orders": (YOURS, 30_000)}, [(force, 1, 0)], {}, messages * 2),
     ):
         scripts.redis.flushall()
         scripts.check(case)
@@ -190,7 +193,9 @@ LOCK = {
     ),
     "fenced delete, a free lock": Case({COUNTER: 7}, [(DELETE, 1, 0)], {}),
     # The newest token is kept.
-    "fenced delete": Case({"orders": (YOURS, 30_000), COUNTER: 2**51}, [(DELETE, 1, 0)], {NEWEST: (2**51, DAY)}, ["0"]),
+    "fenced delete": Case(
+        {"orders": (YOURS, 30_000), COUNTER: 2**51}, [(DELETE, 1, 0)], {NEWEST: (2**51, DAY)}, ["0"] * 2
+    ),
     "fenced delete, a smaller one": Case(
         {COUNTER: 2**51 - 1, NEWEST: (2**51, 9_000)}, [(DELETE, 1, 0)], {NEWEST: (2**51, 9_000)}
     ),
@@ -247,7 +252,8 @@ def test_tokens_are_times_and_ascend(scripts: Scripted) -> None:
 def test_a_counter_that_can_not_be_raised(scripts: Scripted, wrong: Any, held: bool) -> None:
     before = {COUNTER: wrong} | ({"orders": (MINE, 30_000)} if held else {})
     scripts.write(before)
-    call = Call("fenced_hand_over", KEYS["fenced"], [ME, YOU, 30_000]) if held else acquire(1, 30_000, kind="fenced")
+    hand_over = Call("fenced_hand_over", KEYS["fenced"][:4], [ME, YOU, 30_000, "me:1"])
+    call = hand_over if held else acquire(1, 30_000, kind="fenced")
     for _ in range(2):
         with pytest.raises(ResponseError, match=r"not an integer|overflow"):
             scripts.call(call)
@@ -263,3 +269,4 @@ def test_the_last_numbers_are_exact(scripts: Scripted) -> None:
         with pytest.raises(ResponseError, match="beyond 2\\^53"):
             scripts.call(acquire(1, 30_000, kind="fenced"))
         assert not scripts.redis.exists("orders")
+        assert scripts.text(COUNTER) == str(2**53 - 1)

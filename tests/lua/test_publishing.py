@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,12 +17,13 @@ from pyredisson.testing import Cluster, Server
 from tests.support.script_headers import header
 
 from .prepared import PREPARED
-from .scripted import Scripted
+from .scripted import Scripted, lasting
 
-LOCK = "redisson_lock__channel:{orders}"
+LOCK, WAKE = "redisson_lock__channel:{orders}", "pyredisson_wake:{orders}:"
+LIST = ["pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"]
 FREE = (1, 3)
 """What the release of a last level replies. 3: several clients have heard of it, or it isn't known how many."""
-CASES = {name: each for name, each in PREPARED.items() if each.message is not None}
+CASES = {name: each for name, each in PREPARED.items() if each.message is not None or each.told}
 FLAVOURS = {
     PubSub.PLAIN: {"message"},
     PubSub.AUTO: {"message", "smessage"},
@@ -51,7 +53,7 @@ def heard(redis: Any, listening: RedisPubSub, channel: str) -> list[tuple[str, b
 
 
 def run(redis: Any, name: str, keys: list[str], args: list[object], pubsub: PubSub) -> Any:
-    return redis.eval(Script(name, with_shebang=True, pubsub=pubsub).text, len(keys), *keys, *args)
+    return redis.eval(lasting(Script(name, with_shebang=True, pubsub=pubsub).text), len(keys), *keys, *args)
 
 
 def test_every_script_that_publishes_is_here() -> None:
@@ -71,16 +73,22 @@ def test_both_copies_of_a_call(server: Server, admin: Any, name: str, pubsub: Pu
     case, known = CASES[name], header(name)
     Scripted(server, admin).write(case.before)
     args: list[object] = list(case.args or known.args)
-    [channel] = [arg for arg in map(str, args) if arg.startswith("redisson_")]
-    if name.startswith("fair_"):
-        channel += ":java:1"
-    with admin.pubsub() as listening:
-        listening.subscribe(channel)
-        listening.ssubscribe(channel)
-        for message in (case.message, case.again):
+    messages: dict[str, tuple[str | None, str | None]] = {
+        f"{WAKE}{client}": (text, case.told_again) for client, text in case.told
+    }
+    for channel in [arg for arg in map(str, args) if arg.startswith("redisson_")]:
+        messages[f"{channel}:java:1" if name.startswith("fair_") else channel] = (case.message, case.again)
+    with ExitStack() as stack:
+        listening = {channel: stack.enter_context(admin.pubsub()) for channel in messages}
+        for channel, each in listening.items():
+            each.subscribe(channel)
+            each.ssubscribe(channel)
+        for copy in (0, 1):
             run(admin, name, list(known.keys), args, pubsub)
-            found = sorted(heard(admin, listening, channel))
-            assert found == [(each, str(message).encode()) for each in sorted(FLAVOURS[pubsub]) if message is not None]
+            for channel, each in listening.items():
+                text = messages[channel][copy]
+                wanted = [] if text is None else [(flavour, text.encode()) for flavour in sorted(FLAVOURS[pubsub])]
+                assert sorted(heard(admin, each, channel)) == wanted
 
 
 @pytest.mark.parametrize("pubsub", PubSub)
@@ -106,7 +114,7 @@ def release(admin: Any, runner: Any, pubsub: PubSub, channel: str = LOCK) -> dic
     """Releases a lock, and returns how many messages of each flavour that has published."""
     admin.hset("orders", "me:1", 1)
     before = published(admin)
-    assert run(runner, "lock_release", ["orders"], [channel, "me:1", 0], pubsub) in FREE
+    assert run(runner, "lock_release", ["orders", *LIST], [channel, "me:1", 0, WAKE, 5_000, 0], pubsub) in FREE
     return {name: count - before[name] for name, count in published(admin).items()}
 
 
@@ -153,7 +161,7 @@ def test_a_server_that_knows_no_sharded_messages(pubsub: PubSub) -> None:
         assert listening.get_message(timeout=5) is not None
         plain.hset("orders", "me:1", 1)
         text = Script("lock_release", with_shebang=False, pubsub=pubsub).text
-        assert plain.eval(text, 1, "orders", LOCK, "me:1", 0) in FREE
+        assert plain.eval(text, 3, "orders", *LIST, LOCK, "me:1", 0, WAKE, 5_000, 0) in FREE
         plain.publish(LOCK, "end")
         wanted = [b"end"] if pubsub is PubSub.SHARDED else [b"0", b"end"]
         messages: list[Any] = [listening.get_message(timeout=5) for _ in wanted]

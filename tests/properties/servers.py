@@ -39,6 +39,8 @@ local function at_the_time(call)
     return function(name, ...)
         if name == 'TIME' then
             return {'%d', '%d'}
+        elseif name == 'PUBLISH' then
+            return 1
         end
         local args, reply = {...}, call(name, ...)
         local known = left[args[1]]
@@ -56,7 +58,8 @@ local function at_the_time(call)
 end
 local redis = setmetatable({call = at_the_time(real.call), pcall = at_the_time(real.pcall)}, {__index = real})
 """
-"""Stands before a script, which then sees that time, and the remaining time of keys as it was set."""
+"""Stands before a script, which then sees that time, and the remaining time of keys as it was set. Each message has one
+receiver, as in memory."""
 LOOK = """
 local found = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do

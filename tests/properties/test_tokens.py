@@ -7,14 +7,18 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pyredisson.logic.locks.commands import LOCK_FREE, OTHERS_LISTEN
 from pyredisson.testing import Server
 
 from .servers import Beside, Memory, Word, beside, play
 
 LOCK, COUNTER, DELETED = "orders", "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
+WAITING, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
 CHANNEL = "redisson_lock__channel:{orders}"
-LEASE = 60_000
+WAKE: tuple[Word, ...] = ("pyredisson_wake:{orders}:", 5_000)
+LEASE = LIST_LASTS = 60_000
 FAR = 10**12
+RELEASED = (LOCK_FREE, OTHERS_LISTEN)
 
 OURS = st.sampled_from(["ours:1", "ours:2", "others:1"])
 JAVAS = st.sampled_from(["java:7", "java:8"])
@@ -35,7 +39,21 @@ class Tokens(RuleBasedStateMachine):
         """Whether the counter may be ahead of the clock."""
 
     def fenced(self, name: str, *args: Word) -> Any:
-        return self.memory.script(name, LOCK, COUNTER, DELETED, args=args)
+        keys = (LOCK, COUNTER, DELETED, WAITING, WOKEN)[: 4 if name == "fenced_hand_over" else 5]
+        return self.memory.script(name, *keys, args=args)
+
+    def plain(self, name: str, *args: Word) -> Any:
+        return self.memory.script(name, LOCK, WAITING, WOKEN, args=args)
+
+    def listed(self) -> list[bytes]:
+        """The members of the list of waiting clients."""
+        found: list[bytes] = self.do("ZRANGE", WAITING, 0, -1)
+        return found
+
+    def reserved(self, client: str) -> bool:
+        """Whether the free lock is reserved for another client."""
+        member, exclusive = self.do("HMGET", WOKEN, "member", "exclusive")
+        return bool(exclusive == b"1" and member.partition(b":")[0] != client.encode())
 
     def levels(self, who: str) -> int:
         return int(self.do("HGET", LOCK, who) or 0)
@@ -47,23 +65,36 @@ class Tokens(RuleBasedStateMachine):
         assert token > self.newest
         self.newest = self.counted = token
 
-    @rule(who=OURS, wanted=st.integers(0, 2), copies=COPIES)
-    def take(self, who: str, wanted: int, copies: int) -> None:
-        """One level more, or a number of levels that a late copy asks for."""
+    @rule(who=OURS, wanted=st.integers(0, 2), waits=st.booleans(), copies=COPIES)
+    def take(self, who: str, wanted: int, waits: bool, copies: int) -> None:
+        """One level more, or a number of levels that a late copy asks for. Who is refused may wait in the list."""
         levels = wanted or self.levels(who) + 1
-        taken = self.levels(who) > 0 or (levels == 1 and not self.do("EXISTS", LOCK))
+        client = who.partition(":")[0]
+        member = client.encode() + b":1"
+        free = levels == 1 and not self.do("EXISTS", LOCK)
+        taken = self.levels(who) > 0 or (free and not self.reserved(client))
         for _ in range(copies):
-            reply = self.fenced("fenced_acquire", who, levels, LEASE)
+            reply = self.fenced("fenced_acquire", who, levels, LEASE, member, LIST_LASTS if waits else 0)
             assert isinstance(reply, list) is taken
             if taken:
                 self.given(reply[0])
                 assert self.levels(who) == levels
+                assert not free or member not in self.listed()
+            elif waits and reply != -2:
+                _, before, _ = map(int, reply.split())
+                assert self.listed()[before] == member
+
+    @rule(client=st.sampled_from(["ours", "others"]))
+    def leave(self, client: str) -> None:
+        member = f"{client}:1"
+        self.plain("lock_leave", member, *WAKE)
+        assert member.encode() not in (*self.listed(), self.do("HGET", WOKEN, "member"))
 
     @rule(who=OURS, following=OURS, copies=COPIES)
     def hand_over(self, who: str, following: str, copies: int) -> None:
         known = self.levels(who) > 0 or self.levels(following) > 0
         for _ in range(copies if who != following else 0):
-            reply = self.fenced("fenced_hand_over", who, following, LEASE)
+            reply = self.fenced("fenced_hand_over", who, following, LEASE, "ours:1")
             assert isinstance(reply, list) is known
             if known:
                 self.given(reply[0])
@@ -89,8 +120,10 @@ class Tokens(RuleBasedStateMachine):
     @rule(who=OURS)
     def give_back(self, who: str) -> None:
         left = self.levels(who) - 1
-        reply = self.memory.script("lock_release", LOCK, args=(CHANNEL, who, max(0, left)))
-        assert reply == (None if left < 0 else 0 if left else 1)
+        waiting = self.listed() and not self.do("EXISTS", WOKEN)
+        reply = self.plain("lock_release", CHANNEL, who, max(0, left), *WAKE, 0)
+        assert (reply in RELEASED) if left == 0 else (reply == (None if left < 0 else 0))
+        assert not (waiting and left == 0) or self.do("EXISTS", WOKEN)
 
     @rule(who=JAVAS)
     def java_gives_back(self, who: str) -> None:
@@ -112,14 +145,14 @@ class Tokens(RuleBasedStateMachine):
     @rule()
     def force_unlock(self) -> None:
         there = self.do("EXISTS", LOCK)
-        assert self.memory.script("lock_force_release", LOCK, args=(CHANNEL,)) == there
+        assert self.plain("lock_force_release", CHANNEL, *WAKE) == there
         assert not self.do("EXISTS", LOCK)
 
     @rule()
     def delete(self) -> None:
         there = self.do("EXISTS", LOCK, COUNTER) > 0
-        assert self.fenced("fenced_delete", CHANNEL) == there
-        assert self.memory.keys().keys() <= {DELETED.encode()}
+        assert self.fenced("fenced_delete", CHANNEL, *WAKE) == there
+        assert self.memory.keys().keys() <= {DELETED.encode(), WAITING.encode(), WOKEN.encode()}
         self.counted = None
 
     @rule()

@@ -19,7 +19,10 @@ SCORES = (
     *("1763720000123", "9007199254740993", "922337203685477"),
 )
 TTLS = (None, None, 100_000, 9_000_000_000_000_000_000)
-NAMED_FIELDS = ("mode", "n", ":offered", ":grace", ":margin", ":cursor", "rate", "", "you:7", "you:7:write")
+NAMED_FIELDS = (
+    *("mode", "n", ":offered", ":grace", ":margin", ":cursor", "rate", "", "you:7", "you:7:write"),
+    *("member", "came", "exclusive"),
+)
 Key = tuple[str, str, Any, int | None]
 """Its name, its type, its value and its TTL in ms; None: it has none."""
 

@@ -19,7 +19,7 @@ class ServerState:
         return {owner.decode(): count.decode() for owner, count in found.items()}
 
     def listeners(self, key: str) -> int:
-        """How many connections are subscribed to that lock's channel."""
+        """How many clients wait for that lock, and have subscribed to the channels on which they are woken."""
         return listeners(self.redis, key)
 
     def scripts(self) -> int:
@@ -39,6 +39,6 @@ def scripts_run(admin: Redis) -> int:
 
 
 def listeners(admin: Redis, name: str) -> int:
-    """How many connections are subscribed to that lock's channel."""
-    counts: list[tuple[Any, int]] = admin.pubsub_numsub(f"redisson_lock__channel:{{{name}}}")
-    return counts[0][1]
+    """How many connections are subscribed to the channels on which clients that wait for that lock are woken."""
+    channels = admin.pubsub_channels(f"pyredisson_wake:{{{name}}}:*")
+    return sum(count for _, count in admin.pubsub_numsub(*channels)) if channels else 0

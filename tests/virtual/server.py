@@ -46,7 +46,7 @@ class MemoryServer:
     def start(self) -> Self:
         """Listens, without any data."""
         self.keys = Server(lambda: EPOCH + self.clock(), self._publish)
-        self.keys.keyspace.commands[b"SPUBLISH"] = self._publish_sharded
+        self.keys.keyspace.commands |= {b"SPUBLISH": self._publish_sharded, b"PUBSUB": self._pubsub}
         self.calls: Counter[str] = Counter()
         """How often each command was called, by a client or by a script."""
         call = self.keys.keyspace.call
@@ -106,6 +106,13 @@ class MemoryServer:
 
     def _publish_sharded(self, channel: bytes, text: bytes) -> int:
         return self._send_message(b"smessage", channel, text)
+
+    def _pubsub(self, what: bytes, *rest: bytes) -> Reply:
+        kind = b"smessage" if what.upper().startswith(b"SHARD") else b"message"
+        heard = [channel for each in self.sessions.values() for channel in each.channels[kind]]
+        if what.upper().endswith(b"CHANNELS"):
+            return [channel for channel in dict.fromkeys(heard) if not rest or matches(channel, rest[0])]
+        return [part for channel in dict.fromkeys(rest) for part in (channel, heard.count(channel))]
 
     def _send_message(self, kind: bytes, channel: bytes, text: bytes) -> int:
         sent = 0
@@ -265,15 +272,6 @@ class Session:
                 self.server.keys.flush_scripts()
                 return encoded(OK)
         raise ResponseError(f"ERR unknown subcommand {what!r}")
-
-    def do_pubsub(self, what: bytes, *channels: bytes) -> bytes:
-        sharded = what.upper().startswith(b"SHARD")
-        kind = b"smessage" if sharded else b"message"
-        sessions = self.server.sessions.values()
-        if what.upper().endswith(b"CHANNELS"):
-            return encoded(list(dict.fromkeys(channel for each in sessions for channel in each.channels[kind])))
-        numbers = {channel: sum(channel in each.channels[kind] for each in sessions) for channel in channels}
-        return encoded([part for pair in numbers.items() for part in pair])
 
     def do_flushdb(self) -> bytes:
         return self._execute(b"FLUSHALL")

@@ -20,7 +20,7 @@ LOCK_FREE = 1
 PARTLY_DONE = 2
 """The reply of a release after which dead waiters are still to be removed before the next waiter can be notified."""
 OTHERS_LISTEN = 3
-"""The reply of a release after which the lock is free, and whose message other clients may have received."""
+"""The reply of a release after which the lock is free, and whose message others may have received on its channel."""
 NOT_HANDED_OVER = 0
 """The reply of a hand-over that found neither of both owners. Else it is a list with the fencing token, or with 0."""
 
@@ -43,9 +43,11 @@ class LockCommands:
     An owner is the name of an owner on the server; a lease is in milliseconds.
     """
 
-    __slots__ = ("key", "session")
+    __slots__ = ("key", "list_keys", "session", "wake_channels")
 
     kind = "lock"
+    has_list = True
+    """Whether the clients that wait stand in a list on the server, of which a release wakes the first."""
     channel_prefix = b"redisson_lock__channel"
     released_message = b"0"
     """What `wake_waiters` publishes. A release script publishes a message of its own."""
@@ -57,17 +59,27 @@ class LockCommands:
     def __init__(self, session: Session, key: bytes) -> None:
         self.session = session
         self.key = key
+        self.list_keys = (prefixed(b"pyredisson_waiting", key), prefixed(b"pyredisson_woken", key))
+        """The list, and what is known of the client that was woken; see `waiting_list.lua`."""
+        self.wake_channels = prefixed(b"pyredisson_wake", key) + b":"
+        """The beginning of the names of the channels on which clients are woken."""
+
+    @property
+    def waiting_channel(self) -> bytes:
+        """On which a call that waits is notified."""
+        return self.wake_channels + self.session.client if self.has_list else self.channel
 
     @property
     def channel(self) -> bytes:
-        """Where a release is published; empty: nowhere. Computed, because a program may have very many locks."""
+        """Where a release is published, for Redisson; empty: nowhere. Computed: a program may have very many locks."""
         return prefixed(self.channel_prefix, self.key)
 
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         """Acquires the lock, or sets the number of levels to `count`. `waits`: the caller will wait if it is refused.
 
-        The reply is None if the lock was acquired (a list with the fencing token, if it has tokens). Else it is how
-        many milliseconds the holder's lease lasts (-1: without end), `HOLD_GONE` or `NOT_FINISHED`.
+        `member`: the client, in the list of the waiting ones. The reply is None if the lock was acquired (a list with
+        the fencing token, if it has tokens). Else it is how many milliseconds the holder's lease lasts (-1: without
+        end), `HOLD_GONE` or `NOT_FINISHED`; or a text with that number and two more, see `wait_in_list.lua`.
 
         The rules for the script of a new kind of lock:
         1. It always grants a nested acquire, if the owner holds the lock. The caller takes any int as the reply,
@@ -77,28 +89,48 @@ class LockCommands:
         3. A reply of 0 or more is the longest time in ms until the next attempt. The reply -1 sets no limit: the next
            attempt follows after `lock_watchdog_timeout` at the latest.
         """
-        return pack(self.session.runtime.scripts.lock_acquire, self.key, owner, count, lease)
+        session = self.session
+        lasts = session.list_lasts if waits else 0
+        return pack(session.runtime.scripts.lock_acquire, self.key, *self.list_keys, owner, count, lease, member, lasts)
 
-    def release(self, owner: bytes, count: int) -> bytes:
-        """Sets the number of levels to `count`, 0: releases the lock. The reply is None if the owner has none."""
+    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
+        """Sets the number of levels to `count`, 0: releases the lock. The reply is None if the owner has none.
+
+        `late`: the background sends this, so its message has to wake the waiters of this client, too.
+        """
         # Not `self.channel`: before Python 3.12 a property costs much more than this call.
-        channel = prefixed(self.channel_prefix, self.key)
-        return pack(self.session.runtime.scripts.lock_release, self.key, channel, owner, count)
+        return self._release(prefixed(self.channel_prefix, self.key), owner, count, late)
+
+    def _release(self, channel: bytes, owner: bytes, count: int, late: bool) -> bytes:
+        session = self.session
+        script = session.runtime.scripts.lock_release
+        words = (channel, owner, count, self.wake_channels, session.patience, int(late))
+        return pack(script, self.key, *self.list_keys, *words)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """Releases the lock, and enters its next owner in the same step; see `NOT_HANDED_OVER` for the reply."""
-        return pack(self.session.runtime.scripts.lock_hand_over, self.key, owner, next_owner, lease)
+        session, waiting = self.session, self.list_keys[0]
+        script = session.runtime.scripts.lock_hand_over
+        return pack(script, self.key, waiting, owner, next_owner, lease, session.listed_member(self.key))
 
     def undo_acquire(self, owner: bytes) -> bytes:
         """Undoes an acquire of a new hold that may have run, or may run late.
 
         The owner has begun a new epoch: neither this command nor a late copy of it can reach a later hold.
         """
-        return self.release(owner, 0)
+        return self.release(owner, 0, late=True)
 
     def force_release(self) -> bytes:
         """Removes the lock, whoever holds it. The reply is 1 if something was removed."""
-        return pack(self.session.runtime.scripts.lock_force_release, self.key, self.channel)
+        session = self.session
+        script = session.runtime.scripts.lock_force_release
+        return pack(script, self.key, *self.list_keys, self.channel, self.wake_channels, session.patience)
+
+    def leave_list(self, member: bytes) -> bytes:
+        """The client waits no longer: it leaves the list, and wakes the next one if it was about to get the lock."""
+        session = self.session
+        script = session.runtime.scripts.lock_leave
+        return pack(script, self.key, *self.list_keys, member, self.wake_channels, session.patience)
 
     def abandon(self, hold: Hold) -> bytes:
         """Releases all levels of a hold, when the client is closed."""
@@ -108,4 +140,7 @@ class LockCommands:
         """Wakes waiters if the lock is free, after a holder has lost it; None: there is no channel."""
         if not self.channel:
             return None
-        return pack(self.session.runtime.scripts.lock_wake_waiters, self.key, self.channel, self.released_message)
+        session = self.session
+        script = session.runtime.scripts.lock_wake_waiters
+        words = (self.channel, self.released_message, self.wake_channels, session.patience)
+        return pack(script, self.key, *self.list_keys, *words)

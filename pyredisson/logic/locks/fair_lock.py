@@ -36,6 +36,7 @@ class FairLockCommands(LockCommands):
     __slots__ = ("_channel", "_keys")
 
     kind = "fair"
+    has_list = False
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
@@ -52,12 +53,12 @@ class FairLockCommands(LockCommands):
     def channel(self) -> bytes:
         return self._channel
 
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         session = self.session
         script = session.runtime.scripts.fair_acquire
         return pack(script, *self._keys, self._channel, owner, count, lease, session.fair_wait, int(waits))
 
-    def release(self, owner: bytes, count: int) -> bytes:
+    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         session = self.session
         script = session.runtime.scripts.fair_release
         return pack(script, *self._keys, self.channel, owner, count, session.fair_wait)

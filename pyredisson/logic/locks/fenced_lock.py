@@ -26,20 +26,23 @@ class FencedLockCommands(LockCommands):
         self.counter = prefixed(b"redisson_lock_token", key)
         self._newest_before_delete = prefixed(NEWEST_BEFORE_DELETE, key)
 
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         """As `LockCommands.acquire`. A late copy may skip a token, which does no harm."""
         script = self.session.runtime.scripts.fenced_acquire
-        return pack(script, self.key, self.counter, self._newest_before_delete, owner, count, lease)
+        keys = (self.key, self.counter, self._newest_before_delete, *self.list_keys)
+        return pack(script, *keys, owner, count, lease, member, self.session.list_lasts if waits else 0)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """As `LockCommands.hand_over`. A late copy may skip a token, which does no harm."""
         script = self.session.runtime.scripts.fenced_hand_over
-        return pack(script, self.key, self.counter, self._newest_before_delete, owner, next_owner, lease)
+        keys = (self.key, self.counter, self._newest_before_delete, self.list_keys[0])
+        return pack(script, *keys, owner, next_owner, lease, self.session.listed_member(self.key))
 
     def delete(self) -> bytes:
         """Removes the lock, whoever holds it, and the counter. The reply is 1 if one of them existed."""
         script = self.session.runtime.scripts.fenced_delete
-        return pack(script, self.key, self.counter, self._newest_before_delete, self.channel)
+        keys = (self.key, self.counter, self._newest_before_delete, *self.list_keys)
+        return pack(script, *keys, self.channel, self.wake_channels, self.session.patience)
 
 
 class FencedLockLogic(LockLogic):

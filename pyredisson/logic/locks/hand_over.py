@@ -137,6 +137,14 @@ def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
 def on_released(lock: ReleasedLock, reply: Reply) -> None:
     """The lock was released with a message, after a series of hand-overs perhaps."""
     queue = lock.session.lock_queues.get(lock.identity)
+    if queue is not None and lock.commands.has_list:
+        # Clients of Redisson hear of the release later than the waiters here, and aren't in the list.
+        queue.others_first_until = lock.session.clock() + OTHERS_FIRST if reply == OTHERS_LISTEN else 0.0
+        with lock.session.channels.mutex:
+            # The message goes to the client that is first in the list.
+            if queue.waiters and queue.channel is not None:
+                queue.channel.wake(1)
+        return
     if queue is None or not queue.others_first_until:
         return
     if reply == OTHERS_LISTEN:

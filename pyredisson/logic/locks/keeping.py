@@ -37,14 +37,15 @@ class KeepingCommands(LockCommands):
         """On which waiters are notified of the new lease."""
         return self.channel
 
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         # A nested acquire doesn't begin the time again.
-        return super().acquire(owner, count, max(lease, self.at_least) if count == 1 else lease, waits=waits)
+        lease = max(lease, self.at_least) if count == 1 else lease
+        return super().acquire(owner, count, lease, waits=waits, member=member)
 
-    def release(self, owner: bytes, count: int) -> bytes:
+    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         rest = math.ceil((self.keep_until - self.session.clock()) * 1000) if self.keep_until and not count else 0
         if rest <= 0:
-            return super().release(owner, count)
+            return super().release(owner, count, late=late)
         if self.session.announcement is not None:
             self.session.announcement.stay_until(self.keep_until)
         return self.keep(owner, rest)
@@ -55,7 +56,9 @@ class KeepingCommands(LockCommands):
 
     def keep(self, owner: bytes, lease: int) -> bytes:
         """Ends the hold, and keeps the lock for so many ms. The reply is 1; None: the owner doesn't hold the lock."""
-        return pack(self.session.runtime.scripts.lock_keep, self.key, self.keep_channel, owner, lease)
+        session = self.session
+        words = (self.keep_channel, owner, lease, self.wake_channels, session.patience)
+        return pack(session.runtime.scripts.lock_keep, self.key, *self.list_keys, *words)
 
 
 class KeepingFencedCommands(KeepingCommands, FencedLockCommands):

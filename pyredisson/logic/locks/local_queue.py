@@ -6,10 +6,11 @@ clients must not starve by that: the lock is handed on for a limited time, then 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pyredisson._core import AcquireCall, InOrder, LockQueueFields, LockWaiterFields
-from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.channels import Channel, ChannelRegistry, RelayedChannel
 from pyredisson.logic.handed_waiter import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
 from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.ports import Wakeup
@@ -19,6 +20,8 @@ OTHERS_FIRST = 0.001
 the release first, and would win nearly always."""
 LATER = 0.1
 """Seconds. So much later than a lease has ended a waiter may make its attempt."""
+LOOK = b"look:"
+"""The beginning of the message that tells a client when the lock may be free, although nobody wakes it."""
 UNKNOWN_WAIT = 1.0
 """Seconds after which a waiter makes an attempt if it doesn't know when the lease of the holder ends."""
 
@@ -27,16 +30,34 @@ Lock = TypeVar("Lock")
 """The logic of the lock that a waiter waits for."""
 
 
-class LockChannel(Channel):
+class LockChannel(RelayedChannel):
     """The waiters of a lock that is handed on. One of them is enough to find out whether the lock is free."""
 
-    __slots__ = ()
+    __slots__ = ("look_in", "on_unused")
 
-    def on_confirmed(self) -> None:
-        self.wake(1)
+    def __init__(self) -> None:
+        super().__init__()
+        self.look_in: float | None = None
+        """The first waiter was woken only to learn that it has to make an attempt in so many seconds."""
+        self.on_unused: Callable[[bytes], None] | None = None
+        """Called with the client's name in the list if it was woken, and no call of it waits."""
 
-    def on_unconfirmed(self) -> None:
-        self.wake(1)
+    def on_message(self, payload: bytes) -> None:
+        """`look:MS`, see `waiting_list.lua`; or the client's name in the list: it may acquire the lock."""
+        if payload.startswith(LOOK):
+            self.wake(1)
+            self.look_in = int(payload.removeprefix(LOOK)) / 1000
+        elif b":" not in payload:
+            super().on_message(payload)
+        elif self.waiters or self.on_unused is None:
+            self.wake(1)
+        else:
+            self.on_unused(payload)
+
+    def wake(self, supply: int) -> None:
+        # An attempt is due at once. A waiter that is awake, and has not learnt yet that it may wait, makes it.
+        self.look_in = None
+        super().wake(supply)
 
 
 class LockWaiter(LockWaiterFields, HandedWaiter, Generic[Lock]):
@@ -101,7 +122,7 @@ class LocalQueue(LockQueueFields):
     read without the mutex is a single value.
     """
 
-    __slots__ = ()
+    __slots__ = ("listed", "member")
 
     waiters: dict[LockWaiter[Any], None]
     channel: Channel | None
@@ -117,13 +138,19 @@ class LocalQueue(LockQueueFields):
     others_first_until: float
     """Until when the waiters of this client make no attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: bytes = b"") -> None:
         super().__init__(HELD, LOST, WAITING, OFFERED, UNKNOWN_WAIT)
+        self.member = member
+        """The name of the client in the list of clients that wait for the lock."""
+        self.listed = False
+        """Whether the client may be in that list, under this name."""
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
         """A waiter has acquired the lock. `events`: the events of the channel before the command was sent."""
         self.holder_events = events
         self.holder = hold
+        # The command that has acquired the lock has taken the client out of the list.
+        self.listed = False
         if hold.leases is not None:
             self.wake_if_later(hold.valid_until)
 

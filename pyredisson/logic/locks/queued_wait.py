@@ -7,6 +7,7 @@ on the server, see `hand_over`. Then the waiter has the lock without any attempt
 from __future__ import annotations
 
 from collections.abc import Awaitable, Hashable
+from functools import partial
 from typing import Protocol
 
 from pyredisson._core import AcquireCall, InOrder
@@ -16,10 +17,12 @@ from pyredisson.logic.channels import Channel
 from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING
 from pyredisson.logic.holds import LOST
 from pyredisson.logic.locks.commands import LockCommands
-from pyredisson.logic.locks.local_queue import LocalQueue, LockChannel, LockWaiter
+from pyredisson.logic.locks.local_queue import LATER, LocalQueue, LockChannel, LockWaiter
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
+LISTENING = 2
+"""So many of the clients that wait listen to Redisson's messages while one of its clients holds the lock."""
 LONGEST_SLEEP = 1e9
 """Seconds. A waiter that makes no attempt sleeps until something happens."""
 
@@ -51,6 +54,21 @@ def joins_at_once(lock: QueuedLock, call: AcquireCall) -> bool:
     return hold is None or hold.state is LOST
 
 
+def delay_of(place: int, lease: float) -> float:
+    """How many seconds later than the first client one looks whether the holder's lease has ended.
+
+    The first one finds that out, the second one if the first is dead. The others are woken by a release, and look only
+    to stay in the list.
+    """
+    return 0.05 * place if place < LISTENING else lease / 3 + min(0.05 * place, lease / 3)
+
+
+def leave_unused(session: Session, commands: LockCommands, member: bytes) -> None:
+    """The client was woken under this name, and no call of it waits. Called by what reads the messages."""
+    if not session.closed:
+        session.repair(commands.leave_list(member))
+
+
 class QueuedWait(LockWaiter[QueuedLock]):
     """The wait of one call."""
 
@@ -63,7 +81,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
 
     def __init__(self, lock: QueuedLock, call: AcquireCall) -> None:
         wakeup = lock.session.runtime.wakeup()
-        self.begin(LOOKING, lock, (lock.identity, call.owner.id), call, wakeup, lock.commands.channel)
+        self.begin(LOOKING, lock, (lock.identity, call.owner.id), call, wakeup, lock.commands.waiting_channel)
 
     async def run(self, wait: float | None) -> bool:
         session, wakeup = self.lock.session, self.wakeup
@@ -121,8 +139,11 @@ class QueuedWait(LockWaiter[QueuedLock]):
         with channels.mutex:
             queue = queues.get(identity)
             if queue is None:
-                queue = queues[identity] = self.queue_class()
+                queue = queues[identity] = self.queue_class(session.list_member(identity))
             self.queue = queue
+            if call.member == queue.member:
+                # From now on the queue leaves the list, when nobody waits in it any more.
+                queue.listed = True
             alone = True
             for waiter in InOrder(queue.waiters):
                 if waiter.wakeup.alive:
@@ -132,9 +153,15 @@ class QueuedWait(LockWaiter[QueuedLock]):
             # A waiter that has made no attempt can't have missed anything since then.
             events = call.events if wait is not None else channels.events(name)
             queue.channel = self.channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
+            if isinstance(self.channel, LockChannel):
+                self.channel.on_unused = partial(leave_unused, lock.session, lock.commands)
+        if call.member and call.member != queue.member:
+            # Under that name the client may have left the list since.
+            session.leave_list(lock.commands.leave_list(call.member))
+            self.wakeup.set()
         if wait is not None:
             tracing.look()
-            self._refused(session.clock(), wait)
+            self._refused(session.clock(), wait, joined=True)
             return False
         return self._starts_with_attempt(alone=alone)
 
@@ -155,6 +182,10 @@ class QueuedWait(LockWaiter[QueuedLock]):
         woken = self.wakeup.is_set()
         if woken:
             self.wakeup.clear()
+            channel = self.channel
+            if isinstance(channel, LockChannel) and channel.look_in is not None:
+                self.look_at = min(self.look_at, now + channel.look_in + LATER)
+                channel.look_in, woken = None, False
         # After the wakeup was cleared: a contender that leaves sets it again.
         if not self.is_contender(queue.waiters, stuck=now >= self.look_at):
             # The contender makes an attempt for all. If it has just acquired the lock, the next attempt is due at the
@@ -175,6 +206,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
         # A wakeup is only a hint: it may be late, or meant for another waiter. Only a script's reply counts.
         self.wakeup.clear()
         self.call.events = self.channel.events
+        self.queue.listed = self.lock.commands.has_list
         wait = await self.lock._attempt(self.call)
         self.owes_attempt = False
         if wait is None:
@@ -185,7 +217,15 @@ class QueuedWait(LockWaiter[QueuedLock]):
         self._refused(self.lock.session.clock(), wait)
         return False
 
-    def _refused(self, now: float, wait: float) -> None:
+    def _refused(self, now: float, wait: float, *, joined: bool = False) -> None:
+        """Sets when to look again. `joined`: this waiter has joined the channel after the attempt."""
+        session, call = self.lock.session, self.call
+        if call.place >= 0:
+            wait += delay_of(call.place, session.lease_ms / 1000)
+            if call.foreign and call.place < LISTENING:
+                assert isinstance(self.channel, LockChannel)
+                if session.channels.relay(self.lock.commands.channel, self.channel, anew=joined):
+                    self.wakeup.set()
         self.look_at = self.queue.busy_until = now + wait
 
     def end(self) -> None:
@@ -194,8 +234,11 @@ class QueuedWait(LockWaiter[QueuedLock]):
         self.stop()
         if self.owes_attempt:
             self.wakeup.set()
+        # The queue leaves the list.
+        self.call.member = b""
         if self.queue is not None and session.channels.leave_quietly(self.queue, self):
             return
+        leaves = False
         with session.channels.mutex:
             queue = session.lock_queues.get(self.hold_key[0])
             if queue is not None:
@@ -206,6 +249,11 @@ class QueuedWait(LockWaiter[QueuedLock]):
                 elif self.call.hold is None and self.look_at == queue.busy_until:
                     # The latest attempt was its own: nobody else knows when the lease ends.
                     queue.wake_if_later(self.look_at)
-                if not queue.is_held and not queue.waiters:
-                    session.lock_queues.pop(self.hold_key[0], None)
+                if not queue.waiters:
+                    leaves, queue.listed = queue.listed, False
+                    if not queue.is_held:
+                        session.lock_queues.pop(self.hold_key[0], None)
             session.channels.leave(self.channel_name, self.wakeup)
+        if leaves and queue is not None:
+            session.leave_list(self.lock.commands.leave_list(queue.member))
+            queue.member = session.list_member(None)

@@ -42,6 +42,7 @@ class SideCommands(LockCommands):
     __slots__ = ("_claim", "_leases", "_readers_turn", "other_identity")
 
     channel_prefix = b"redisson_rwlock"
+    has_list = False
     released_message = b"1"
     side: bytes
     other: bytes
@@ -98,14 +99,14 @@ class ReadCommands(SideCommands):
     kind = "read"
     side, other = READ, WRITE
 
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         # The owner may have begun to write under another name than its present one.
         writing = self.session.holds.valid((self.other_identity, owner_id(owner)))
         writer = owner + WriteCommands.owner_suffix if writing is None else writing.owner
         script = self.session.runtime.scripts.read_acquire
         return pack(script, self.key, self._leases, self._claim, owner, count, lease, writer)
 
-    def release(self, owner: bytes, count: int) -> bytes:
+    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         script = self.session.runtime.scripts.read_release
         return pack(script, self.key, self._leases, self._readers_turn, self.channel, owner, count)
 
@@ -119,11 +120,11 @@ class WriteCommands(SideCommands):
     owner_suffix = b":write"
     side, other = WRITE, READ
 
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool) -> bytes:
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         script = self.session.runtime.scripts.write_acquire
         return pack(script, self.key, self._claim, self._readers_turn, owner, count, lease, int(waits))
 
-    def release(self, owner: bytes, count: int) -> bytes:
+    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         script = self.session.runtime.scripts.write_release
         return pack(script, self.key, self._leases, self.channel, owner, count)
 

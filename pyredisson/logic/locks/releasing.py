@@ -211,7 +211,7 @@ class ReleasingLock(LockStatus):
             call.overtaken = True
         present = self.session.holds.table.get(hold.key)
         if present is None or present is hold or present.owner != hold.owner or present.state is LOST:
-            self.session.runtime.post(self.commands.release(hold.owner, count))
+            self.session.runtime.post(self.commands.release(hold.owner, count, late=True))
 
     # Undoing an acquire. `undo_acquire` is sent if no Hold was recorded, `release` if one was. So a kind of lock whose
     # acquire has a further effect on the server must undo it in both commands.

@@ -63,7 +63,7 @@ class LockLogic(ReleasingLock):
                 acquired = await self._wait(call, None)
             else:
                 if self.is_handed_on and session.channels.by_name:
-                    call.events = session.channels.events(self.commands.channel)
+                    call.events = session.channels.events(self.commands.waiting_channel)
                 wait = await self._attempt(call)
                 if wait is None:
                     if tracing.on:
@@ -74,12 +74,16 @@ class LockLogic(ReleasingLock):
                     if tracing.on:
                         self._tell_waiting(call)
                     acquired = await self._wait(call, wait)
+            if call.member and not acquired:
+                self._leave_list(call)
             if tracing.on:
                 self._tell_end(call, acquired=acquired)
             return acquired
         except BaseException as error:
             # A cancellation, an interrupt or the end of the client after the lock was acquired.
             self.release_acquired(call)
+            if call.member:
+                self._leave_list(call)
             # An answer, and no failure, see `retry`: the lock was not acquired in time.
             refused = isinstance(error, TryAgainError)
             if tracing.on:
@@ -110,6 +114,16 @@ class LockLogic(ReleasingLock):
     def _release_late_entry(self, call: AcquireCall) -> None:
         """Releases what a release has acquired for the call, whose lease has ended. An attempt is due."""
         self.release_acquired(call)
+
+    def _leave_list(self, call: AcquireCall) -> None:
+        """The call waits no longer, and an attempt of its own may have entered its client in the list. Idempotent."""
+        member, call.member = call.member, b""
+        queue = self.session.lock_queues.get(self.identity)
+        if queue is not None and queue.waiters and queue.member == member:
+            # The place is theirs now.
+            queue.listed = True
+        elif member:
+            self.session.leave_list(self.commands.leave_list(member))
 
     def _tell_waiting(self, call: AcquireCall) -> None:
         observing = self.session.observing
@@ -162,13 +176,15 @@ class LockLogic(ReleasingLock):
                     reply, call.sent_at = await self._send_again(call, payload, problem)
                 if reply is None or reply.__class__ is list:
                     wait = self._apply(call, hold_key, reply)
-                elif reply.__class__ is int:
-                    wait = self._refused(call, reply)
+                elif (remaining := reply if reply.__class__ is int else note_place(call, reply)) is not None:
+                    wait = self._refused(call, remaining)
                 else:
                     raise InvalidResponse(f"an acquire of lock {readable(self.key)!r} was answered with {reply!r}")
             except BaseException as error:
                 if payload is not None and call.hold is None and retry.may_have_run(error, call.in_doubt):
                     self._undo_attempt(call, hold_key)
+                else:
+                    call.member = b""
                 if isinstance(error, NotConfirmed):
                     raise not_replicated(self.named(call.owner), error) from None
                 raise
@@ -214,8 +230,14 @@ class LockLogic(ReleasingLock):
             count, call.name = 1, self.name_for(call) + self.commands.owner_suffix
         else:
             count, call.name = target.count + 1, target.owner
+        commands = self.commands
         waits = call.deadline is None or call.sent_at < call.deadline
-        return self.commands.acquire(call.name, count, call.lease_ms, waits=waits)
+        if not commands.has_list:
+            return commands.acquire(call.name, count, call.lease_ms, waits=waits)
+        call.place, member = -1, session.list_member(self.identity)
+        if waits:
+            call.member = member
+        return commands.acquire(call.name, count, call.lease_ms, waits=waits, member=member)
 
     def name_for(self, call: AcquireCall) -> bytes:
         """The name of the owner for a new hold."""
@@ -239,6 +261,8 @@ class LockLogic(ReleasingLock):
         if not self.record(call, hold_key, valid_until):
             self.undo_grant(call)
             return TRY_AGAIN
+        # The command that acquires the lock takes its client out of the list.
+        call.member = b""
         if session.closed:
             session.check_open()
         return None
@@ -315,3 +339,13 @@ class LockLogic(ReleasingLock):
         if removed:
             self.session.holds.take_away(holds, f"it was taken away by {operation}")
         return removed
+
+
+def note_place(call: AcquireCall, reply: Reply) -> int | None:
+    """Notes what a refusal says to a call that waits, see `wait_in_list.lua`. Returns the ms. None: no refusal."""
+    numbers = reply.split() if reply.__class__ is bytes else ()
+    if len(numbers) != 3 or not all(number.removeprefix(b"-").isdigit() for number in numbers):
+        return None
+    remaining, call.place, foreign = map(int, numbers)
+    call.foreign = foreign == 1
+    return remaining

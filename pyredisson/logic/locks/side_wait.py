@@ -93,8 +93,8 @@ class WriterQueue(LocalQueue):
 
     __slots__ = ("asking", "claimed_until", "readers_first_until")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, member: bytes = b"") -> None:
+        super().__init__(member)
         self.asking: WriterWait | None = None
         """A writer whose attempt is on its way: it acquires the lock, or claims it, or has readers make attempts."""
         self.claimed_until = 0.0
@@ -233,8 +233,8 @@ class WriterWait(QueuedWait):
                 if waiter.state is WAITING:
                     waiter.wakeup.set()
 
-    def _refused(self, now: float, wait: float) -> None:
-        super()._refused(now, wait)
+    def _refused(self, now: float, wait: float, *, joined: bool = False) -> None:
+        super()._refused(now, wait, joined=joined)
         self.queue.claimed_until = self.look_at if wait.__class__ is ClaimWait else 0.0
 
     def end(self) -> None:

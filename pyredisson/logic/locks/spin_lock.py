@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyredisson._core import AcquireCall, pack
+from pyredisson._core import AcquireCall
 from pyredisson.backoff import Backoff
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
@@ -18,14 +18,18 @@ class SpinLockCommands(LockCommands):
     __slots__ = ()
 
     kind = "spin"
+    has_list = False
 
     @property
     def channel(self) -> bytes:
         return b""
 
-    def release(self, owner: bytes, count: int) -> bytes:
-        # With an empty channel the script publishes nothing.
-        return pack(self.session.runtime.scripts.lock_release, self.key, b"", owner, count)
+    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
+        return super().acquire(owner, count, lease, waits=False, member=member)
+
+    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
+        # With an empty channel the script publishes nothing to Redisson.
+        return self._release(b"", owner, count, late)
 
 
 class SpinLockLogic(LockLogic):

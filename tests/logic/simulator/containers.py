@@ -180,6 +180,10 @@ class SortedSets(Keys):
     def do_zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
         return [self.do_zscore(key, member) for member in members]
 
+    def do_zrank(self, key: bytes, member: bytes) -> int | None:
+        members = self._sorted(key)
+        return members.index(member) if member in members else None
+
     def do_zcard(self, key: bytes) -> int:
         return len(self.of(SortedSet, key) or ())
 

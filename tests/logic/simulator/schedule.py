@@ -49,7 +49,7 @@ from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
 from .simulation import Simulation
 
-OWNER_AT = {"lock_release": -2, "lock_hand_over": -3, "fenced_hand_over": -3}
+OWNER_AT = {"lock_release": -5, "lock_hand_over": -4, "fenced_hand_over": -4}
 """The scripts that release a level, and the place of the owner in their commands."""
 SCRIPTS = [script(name, with_shebang=flags) for name in OWNER_AT for flags in (False, True)]
 RELEASES = {word: OWNER_AT[each.name] for each in SCRIPTS for word in (each.sha, each.text)}

@@ -1,0 +1,27 @@
+-- Included by the scripts of locks whose waiting clients stand in a list on the server: what wait_in_list.lua and
+-- wake_in_list.lua have in common.
+--
+-- waiting   the list: a sorted set, member -> the server's time at which it came, us; with a TTL. A member is CLIENT:NUMBER. A
+--           client that leaves takes another number for the next time, so a late command never removes a later entry.
+-- woken     the member that was woken and has not come since: a hash with the fields member, came (its place in the list),
+--           and exclusive (1: a free lock is reserved for its client). The TTL is for how long others leave it the lock.
+-- channels  the beginning of the names of the clients' channels
+--
+-- A client that is told to try again, as the keys are in two places while the slot is being moved, leaves out the keys of the list.
+-- No key is used again after it was removed: in a slot that is being moved, the server would end the script there.
+local RESERVED = 250
+
+local function server_time()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
+end
+
+local function client_of(member)
+    return string.match(member, '^[^:]*')
+end
+
+-- A place in the list, as woken names it. Somebody else may have written it: then it is the last place.
+local function place_of(came)
+    local number = tonumber(came)
+    return number and number >= 0 and number <= 2 ^ 53 and number or server_time()
+end

@@ -1,0 +1,80 @@
+-- Included, behind publish_*.lua, by scripts that free a lock: they wake the clients of the list of waiting_list.lua.
+
+-- include: waiting_list
+local MOST_DEAD = 1000
+
+-- Tells a client that the lock may be free in so many ms, although nobody wakes it.
+local function tell(channels, member, ms)
+    publish(channels .. client_of(member), string.format('look:%.0f', ms))
+end
+
+-- Wakes all clients of this server that listen, as it isn't known which of them is the first.
+local function wake_all(channels)
+    local told = {}
+    -- pcall: a user without a right to PUBSUB, or an older server.
+    for _, kind in ipairs({'CHANNELS', 'SHARDCHANNELS'}) do
+        for _, channel in ipairs(redis.pcall('PUBSUB', kind, string.gsub(channels, '[*?%[%]\\]', '\\%0') .. '*')) do
+            if not told[channel] then
+                told[channel] = true
+                publish(channel, '0')
+            end
+        end
+    end
+end
+
+-- The lock was released: wakes the first client, unless one was woken and has not come. A client that can't be reached
+-- isn't there any more. The client behind the woken one is told when to look, in case that the woken one never comes.
+-- patience: how long others may come before the woken client, us since it came to the list. leaver: a member that waits no
+-- longer, even if it was woken.
+local function wake_first(waiting, woken, channels, patience, leaver)
+    if not waiting then
+        return wake_all(channels)
+    end
+    if redis.call('EXISTS', waiting, woken) == 0 then
+        return
+    end
+    local now = server_time()
+    local found = redis.call('HMGET', woken, 'member', 'came')
+    if found[1] and found[1] ~= leaver then
+        if now - place_of(found[2]) >= tonumber(patience) then
+            redis.call('HSET', woken, 'exclusive', '1')
+        end
+        local first = redis.call('ZRANGE', waiting, 0, 0)[1]
+        if first then
+            tell(channels, first, math.max(math.min(redis.call('PTTL', woken), RESERVED), 0))
+        end
+        return
+    end
+    for _ = 1, MOST_DEAD do
+        local first, came, second = unpack(redis.call('ZRANGE', waiting, 0, 1, 'WITHSCORES'))
+        if not first then
+            return
+        end
+        redis.call('ZREM', waiting, first)
+        local receivers = publish(channels .. client_of(first), first)
+        if type(receivers) ~= 'number' or receivers > 0 then
+            local exclusive = now - came >= tonumber(patience) and '1' or '0'
+            redis.call('HSET', woken, 'member', first, 'came', came, 'exclusive', exclusive)
+            redis.call('PEXPIRE', woken, RESERVED)
+            if second then
+                tell(channels, second, RESERVED)
+            end
+            return
+        end
+        if not second then
+            return
+        end
+    end
+end
+
+-- The same, after the lock was released. pcall: keys of a wrong type must not fail a release that was done.
+local function wake(...)
+    pcall(wake_first, ...)
+end
+
+-- The owner doesn't hold the lock any more, and its client may not know that: wakes the callers there that rely on its release.
+local function wake_client_of(owner, channels)
+    if owner then
+        publish(channels .. client_of(owner), '0')
+    end
+end

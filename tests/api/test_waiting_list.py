@@ -1,0 +1,186 @@
+"""Many clients at one lock: a release wakes one of them, a far one gets its turn, one that is gone costs nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from pyredisson.testing import Proxy
+from tests.support.backends import Backend
+from tests.support.server_state import ServerState
+
+from .kinds import JAVA, left, lock_of
+
+pytestmark = pytest.mark.asyncio
+LISTED = ("lock", "fenced", "non-reentrant")
+"""The kinds of locks whose waiting clients stand in a list on the server."""
+CHANNEL = "redisson_lock__channel:{orders}"
+WAITING = "pyredisson_waiting:{orders}"
+ROUNDS = 20
+CALLS, MESSAGES = 3.2, 2.0
+"""The most for one acquisition, with one caller in each client, however many clients there are."""
+HOLD = 0.02
+FAR = 0.02
+"""Seconds that a far client's commands take, and its replies."""
+TURNS = 8
+PATIENT = 25.0
+LATE = 5.0
+"""Seconds, for a busy machine, in place of half a second; much less than a lease."""
+
+
+async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> None:
+    """Each of the locks has one caller, which acquires it so many times, and releases it at once."""
+
+    async def work(lock: Any) -> None:
+        for _ in range(rounds):
+            async with lock:
+                pass
+
+    others = [backend.spawn(lambda lock=lock: work(lock)) for lock in locks]  # type: ignore[misc]
+    for other in others:
+        await other.result(PATIENT)
+
+
+@pytest.mark.parametrize("clients", [2, 10, 50])
+@pytest.mark.parametrize("kind", LISTED)
+async def test_an_acquisition_costs_the_same_among_many_clients(
+    backend: Backend, server_state: ServerState, kind: str, clients: int
+) -> None:
+    locks = [lock_of(backend.connect(), kind) for _ in range(clients)]
+    # From here on each client listens, and the server knows the scripts.
+    await contend(backend, locks, 1)
+    server_state.redis.config_resetstat()
+    await contend(backend, locks)
+    stats: dict[str, Any] = server_state.redis.info("commandstats")
+    acquisitions = ROUNDS * clients
+    scripts, published = server_state.scripts(), stats.get("cmdstat_publish", {}).get("calls", 0)
+    assert scripts <= CALLS * acquisitions
+    # One message of each release goes to Redisson's channel, to which nobody listens.
+    assert published <= (MESSAGES + 1) * acquisitions
+    await backend.until(lambda: not left(server_state.redis))
+
+
+@pytest.mark.parametrize("near", [3, 20])
+@pytest.mark.parametrize("kind", LISTED)
+async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int) -> None:
+    far = lock_of(backend.connect(proxy.url), kind)
+    async with far:
+        pass
+    proxy.latency(FAR)
+    over, turns = False, [0] * near
+
+    async def work(number: int) -> None:
+        lock = lock_of(backend.connect(), kind)
+        while not over:
+            async with lock:
+                await backend.sleep(HOLD)
+            turns[number] += 1
+
+    others = [backend.spawn(lambda number=number: work(number)) for number in range(near)]  # type: ignore[misc]
+    await backend.until(lambda: min(turns) > 0, PATIENT)
+    before = list(turns)
+    for _ in range(TURNS):
+        async with far:
+            pass
+    meanwhile = [now - then for now, then in zip(turns, before, strict=True)]
+    over = True
+    for other in others:
+        await other.result(PATIENT)
+    # It waits for one turn of each other client, and asks for the next turn two latencies later.
+    assert max(meanwhile) <= 2 * TURNS + 2
+
+
+async def waiting_in_turn(backend: Backend, server_state: ServerState, count: int, present: int = 0) -> list[Any]:
+    """So many clients that wait for the lock, in this order. The result of each is when it has acquired the lock."""
+    others = []
+    for number in range(present + 1, present + count + 1):
+
+        async def take(lock: Any) -> float:
+            async with lock:
+                return time.monotonic()
+
+        lock = backend.connect().get_lock("orders")
+        others.append(backend.spawn(lambda lock=lock: take(lock)))  # type: ignore[misc]
+        await backend.until(lambda: server_state.listeners("orders") == number)  # noqa: B023
+    return others
+
+
+async def held(backend: Backend) -> Any:
+    holder = backend.connect().get_lock("orders")
+    await holder.lock()
+    return holder
+
+
+async def test_clients_acquire_the_lock_in_the_order_in_which_they_came(
+    backend: Backend, server_state: ServerState
+) -> None:
+    holder = await held(backend)
+    others = await waiting_in_turn(backend, server_state, 5)
+    await holder.unlock()
+    times = [await other.result() for other in others]
+    assert times == sorted(times)
+
+
+async def test_a_client_that_is_gone_is_passed_over_at_once(backend: Backend, server_state: ServerState) -> None:
+    server_state.redis.zadd(WAITING, {"gone:1": 1, "gone too:7": 2})
+    holder = await held(backend)
+    [waiter] = await waiting_in_turn(backend, server_state, 1)
+    released = time.monotonic()
+    await holder.unlock()
+    assert await waiter.result() - released < LATE
+    assert not server_state.redis.exists(WAITING)
+
+
+async def test_a_client_that_is_frozen_costs_the_others_little(backend: Backend, server_state: ServerState) -> None:
+    """It listens, and never comes."""
+    with server_state.redis.pubsub() as frozen:
+        frozen.subscribe("pyredisson_wake:{orders}:frozen")
+        server_state.redis.zadd(WAITING, {"frozen:1": 1})
+        holder = await held(backend)
+        [waiter] = await waiting_in_turn(backend, server_state, 1, present=1)
+        released = time.monotonic()
+        await holder.unlock()
+        assert 0.2 < await waiter.result() - released < LATE
+
+
+async def test_a_client_that_has_given_up_leaves_the_list(backend: Backend, server_state: ServerState) -> None:
+    holder = await held(backend)
+    [waiter] = await waiting_in_turn(backend, server_state, 1)
+    assert not await backend.connect().get_lock("orders").try_lock(wait_time=0.05)
+    await backend.until(lambda: server_state.redis.zcard(WAITING) == 1)
+    await holder.unlock()
+    await waiter.result()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_three_behind_a_client_of_redisson(backend: Backend, server_state: ServerState, leaves: bool) -> None:
+    """The first two listen to Redisson's messages. `leaves`: the first gives up, so the third has to listen."""
+    server_state.redis.hset("orders", JAVA, 1)
+    first = backend.connect().get_lock("orders")
+    giving_up = backend.spawn(lambda: first.try_lock(wait_time=0.5 if leaves else PATIENT))
+    await backend.until(lambda: server_state.listeners("orders") == 1)
+    others = await waiting_in_turn(backend, server_state, 2, present=1)
+    await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
+    if leaves:
+        assert await giving_up.result() is False
+        await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 3)
+    server_state.redis.delete("orders")
+    server_state.redis.publish(CHANNEL, "0")
+    if not leaves:
+        assert await giving_up.result()
+        assert await backend.connect().get_lock("orders").force_unlock()
+    for other in others:
+        await other.result()
+
+
+async def test_a_lock_that_is_taken_away_wakes_the_callers_of_its_holders_client(backend: Backend) -> None:
+    client = backend.connect()
+    await client.get_lock("orders").lock()
+    waiter = backend.spawn(client.get_lock("orders", owner=2).lock)
+    await backend.sleep(0.1)
+    begun = time.monotonic()
+    assert await backend.connect().get_lock("orders").force_unlock()
+    await waiter.result()
+    assert time.monotonic() - begun < 5
