@@ -2,10 +2,12 @@
 -- Wakes the waiters of a lock whose holder has noticed that its hold is lost. Does nothing if the lock is held.
 -- If the list is lost, too, all clients that listen are woken. One of them gets the lock, and the others enter the list.
 --
--- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
+-- KEYS[1]  the lock: a hash, owner -> number of levels of its hold. No keys: the lock is on another node, to which its slot
+--          is being moved, and the waiters are still subscribed on this one
 -- KEYS[2]  the clients that wait for it: a sorted set, see waiting_list.lua
 -- KEYS[3]  the client that was woken: a hash
--- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name)
+-- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name);
+--          empty: none
 -- ARGV[2]  the message of a release
 -- ARGV[3]  the beginning of the names of the clients' channels
 -- ARGV[4]  for how long others may come before the woken client, us
@@ -17,10 +19,12 @@
 
 -- include: publish
 -- include: wake_in_list
-if redis.call('EXISTS', KEYS[1]) == 1 then
+if KEYS[1] and redis.call('EXISTS', KEYS[1]) == 1 then
     return 0
 end
-publish(ARGV[1], ARGV[2])
+if ARGV[1] ~= '' then
+    publish(ARGV[1], ARGV[2])
+end
 if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0 then
     wake_all(ARGV[3])
 else

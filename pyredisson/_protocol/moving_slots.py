@@ -6,7 +6,7 @@ are not left out.
 
 A release may follow ASK to the node that the slot is being moved to. Its script publishes there. A plain message
 reaches the subscribers of all nodes, a sharded one doesn't. So the client repeats the sharded one on the node that has
-sent ASK.
+sent ASK. For a lock whose clients wait in a list it has that node wake all clients that have subscribed there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from redis.exceptions import NoScriptError, RedisError, TryAgainError
 
 from pyredisson._core import command
 from pyredisson._protocol.no_reply import Reply
-from pyredisson._protocol.scripts import as_eval, as_publishing_both, script_name
+from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name
 
 
 class Settling:
@@ -68,14 +69,13 @@ class Settling:
 _ALL_PERMITS = b"2147483647"
 """Wakes all waiters for permits. Each of them finds out how many permits there are."""
 _MESSAGES = {
-    "lock_release": b"0",
-    "lock_force_release": b"0",
-    "lock_wake_waiters": b"1",
     "permit_release": _ALL_PERMITS,
     "read_write_force_release": b"1",
 }
 """The scripts that publish, and that can run behind ASKING: they have one key, or all their keys exist. Their first
 argument is the channel. The message wakes at least whom the script's own message wakes."""
+_PREFIXES = {"lock_release": 3, "lock_force_release": 1, "lock_wake_waiters": 2}
+"""As `_MESSAGES`, scripts that wake clients of a list: which argument is the beginning of the names of their channels."""
 
 
 _WITH_LIST = frozenset(
@@ -88,7 +88,7 @@ def without_list(payload: bytes) -> bytes | None:
     """The same call without the keys of the list. None: it has none.
 
     A lock must not stand still while its slot is being moved: Redis runs a script with one key wherever the key is. The
-    clients in the list make attempts when the slot has moved, as their subscriptions move, too.
+    clients in the list are woken by `message_at_source`, or make attempts when their subscriptions move.
     """
     words = _words(payload)
     if script_name(words) not in _WITH_LIST or words[2] == b"1":
@@ -123,8 +123,8 @@ def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
         # 0: an inner level was released, or somebody holds the lock. A nil may be the reply to a copy which ran before.
         return None
     words = _words(payload)
-    message = _MESSAGES.get(script_name(words))
-    if message is None:
-        return None
-    channel = words[3 + int(words[2])]
-    return command(b"SPUBLISH", channel, message) if channel else None
+    name, arguments = script_name(words), words[3 + int(words[2]) :]
+    if name in _PREFIXES:
+        wake = script("lock_wake_waiters", with_shebang=False, pubsub=PubSub.BOTH).text
+        return command(b"EVAL", wake, 0, arguments[0], b"0", arguments[_PREFIXES[name]], 0)
+    return command(b"SPUBLISH", arguments[0], _MESSAGES[name]) if name in _MESSAGES else None

@@ -103,7 +103,7 @@ class TestRights:
         return diagnose
 
     def test_some_are_missing(self, diagnosed_as: Callable[..., dict[str, Found]]) -> None:
-        found = diagnosed_as("~* &* +@all -zadd -config -scan")
+        found = diagnosed_as("~* &* +@all -incrby -config -scan")
         assert found["rights"].level == "warning"
         assert "can't be used: " in found["rights"].text
         assert "ACL SETUSER" in found["rights"].advice

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from redis.exceptions import NoPermissionError
 
-from pyredisson._backends.threads.runtime import run
 from pyredisson._client import servers
-from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.permits import refusal
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
@@ -21,7 +19,7 @@ from tests.support.kinds import LOCKS
 from tests.support.waiting import permit_waiters
 from tests.support.waiting import waiters as lock_waiters
 
-from .scenes import calls, half_moved, linger, map_of, other_than
+from .scenes import calls, half_moved, linger, other_than
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,6 +31,8 @@ MODES = ("auto", "on", "off")
 HEARD = {"on": FLAVOURS[1:], "off": FLAVOURS[:1]}
 """The flavours that a client hears with that setting; both with any other."""
 LOCK_CHANNEL = "redisson_lock__channel:{%s}"
+OWN_CHANNELS = "pyredisson_wake:{%s}:*"
+"""The channels of clients that wait for a lock of this library: a channel for each client."""
 
 
 class Kind(NamedTuple):
@@ -116,8 +116,12 @@ class Scene:
         self._client = client
         return await self.wait(lambda: self.kind.wait(client, self.name), mode)
 
-    async def wait(self, work: Callable[[], Awaitable[object]], mode: str) -> OtherOwner[object]:
-        """Starts a waiter, and returns it when it sleeps."""
+    async def wait(
+        self, work: Callable[[], Awaitable[object]], mode: str, *, own: bool = False
+    ) -> OtherOwner[object]:
+        """Starts a waiter, and returns it when it sleeps. `own`: the holder is a client of this library."""
+        if own:
+            self.channel = OWN_CHANNELS % self.name
         waiter: OtherOwner[object] = self.backend.spawn(work)
         await self.heard_on(self.node, mode)
         return waiter
@@ -155,6 +159,8 @@ async def woken(waiter: OtherOwner[object], release: Callable[[], Any]) -> None:
 
 
 def subscribers(node: Any, channel: str, flavour: str = "PUBLISH") -> int:
+    if channel.endswith("*"):
+        return len(node.ask("PUBSUB", "CHANNELS" if flavour == "PUBLISH" else "SHARDCHANNELS", channel))
     [_, count] = node.ask("PUBSUB", "NUMSUB" if flavour == "PUBLISH" else "SHARDNUMSUB", channel)
     return int(count)
 
@@ -216,6 +222,7 @@ async def test_waiters_of_all_nodes_at_once(
     for scene, waiter in zip(scenes, waiters, strict=True):
         await scene.released(waiter, flavour_of(mode))
     await backend.until(lambda: connections() == 0, 20)
+    scenes[0].run(scenes[0].kind.release)
     await scenes[0].released(await scenes[0].begin(client, mode), flavour_of(mode))
 
 
@@ -390,7 +397,7 @@ async def test_clients_of_different_settings(scene: Scene, backend: Backend, rel
     for change in (lambda: None, scene.move, scene.fail_over):
         change()
         await holder.lock()
-        waiter = await scene.wait(lambda: other.try_lock(25), waiting)
+        waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
         # Beyond the time after a change.
         await backend.sleep(0.5)
         await woken(waiter, holder.unlock)
@@ -429,7 +436,7 @@ class TestSlotsOnTheirWay:
         holder = backend.connect(sharded_pubsub=releasing, topology_refresh_interval=0.1).get_lock(NAME)
         await holder.lock()
         other = backend.connect(sharded_pubsub=waiting).get_lock(NAME)
-        waiter = await scene.wait(lambda: other.try_lock(25), waiting)
+        waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
         with half_moved(scene.cluster, NAME, NAME) as (_, target):
             await backend.sleep(0.5)
             await woken(waiter, getattr(holder, method))
@@ -441,20 +448,20 @@ class TestSlotsOnTheirWay:
         names = [NAME, *(f"orders-{number}" for number in range(4))]
         for name in names:
             await client.get_lock(name).lock()
-        waiter = await scene.wait(lambda: other.try_lock(25), "on")
+        waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
         with half_moved(scene.cluster, NAME, NAME):
             session = getattr(client, "_target", client)._session
             # The node that they are redirected to doesn't know the script.
-            commands = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
-            releases = [as_eval(command, with_shebang=True) for command in commands]
-            assert len(releases) == len(names)
-            runtime = map_of(client).watchdog_runtime(3.0)
+            repairs = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
+            assert len(repairs) == len(names)
 
             async def release() -> None:
-                assert run(lambda: runtime.send_all(releases)) == [1] * len(names)
+                for repair in repairs:
+                    session.repair(repair)
 
             await woken(waiter, release)
-            run(runtime.close)
+            for name in names[1:]:
+                await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
 
 
 @pytest.mark.slow

@@ -457,17 +457,22 @@ class TestMessagesAtTheSource:
     @pytest.mark.parametrize("scripts", [AUTO, BOTH, SHARDED])
     def test_a_release(self, scripts: ScriptSet, reply: Reply) -> None:
         for payload in (release(scripts), as_eval(release(scripts), with_shebang=True)):
-            assert message_at_source(payload, reply) == command(b"SPUBLISH", CHANNEL, b"0")
+            found = message_at_source(payload, reply)
+            assert found is not None
+            name, text, *rest = words(found)
+            assert (name, script_name([name, text])) == (b"EVAL", "lock_wake_waiters")
+            assert b"'PUBLISH'" in text
+            assert b"'SPUBLISH'" in text
+            assert rest == [b"0", CHANNEL, b"0", b"pyredisson_wake:{orders}:", b"0"]
 
     @pytest.mark.parametrize(
         ("payload", "reply"),
         [
             *((release(AUTO), reply) for reply in (0, as_error("TRYAGAIN"), as_error("NOSCRIPT"))),
-            (release(AUTO, b""), 1),
             (ACQUIRE, None),
         ],
     )
-    def test_what_released_nothing_or_has_no_channel(self, payload: bytes, reply: Reply) -> None:
+    def test_what_released_nothing(self, payload: bytes, reply: Reply) -> None:
         assert message_at_source(payload, reply) is None
 
     def test_permits(self) -> None:

@@ -115,6 +115,8 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     client = pyredisson.connect(server.url, client_name=NAME)
     with client.get_lock("b", owner=1):
         assert not client.get_lock("b").try_lock(0.05)
+    # The command by which the client leaves the list of waiting clients ends first.
+    eventually(lambda: not admin.exists("pyredisson_waiting:{b}"))
     channels, watchdog = client._session.channels, client._session.watchdog
     lifecycle_reference = weakref.ref(client._lifecycle)
     held, release = threading.Event(), threading.Event()

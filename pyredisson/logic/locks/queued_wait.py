@@ -6,6 +6,7 @@ on the server, see `hand_over`. Then the waiter has the lock without any attempt
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Hashable
 from functools import partial
 from typing import Protocol
@@ -63,10 +64,14 @@ def delay_of(place: int, lease: float) -> float:
     return 0.05 * place if place < LISTENING else lease / 3 + min(0.05 * place, lease / 3)
 
 
-def leave_unused(session: Session, commands: LockCommands, member: bytes) -> None:
-    """The client was woken under this name, and no call of it waits. Called by what reads the messages."""
-    if not session.closed:
-        session.repair(commands.leave_list(member))
+def leave_unused(session: weakref.ref[Session], commands: type[LockCommands], key: bytes, member: bytes) -> None:
+    """The client was woken under this name, and no call of it waits. Called by what reads the messages.
+
+    A weak reference: what reads the messages must not keep a client alive that nobody else refers to.
+    """
+    client = session()
+    if client is not None and not client.closed:
+        client.repair(commands(client, key).leave_list(member))
 
 
 class QueuedWait(LockWaiter[QueuedLock]):
@@ -154,7 +159,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
             events = call.events if wait is not None else channels.events(name)
             queue.channel = self.channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
             if isinstance(self.channel, LockChannel):
-                self.channel.on_unused = partial(leave_unused, lock.session, lock.commands)
+                self.channel.on_unused = partial(leave_unused, weakref.ref(session), type(lock.commands), lock.commands.key)
         if call.member and call.member != queue.member:
             # Under that name the client may have left the list since.
             session.leave_list(lock.commands.leave_list(call.member))
