@@ -135,9 +135,10 @@ class Session:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
         self._host.run_callback(callback)
 
-    def new_member(self) -> None:
+    def new_member(self) -> bytes:
         """Takes another name for the lists of waiting clients, see `waiting_list.lua`."""
         self._member = b"%b:%d" % (self.client, next(self._members))
+        return self._member
 
     def list_member(self, identity: Hashable) -> bytes:
         """The name of this client in the list of clients that wait for a lock."""

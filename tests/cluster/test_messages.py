@@ -116,9 +116,7 @@ class Scene:
         self._client = client
         return await self.wait(lambda: self.kind.wait(client, self.name), mode)
 
-    async def wait(
-        self, work: Callable[[], Awaitable[object]], mode: str, *, own: bool = False
-    ) -> OtherOwner[object]:
+    async def wait(self, work: Callable[[], Awaitable[object]], mode: str, *, own: bool = False) -> OtherOwner[object]:
         """Starts a waiter, and returns it when it sleeps. `own`: the holder is a client of this library."""
         if own:
             self.channel = OWN_CHANNELS % self.name

@@ -21,7 +21,8 @@ LEASE = 3.0
 KEY = b"chore"
 ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
 RIGHTS = (
-    "app on >secret resetchannels ~a ~pyredisson_waiting:{a} ~pyredisson_woken:{a} ~pyredisson_client:* &* +hello +ping +select +client +info +eval +evalsha +hset "
+    "app on >secret resetchannels ~a ~pyredisson_waiting:{a} ~pyredisson_woken:{a} ~pyredisson_client:* &* "
+    "+hello +ping +select +client +info +eval +evalsha +hset "
     "+hget +hmget +hdel +time +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe +unsubscribe"
 )
 

@@ -133,7 +133,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
     def _join(self, wait: float | None) -> bool:
         """Takes the last place among the waiters of this client. Returns whether to make an attempt at once."""
         lock, name, call = self.lock, self.channel_name, self.call
-        session, identity = lock.session, lock.identity
+        session, identity, commands = lock.session, lock.identity, lock.commands
         channels, queues = session.channels, session.lock_queues
         if wait is None and self.joins_quietly:
             queue = queues.get(identity)
@@ -159,10 +159,10 @@ class QueuedWait(LockWaiter[QueuedLock]):
             events = call.events if wait is not None else channels.events(name)
             queue.channel = self.channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
             if isinstance(self.channel, LockChannel):
-                self.channel.on_unused = partial(leave_unused, weakref.ref(session), type(lock.commands), lock.commands.key)
+                self.channel.on_unused = partial(leave_unused, weakref.ref(session), type(commands), commands.key)
         if call.member and call.member != queue.member:
             # Under that name the client may have left the list since.
-            session.leave_list(lock.commands.leave_list(call.member))
+            session.leave_list(commands.leave_list(call.member))
             self.wakeup.set()
         if wait is not None:
             tracing.look()
@@ -234,31 +234,35 @@ class QueuedWait(LockWaiter[QueuedLock]):
         self.look_at = self.queue.busy_until = now + wait
 
     def end(self) -> None:
-        """Leaves the queue and the channel. Never suspends. Idempotent."""
-        session = self.lock.session
+        """Leaves the queue and the channel. Never suspends. Idempotent, also if an earlier call was interrupted."""
+        session, queue = self.lock.session, self.queue
         self.stop()
         if self.owes_attempt:
             self.wakeup.set()
-        # The queue leaves the list.
-        self.call.member = b""
-        if self.queue is not None and session.channels.leave_quietly(self.queue, self):
+        if queue is not None and session.channels.leave_quietly(queue, self):
+            self.call.member = b""
             return
-        leaves = False
         with session.channels.mutex:
-            queue = session.lock_queues.get(self.hold_key[0])
             if queue is not None:
-                queue.waiters.pop(self, None)
-                if self.channel is not None and not self.channel.confirmed:
-                    # The next contender makes an attempt every second.
-                    queue.wake_first()
-                elif self.call.hold is None and self.look_at == queue.busy_until:
-                    # The latest attempt was its own: nobody else knows when the lease ends.
-                    queue.wake_if_later(self.look_at)
-                if not queue.waiters:
-                    leaves, queue.listed = queue.listed, False
-                    if not queue.is_held:
-                        session.lock_queues.pop(self.hold_key[0], None)
+                self._leave_queue(queue)
             session.channels.leave(self.channel_name, self.wakeup)
-        if leaves and queue is not None:
-            session.leave_list(self.lock.commands.leave_list(queue.member))
-            queue.member = session.list_member(None)
+
+    def _leave_queue(self, queue: LocalQueue) -> None:
+        """The caller holds the mutex. What the queue owes the list is the call's after its last waiter."""
+        session, call = self.lock.session, self.call
+        queue.waiters.pop(self, None)
+        if self.channel is not None and not self.channel.confirmed:
+            # The next contender makes an attempt every second.
+            queue.wake_first()
+        elif call.hold is None and self.look_at == queue.busy_until:
+            # The latest attempt was its own: nobody else knows when the lease ends.
+            queue.wake_if_later(self.look_at)
+        if queue.waiters:
+            call.member = b""
+            return
+        if queue.listed:
+            call.member = queue.member
+            queue.member = session.new_member()
+            queue.listed = False
+        if not queue.is_held and session.lock_queues.get(self.hold_key[0]) is queue:
+            session.lock_queues.pop(self.hold_key[0], None)

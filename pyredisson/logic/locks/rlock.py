@@ -117,13 +117,14 @@ class LockLogic(ReleasingLock):
 
     def _leave_list(self, call: AcquireCall) -> None:
         """The call waits no longer, and an attempt of its own may have entered its client in the list. Idempotent."""
-        member, call.member = call.member, b""
         queue = self.session.lock_queues.get(self.identity)
-        if queue is not None and queue.waiters and queue.member == member:
+        if queue is not None and queue.waiters and queue.member == call.member:
             # The place is theirs now.
             queue.listed = True
-        elif member:
-            self.session.leave_list(self.commands.leave_list(member))
+        else:
+            self.session.leave_list(self.commands.leave_list(call.member))
+        # An interrupt before this line repeats the command.
+        call.member = b""
 
     def _tell_waiting(self, call: AcquireCall) -> None:
         observing = self.session.observing
