@@ -143,17 +143,19 @@ class FairLockLogic(LockLogic):
                 ticket.channel, ticket.attempt_reasons_before = channel, channel.attempt_reasons
         try:
             queued_names.add(name)
-            if not await super()._acquire(call):
+            acquired = await super()._acquire(call)
+            if acquired:
+                self._after_acquire(ticket, len(queued_names) > 1)
+            else:
                 self._leave_queue(ticket)
-                return False
-            self._after_acquire(ticket, len(queued_names) > 1)
-            return True
+            # Not in a `finally`: an interrupt there would leave the lock acquired.
+            queued_names.discard(name)
+            return acquired
         except BaseException:
             self.release_acquired(call)
             self._leave_queue(ticket)
-            raise
-        finally:
             queued_names.discard(name)
+            raise
 
     def _after_acquire(self, ticket: QueueTicket, others_wait: bool) -> None:
         if ticket.waiter is not None:
