@@ -21,12 +21,15 @@ from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
 from pyredisson.errors import ConfigError
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.groups.registry import GroupRegistry
+from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback
 from pyredisson.logic.observing import Observing
+from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Granted, Nodes, Runtime, Sender
 from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
-from pyredisson.logic.session import Resources, Session
+from pyredisson.logic.session import Registries, Resources, Session
 
 SHORTEST_REPLY_TIMEOUT = 0.05
 """Seconds: the shortest timeout of the watchdog's commands, which depends on the lease."""
@@ -38,6 +41,11 @@ SHORTEST_CLOSE_TIMEOUT = 0.02
 """Seconds for a client that is closed after others have used up the time."""
 DELIVERY_TIMEOUT = 0.2
 """Seconds that an observer has for the last events of a client that is closed."""
+
+
+def registries() -> Registries:
+    """For a new client id."""
+    return Registries(LocalQueues(), GroupRegistry(), PermitRegistry())
 
 
 class Connections(Runtime, Nodes, Protocol):
@@ -117,7 +125,15 @@ class ClientLifecycle:
         lease = lease_ms(self.config.lock_watchdog_timeout) / 1000
         timeout = max(SHORTEST_REPLY_TIMEOUT, lease / ROUNDS_PER_LEASE / 2)
         self._watchdog_runtime = self.servers.watchdog_runtime(timeout)
-        return Resources(client_id, self._runtime, self._watchdog_runtime, channels, self._runtime.acquiring, observing)
+        return Resources(
+            client_id,
+            self._runtime,
+            self._watchdog_runtime,
+            channels,
+            registries(),
+            self._runtime.acquiring,
+            observing,
+        )
 
     def start_loop(self, loop: Loop) -> None:
         start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")

@@ -123,8 +123,11 @@ def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
         # 0: an inner level was released, or somebody holds the lock. A nil may be the reply to a copy which ran before.
         return None
     words = _words(payload)
-    name, arguments = script_name(words), words[3 + int(words[2]) :]
+    name = script_name(words)
+    if name not in _PREFIXES and name not in _MESSAGES:
+        return None
+    arguments = words[3 + int(words[2]) :]
     if name in _PREFIXES:
         wake = script("lock_wake_waiters", with_shebang=False, pubsub=PubSub.BOTH).text
         return command(b"EVAL", wake, 0, arguments[0], b"0", arguments[_PREFIXES[name]], 0)
-    return command(b"SPUBLISH", arguments[0], _MESSAGES[name]) if name in _MESSAGES else None
+    return command(b"SPUBLISH", arguments[0], _MESSAGES[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms, seconds
@@ -14,18 +14,28 @@ from pyredisson.logic import announcement, retry
 from pyredisson.logic.announcement import Announcement
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
-from pyredisson.logic.groups.registry import GroupRegistry
 from pyredisson.logic.holds import FORGOTTEN, GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
-from pyredisson.logic.locks.fair_queue import LocalQueues
-from pyredisson.logic.locks.local_queue import LocalQueue
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
-from pyredisson.logic.permits.registry import PermitRegistry
 from pyredisson.logic.ports import Granted, Runtime, Sender
 from pyredisson.logic.replicas import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
 from pyredisson.logic.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from pyredisson.logic.groups.registry import GroupRegistry
+    from pyredisson.logic.locks.fair_queue import LocalQueues
+    from pyredisson.logic.locks.local_queue import LocalQueue
+    from pyredisson.logic.permits.registry import PermitRegistry
+
+
+class Registries(NamedTuple):
+    """What the primitives of one kind share in a client. The modules of that kind import this one, and not it them."""
+
+    local_queues: LocalQueues
+    groups: GroupRegistry
+    permits: PermitRegistry
 
 
 class Resources(NamedTuple):
@@ -36,6 +46,7 @@ class Resources(NamedTuple):
     watchdog_runtime: Runtime
     """The watchdog has connections of its own: a slow call must not delay a renewal."""
     channels: ChannelRegistry
+    registries: Registries
     acquiring: Acquiring | None = None
     """What sends acquires that replicas have to confirm. None: the runtime sends them, as any other command."""
     observing: Observing | None = None
@@ -96,7 +107,8 @@ class Session:
     def _open(self) -> None:
         """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id."""
         resources = self._host.open(self.repair)
-        self.id, self.runtime, watchdog_runtime, self.channels, _, self.observing = resources
+        self.id, self.runtime, watchdog_runtime, self.channels, registries, _, self.observing = resources
+        self.local_queues, self.groups, self.permits = registries
         self.clock = self.runtime.clock
         self.client = self.id.encode()
         self._members = itertools.count(1)
@@ -122,11 +134,8 @@ class Session:
             self.announcement = Announcement(self.id, self.config, self.holds, self.watchdog, self.clock)
             self.watchdog.announcer = self.announcement
         self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), acquiring(has_run), self.retries)
-        self.local_queues = LocalQueues()
         self.lock_queues: dict[Hashable, LocalQueue] = {}
         """The waiters of each lock that is contended in this client."""
-        self.groups = GroupRegistry()
-        self.permits = PermitRegistry()
 
     def _send_as_usual(self, granted: Granted) -> Sender:
         return self.runtime

@@ -470,6 +470,7 @@ class TestMessagesAtTheSource:
         [
             *((release(AUTO), reply) for reply in (0, as_error("TRYAGAIN"), as_error("NOSCRIPT"))),
             (ACQUIRE, None),
+            (command(b"GET", b"latch"), b"1"),
         ],
     )
     def test_what_released_nothing(self, payload: bytes, reply: Reply) -> None:

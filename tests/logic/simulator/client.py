@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from redis.exceptions import RedisError
 
 from pyredisson._backends.runtime import OneServer, ReplyApplier
+from pyredisson._client.lifecycle import registries
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.scripts import ScriptSet
@@ -147,7 +148,7 @@ class Client(Process):
         waiters.attach(self.subscription)
         runtime = SimRuntime(self.node, post, pipelined=self._weather.pipelined)
         self._watchdog_runtime = SimRuntime(self.node, post, pipelined=False)
-        return Resources(self.name, runtime, self._watchdog_runtime, waiters)
+        return Resources(self.name, runtime, self._watchdog_runtime, waiters, registries())
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""

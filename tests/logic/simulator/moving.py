@@ -124,6 +124,9 @@ class SlotServer(Network):
             return b"OK"
         asking, self._asking = self._asking, False
         number = slot_of_command(payload)
+        if number < 0:
+            # A script without keys runs on each node.
+            return self._slots.home.execute(payload)
         place = self._slots.place(number)
         refusal = self._refusal(payload, number, place, asking=asking)
         if refusal is not None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import hiredis
 from redis.exceptions import RedisError
 
+from pyredisson._client.lifecycle import registries
 from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.redirects import Redirected
 from pyredisson._protocol.replies import as_error
@@ -181,7 +182,7 @@ class ShardClient(Client):
         self._watchdog_runtime: SimRuntime = ShardRuntime(self, post)
         channels = ChannelRegistry(self.simulation.clock)
         channels.attach(_NoMessages())
-        return Resources(self.name, runtime, self._watchdog_runtime, channels)
+        return Resources(self.name, runtime, self._watchdog_runtime, channels, registries())
 
 
 class ShardRuntime(SimRuntime):
