@@ -49,7 +49,7 @@ cdef class ChannelFields:
 
 
 cdef class WaiterFields:
-    """The fields and the state of a call that waits, see `pyredisson.logic.handed_waiter.HandedWaiter`.
+    """The fields and the state of a call that waits, see `pyredisson.logic.waiting.HandedWaiter`.
 
     `deadline`: until when it waits; None: without limit. `wakeup`: what it sleeps on. `releaser`: the release that
     offers it what it waits for; None as soon as that has had an outcome. `error`: what the waiter has to raise, because
@@ -100,7 +100,7 @@ cdef class LockQueueFields
 
 
 cdef class LockWaiterFields(WaiterFields):
-    """The fields of `pyredisson.logic.locks.local_queue.LockWaiter`, where their meaning is documented, and some of its
+    """The fields of `pyredisson.logic.locks.queued_wait.LockWaiter`, where their meaning is documented, and some of its
     steps.
     """
 
@@ -161,7 +161,7 @@ cdef class LockWaiterFields(WaiterFields):
 
 
 cdef class LockQueueFields:
-    """The fields of `pyredisson.logic.locks.local_queue.LocalQueue`, where their meaning is documented, and some of its
+    """The fields of `pyredisson.logic.locks.queued_wait.LocalQueue`, where their meaning is documented, and some of its
     steps.
 
     `held`, `lost`: states of a hold. `waiting`, `offered`: states of a waiter. `unknown_wait`: how many seconds a call

@@ -368,7 +368,7 @@ class ChannelFields:
         """Undoes `set_aside`, unless the waiter has left. The caller has the mutex."""
 
 class WaiterFields:
-    """The fields and the state of a call that waits, see `pyredisson.logic.handed_waiter.HandedWaiter`.
+    """The fields and the state of a call that waits, see `pyredisson.logic.waiting.HandedWaiter`.
 
     `deadline`: until when it waits; None: without limit. `wakeup`: what it sleeps on. `releaser`: the release that
     offers it what it waits for; None as soon as that has had an outcome. `error`: what the waiter has to raise, because
@@ -394,7 +394,7 @@ class WaiterFields:
         """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
 
 class LockWaiterFields(WaiterFields):
-    """The fields of `pyredisson.logic.locks.local_queue.LockWaiter`, where their meaning is documented, and some of its
+    """The fields of `pyredisson.logic.locks.queued_wait.LockWaiter`, where their meaning is documented, and some of its
     steps.
     """
 
@@ -431,7 +431,7 @@ class LockWaiterFields(WaiterFields):
         """
 
 class LockQueueFields:
-    """The fields of `pyredisson.logic.locks.local_queue.LocalQueue`, where their meaning is documented, and some of its
+    """The fields of `pyredisson.logic.locks.queued_wait.LocalQueue`, where their meaning is documented, and some of its
     steps.
 
     `held`, `lost`: states of a hold. `waiting`, `offered`: states of a waiter. `unknown_wait`: how many seconds a call

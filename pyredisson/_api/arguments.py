@@ -14,7 +14,7 @@ from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockTimeoutError
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.permits.permit_commands import ID_BYTES, MOST_AT_ONCE
+from pyredisson.logic.permits.commands import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
 from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner

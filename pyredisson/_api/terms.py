@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from pyredisson._api.arguments import package_of
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable
-from pyredisson._protocol.error_codes import code_of, is_transient
+from pyredisson._protocol.replies import code_of, is_transient
 from pyredisson.errors import LockNotHeldError, NotReplicatedError
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic

@@ -9,9 +9,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._backends.runtime import NodeConnections, ReplyApplier
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import ASKING, Redirected
 from pyredisson._protocol.replication import (
     INFO,
     NotConfirmed,
@@ -20,6 +18,7 @@ from pyredisson._protocol.replication import (
     read_replication,
     wait_command,
 )
+from pyredisson._protocol.replies import ASKING, NoReply, Redirected, Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config

@@ -10,8 +10,8 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._core import Unsent
 from pyredisson._diagnostics import with_notes
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 
 NO_TLS = "no TLS handshake: the server may not use TLS at this port"

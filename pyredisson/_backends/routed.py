@@ -13,12 +13,9 @@ from pyredisson._backends.acquiring import AcquireSender, C, PeerConnections, Re
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._core import slot, slot_of_command
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import REDIRECTS, code_of
-from pyredisson._protocol.error_copies import copy_error
 from pyredisson._protocol.moving_slots import message_at_source
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import ASKING, Redirected
+from pyredisson._protocol.replies import ASKING, REDIRECTS, NoReply, Redirected, Reply, code_of, copy_error
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._backends.clock import clock
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import Redirected, Reply
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.ports import Granted, Sender, Wakeup

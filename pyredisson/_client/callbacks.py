@@ -15,7 +15,7 @@ from pyredisson._backends.thread_start import start_thread
 from pyredisson._diagnostics import logger
 from pyredisson.events import Event, handlers_of
 from pyredisson.logic.loops import log_exception
-from pyredisson.logic.lost_callbacks import Callback
+from pyredisson.logic.losses import Callback
 
 MOST_EVENTS = 100_000
 """So many events wait for an observer that is slow. Then the oldest are dropped."""

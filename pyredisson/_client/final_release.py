@@ -18,9 +18,8 @@ from pyredisson._client.servers import Servers
 from pyredisson._core import Unsent
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.moving_slots import MOST_FORMS, forms_after
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import ASKING, Redirected
+from pyredisson._protocol.replies import ASKING, NoReply, Redirected, Reply
 
 THREAD_NAME = "pyredisson-final-release"
 BATCH = 1000

@@ -24,11 +24,11 @@ from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.groups.registry import GroupRegistry
 from pyredisson.logic.locks.fair_queue import LocalQueues
 from pyredisson.logic.loops import Loop
-from pyredisson.logic.lost_callbacks import Callback
+from pyredisson.logic.losses import Callback
 from pyredisson.logic.observing import Observing
-from pyredisson.logic.permits.registry import PermitRegistry
+from pyredisson.logic.permits.permit_queue import PermitRegistry
 from pyredisson.logic.ports import Granted, Nodes, Runtime, Sender
-from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
+from pyredisson.logic.renewer import ROUNDS_PER_LEASE
 from pyredisson.logic.session import Registries, Resources, Session
 
 SHORTEST_REPLY_TIMEOUT = 0.05

@@ -11,7 +11,7 @@ from pyredisson._client.topology.replicated_source import ReplicatedSource
 from pyredisson._client.topology.sentinel_source import SentinelSource
 from pyredisson._protocol.node import Node, Observe
 from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import Redirected
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address

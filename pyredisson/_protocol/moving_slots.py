@@ -19,8 +19,8 @@ import hiredis
 from redis.exceptions import NoScriptError, RedisError, TryAgainError
 
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._settings.config import Config
 
 LATCH_CHANNEL = b"redisson_countdownlatch__channel__{"

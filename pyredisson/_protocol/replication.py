@@ -10,7 +10,7 @@ from typing import NamedTuple
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._settings.address import Address
 
 INFO = command(b"INFO", b"replication")

@@ -1,14 +1,167 @@
-"""Redis's error replies as the exceptions that redis-py's users know."""
+"""Replies that are errors: which of them are transient, which name another node, and what a caller gets."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from collections.abc import Callable
+from ssl import SSLCertVerificationError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hiredis
 from redis import exceptions
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError, TryAgainError
 
-from pyredisson._protocol.error_codes import NON_LOCAL_KEY, NonLocalKeyError
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._core import command
+
+if TYPE_CHECKING:
+    from pyredisson._protocol.node import Node
+
+
+REDIRECTS = frozenset({"MOVED", "ASK"})
+"""Codes of a server that names another one, which serves the command. The command was not executed."""
+NOT_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
+"""Codes of a server that isn't the master, or isn't ready to be. A new connection may reach another server."""
+TRANSIENT = frozenset({"BUSY", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN"}) | NOT_MASTER
+"""Codes of error replies whose cause ends without anybody's help. The command was not executed; `NonLocalKeyError` is
+another such error, after which it may have been."""
+
+
+NON_LOCAL_KEY = "access a non local key in a cluster node"
+"""In the text of a `NonLocalKeyError`, whose code many errors have. Servers differ in the words around it."""
+
+
+class NonLocalKeyError(TryAgainError):
+    """A script has removed a key in a slot that is being moved, and then used the key again.
+
+    The server looks for such a key at the node to which the slot moves, and ends the script in the middle. What it has
+    written by then stays. So the command may have run, unlike after other error replies.
+    """
+
+
+def code_of(error: RedisError) -> str:
+    """The first word of an error reply."""
+    return str(error).partition(" ")[0]
+
+
+def is_transient_reply(error: RedisError) -> bool:
+    """Whether an error reply is one whose cause ends without anybody's help."""
+    return code_of(error) in TRANSIENT or isinstance(error, NonLocalKeyError)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether a call that raised `error` may succeed later: the server is away, or doesn't serve at this moment."""
+    if isinstance(error.__cause__, SSLCertVerificationError):
+        return False
+    # Not their subclasses: a wrong password is a ConnectionError to redis-py.
+    return type(error) in (ConnectionError, TimeoutError) or (
+        isinstance(error, RedisError) and is_transient_reply(error)
+    )
+
+
+def is_not_master(error: RedisError) -> bool:
+    """Whether an error reply came from a server that isn't the master, or isn't ready to be."""
+    return code_of(error) in NOT_MASTER
+
+
+# --- A copy of an exception for each of several callers that get the same error
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def copy_error(error: E) -> E:
+    """A copy to raise: the same type, arguments, attributes, notes, cause and traceback so far.
+
+    An exception that is raised adds to its own traceback. If a thousand tasks raised one object, it would end up with
+    the frames of all of them. An exception that can't be copied is returned as it is.
+    """
+    makers: tuple[Callable[[E], E], ...] = (_copy_without_init, copy.copy)
+    for make in makers:
+        try:
+            twin = make(error)
+            alike = type(twin) is type(error) and twin.args == error.args and str(twin) == str(error)
+        except Exception:  # noqa: BLE001 - the constructor of a foreign class may raise anything
+            continue
+        if alike and twin is not error:
+            twin.__cause__ = error.__cause__
+            twin.__context__ = error.__context__
+            twin.__suppress_context__ = error.__suppress_context__
+            if hasattr(error, "__notes__"):
+                twin.__notes__ = list(error.__notes__)
+            return twin.with_traceback(error.__traceback__)
+    return error
+
+
+def _copy_without_init(error: E) -> E:
+    # A constructor may need other arguments than it passed to `Exception`, or may change them a second time.
+    # An exception whose C code keeps more than `args` (OSError, UnicodeError) gets another text here, and is rejected
+    # by the caller.
+    twin: E = type(error).__new__(type(error), *error.args)
+    twin.__dict__.update(error.__dict__)
+    return twin
+
+
+# --- The exception for a command that got no reply
+
+
+Reply = Any
+
+
+class NoReply(Exception):
+    """A command got no reply: the connection failed, or the reply didn't come before the timeout.
+
+    Users never see it. The logic (`logic.retry`) sends the command again, or raises `error`.
+    """
+
+    def __init__(
+        self, error: RedisError, *, may_have_run: bool, stale: bool = False, server_id: bytes | None = None
+    ) -> None:
+        super().__init__(error)
+        self.error = error
+        self.may_have_run = may_have_run
+        """Whether the server may have executed the command, or may still execute it."""
+        self.stale = stale
+        """The server had closed the connection before the command was sent, so another connection may serve at
+        once."""
+        self.server_id = server_id
+        """The identity of the server to which the command was sent. None: unknown."""
+
+    def copy(self) -> NoReply:
+        """The same failure for another caller: each caller raises an `error` object of its own."""
+        other = NoReply(
+            copy_error(self.error), may_have_run=self.may_have_run, stale=self.stale, server_id=self.server_id
+        )
+        other.__cause__ = self.__cause__
+        return other
+
+
+# --- The error replies by which a node of a cluster names the node that serves a command in its place
+
+
+ASKING = command(b"ASKING")
+"""Has the server execute the next command of the connection, although the command's slot is still being moved to it."""
+
+
+class Redirected(ResponseError):
+    """MOVED: another node serves the slot. ASK: another node has this command's keys, as their slot is being moved.
+
+    The command has not run. Who replied is set by the connection that received the reply.
+    """
+
+    asked: Node | None = None
+    """The node that replied: a redirect without a host means the same host."""
+    server_id: bytes | None = None
+    """The identity of that server's process. None: unknown."""
+
+    @property
+    def is_ask(self) -> bool:
+        """Whether the redirect is for this command only, and the node still serves the slot."""
+        return str(self).startswith("ASK ")
+
+    def replied_by(self, node: Node, server_id: bytes | None) -> None:
+        """Records which node replied, and the identity of its process."""
+        self.asked, self.server_id = node, server_id
+
 
 _BY_CODE: dict[str, type[exceptions.RedisError]] = {
     "ASK": Redirected,

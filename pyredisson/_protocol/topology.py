@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import InvalidResponse, NoPermissionError, RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._settings.address import Address
 
 SLOTS = 16384

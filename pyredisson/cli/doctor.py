@@ -31,7 +31,7 @@ from pyredisson.inspection.announcements import with_missing_right
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import State
 from pyredisson.logic import retry
-from pyredisson.logic.announced import client_key
+from pyredisson.logic.announcement import client_key
 
 COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "red"}
 PINGS = 50

@@ -14,7 +14,7 @@ import click
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, RedisError, TimeoutError
 
 from pyredisson._backends.connecting import NO_TLS
-from pyredisson._protocol.error_codes import is_transient_reply
+from pyredisson._protocol.replies import is_transient_reply
 from pyredisson._settings.config import Config
 from pyredisson.cli import DEFECT, NO_PERMISSION, UNAVAILABLE
 from pyredisson.errors import ConfigError, UnsupportedServerError

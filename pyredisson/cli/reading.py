@@ -16,8 +16,8 @@ from pyredisson._api.sync.client import Client
 from pyredisson._backends.threads.runtime import run
 from pyredisson._core import command
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson.cli.options import settings_of
 from pyredisson.errors import RedissonError

@@ -21,7 +21,7 @@ from pyredisson._api.sync.client import Client
 from pyredisson._api.sync.locks import FairLock, FencedLock, Lock
 from pyredisson._backends.clock import clock
 from pyredisson._core import Run, command
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
 from pyredisson.cli import LOST, NOT_ACQUIRED, UNAVAILABLE, USAGE

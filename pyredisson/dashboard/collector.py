@@ -17,13 +17,13 @@ from redis.exceptions import RedisError
 import pyredisson.asyncio
 from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson.dashboard.snapshot import History, Seen, Snapshot, error_words
 from pyredisson.inspection.model import ClientState, Evidence, State
 from pyredisson.inspection.states import MOST_LISTED, Inspector
-from pyredisson.logic.announced import client_key
+from pyredisson.logic.announcement import client_key
 from pyredisson.logic.ports import Nodes
 
 logger = logging.getLogger("pyredisson.dashboard")

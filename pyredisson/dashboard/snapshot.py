@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply
 from pyredisson.holder import Holder
 from pyredisson.holder import who as named
 from pyredisson.inspection.model import ClientState, State

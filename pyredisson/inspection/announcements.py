@@ -11,13 +11,12 @@ from redis.exceptions import NoPermissionError, RedisError, TryAgainError
 
 from pyredisson._core import command, slot_of_command
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replies import NoReply, Reply, is_transient
 from pyredisson.holder import ANNOUNCED, Holder, with_announcement
 from pyredisson.inspection.model import AnnouncedHold, ClientState
 from pyredisson.inspection.raw import NO_KEY, number_of, seconds
 from pyredisson.logic import retry
-from pyredisson.logic.announced import HOLD_PREFIX, client_key
+from pyredisson.logic.announcement import HOLD_PREFIX, client_key
 from pyredisson.logic.session import Session
 
 MOST_HOLDS = 100

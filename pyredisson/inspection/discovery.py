@@ -8,9 +8,8 @@ from redis.exceptions import AuthenticationError, ClusterDownError, NoPermission
 
 from pyredisson._core import command, pack
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import ASKING
+from pyredisson._protocol.replies import ASKING, NoReply, Reply
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.inspection.announcements import with_missing_right

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from pyredisson._core import latch_channel, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.inspection.model import Companion, Evidence, Kind
-from pyredisson.logic.announced import CLIENT_PREFIX
+from pyredisson.logic.announcement import CLIENT_PREFIX
 
 NO_KEY, ENDLESS = -2, -1
 """Replies of PTTL."""

@@ -32,7 +32,7 @@ from pyredisson.inspection.raw import (
     seconds,
     state_command,
 )
-from pyredisson.logic.announced import hold_field
+from pyredisson.logic.announcement import hold_field
 from pyredisson.logic.ports import Nodes
 from pyredisson.logic.session import Session
 

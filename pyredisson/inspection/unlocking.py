@@ -8,8 +8,7 @@ from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_lock import FairLockCommands
 from pyredisson.logic.locks.fenced_lock import FencedLockCommands
 from pyredisson.logic.locks.read_write_lock import ReadCommands, WriteCommands
-from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_commands import PermitCommands
+from pyredisson.logic.permits.commands import PermitCommands, SemaphoreCommands
 from pyredisson.logic.session import Session
 
 _COMMANDS: dict[str, type[LockCommands]] = {

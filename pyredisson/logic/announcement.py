@@ -15,18 +15,37 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from pyredisson._core import command
+from pyredisson._core import command, prefixed
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.identity import connection_name, identity
 from pyredisson.logic import retry
-from pyredisson.logic.announced import client_key, hold_field
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.ports import Runtime
 from pyredisson.logic.watchdog import Alarm, Watchdog
 from pyredisson.version import VERSION
+
+CLIENT_PREFIX = b"pyredisson_client"
+"""The prefix of the key."""
+HOLD_PREFIX = b"h:"
+"""The beginning of the fields that stand for a hold."""
+
+
+def client_key(client_id: str) -> bytes:
+    """The key in which that client announces itself."""
+    return prefixed(CLIENT_PREFIX, client_id.encode())
+
+
+def hold_field(owner: bytes, key: bytes) -> bytes:
+    """The field for a hold of the lock `key`. `owner`: what follows the client's id in the owner's name; of a permit
+    its id.
+
+    It contains no space, so the first space separates it from the name of the lock.
+    """
+    return b"%b%b %b" % (HOLD_PREFIX, owner, key)
+
 
 FIRST_AFTER = 0.25
 """Seconds from the first hold or wait of a client to its announcement. A short program sends none. `inf`: no client is

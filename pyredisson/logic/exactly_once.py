@@ -19,9 +19,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import ReleaseCall, prefixed
 from pyredisson._diagnostics import logger, tracing
-from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.replication import NotConfirmed
+from pyredisson._protocol.replies import Reply, is_transient
 from pyredisson.logic import retry
 from pyredisson.logic.ports import Runtime, Sender
 

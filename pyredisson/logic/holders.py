@@ -11,11 +11,11 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import command, pack
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.holder import ANNOUNCED, Holder, for_how_long, holder_of, who, with_announcement
 from pyredisson.identity import connection_name, identity
 from pyredisson.logic import retry
-from pyredisson.logic.announced import client_key, hold_field
+from pyredisson.logic.announcement import client_key, hold_field
 from pyredisson.logic.owners import owner_id
 from pyredisson.logic.session import Session
 from pyredisson.version import VERSION

@@ -9,21 +9,97 @@ from collections import deque
 from collections.abc import Coroutine, Hashable, Sequence
 from typing import Any, Protocol
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._core import Wheel
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import NoReply, Redirected, Reply, code_of, is_transient
+from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.observing import Observing, lateness
 from pyredisson.logic.ports import Chore, Runtime
-from pyredisson.logic.renewal_batch import BATCH, Batch
-from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
 from pyredisson.logic.repairs import RepairQueue, Unsent
+
+ROUNDS_PER_LEASE = 3
+"""A lease is renewed after each third of it."""
+GRID_STEP_MS = 50
+"""How far two points of the grid are apart. Each point with holds costs two wake-ups of threads."""
+STEPS_PER_ROUND = (20, 100)
+"""How many points the grid has at least and at most in the time of one round. Fewer points have leases renewed earlier
+than necessary, and more renewals in one write."""
+
+
+class RenewalGrid:
+    """The points of the grid for leases of one length. Times are in ms of the runtime's clock."""
+
+    __slots__ = ("_steps", "round", "step")
+
+    def __init__(self, lease_ms: int) -> None:
+        self.round = max(1, lease_ms // ROUNDS_PER_LEASE)
+        """How long after an acquire or a renewal the next renewal is due."""
+        fewest, most = STEPS_PER_ROUND
+        self.step = max(1, min(self.round // fewest, max(GRID_STEP_MS, self.round // most)))
+        """How far two points are apart."""
+        self._steps = self.round // self.step
+
+    def next_renewal(self, sent_at: float) -> int:
+        """When a lease is to be renewed that was granted by a command sent at `sent_at`, in seconds."""
+        return int(sent_at * 1000) // self.step * self.step + self.round
+
+    def next_renewal_of_slot(self, sent_at: float, slot: int) -> int:
+        """The same, or somewhat earlier: at a point at which all holds of that slot are renewed.
+
+        A script call takes the locks of one slot only. A client with a few locks in each of many slots would need a
+        call for each lock if they were due at different points.
+        """
+        step = self.next_renewal(sent_at) // self.step
+        return (step - (step - slot) % self._steps) * self.step
+
+
+# --- Holds whose leases one script call extends
+
+
+BATCH = 100
+"""Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
+
+
+class Batch:
+    """Holds that one script call renews: of one kind, and in one slot."""
+
+    __slots__ = ("holds", "lease", "reason", "renew", "slot", "with_text")
+
+    def __init__(self, renew: Renewal, slot: int, lease: int, reason: str, holds: list[Hold]) -> None:
+        self.renew = renew
+        self.slot = slot
+        self.lease = lease
+        """In ms."""
+        self.reason = reason
+        """Why a hold is lost that the server doesn't know."""
+        self.holds = holds
+        self.with_text = False
+        """Whether the text of the script is sent."""
+
+    def command(self, runtime: Runtime) -> bytes:
+        """The script call."""
+        payload = self.renew(runtime.scripts, self.holds, self.lease)
+        return as_eval(payload, with_shebang=runtime.scripts.with_shebang) if self.with_text else payload
+
+    def changed_for(self, error: RedisError) -> list[Batch]:
+        """What to send at once in its place after that error reply. Empty: it can only be tried again later."""
+        if isinstance(error, NoScriptError) and not self.with_text:
+            self.with_text = True
+            return [self]
+        if code_of(error) == "TRYAGAIN" and len(self.holds) > 1:
+            # The slot is being moved, and one server has some of the keys and another one the others. Each key alone is
+            # served by one of them, and a slot may stay like this for longer than a lease.
+            single = [Batch(self.renew, self.slot, self.lease, self.reason, [hold]) for hold in self.holds]
+            for batch in single:
+                batch.with_text = self.with_text
+            return single
+        return []
+
 
 PROMISE_STEP = 100
 """Milliseconds, to a multiple of which a fixed lease is rounded up that another server is to confirm."""

@@ -10,10 +10,8 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient
 from pyredisson._protocol.moving_slots import MOST_FORMS, forms_after
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_transient
 from pyredisson.logic.ports import Runtime
 
 REPAIR_FOR = 600.0

@@ -27,13 +27,50 @@ from typing import NamedTuple
 
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, TryAgainError
 
-from pyredisson._protocol.error_codes import NOT_MASTER, NonLocalKeyError, code_of, is_transient_reply
 from pyredisson._protocol.moving_slots import without_list
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.replies import public
+from pyredisson._protocol.replication import NotConfirmed
+from pyredisson._protocol.replies import (
+    NOT_MASTER,
+    NonLocalKeyError,
+    NoReply,
+    Redirected,
+    Reply,
+    code_of,
+    is_transient_reply,
+    public,
+)
 from pyredisson._protocol.scripts import as_eval
-from pyredisson.logic.ports import Sender
+from pyredisson.errors import NotReplicatedError
+from pyredisson.logic.ports import Granted, Sender
+
+Acquiring = Callable[[Granted], Sender]
+"""Makes what sends acquires: as a runtime, but it raises `NotConfirmed` for an acquire that too few replicas have."""
+
+
+def lock_granted(reply: Reply) -> bool:
+    """Whether a lock was acquired. A list contains its fencing token."""
+    return reply is None or reply.__class__ is list
+
+
+def permits_granted(reply: Reply) -> bool:
+    """Whether permits of a semaphore were acquired."""
+    return reply.__class__ is int and reply > 0
+
+
+def has_run(reply: Reply) -> bool:
+    """Whether a call that changes a number of permits, or the count of a latch, has run."""
+    return reply.__class__ is int
+
+
+def expirable_permits_granted(reply: Reply) -> bool:
+    """Whether permits with ids were acquired."""
+    return reply is None
+
+
+def not_replicated(what: str, problem: NotConfirmed) -> NotReplicatedError:
+    """The error for an acquire of `what`, which was undone."""
+    return NotReplicatedError(f"{what} was acquired and released again: {problem}")
+
 
 LIMITED_BY_RETRIES = -math.inf
 """In place of a deadline, for a call that doesn't wait for other owners: the number of retries limits the call.

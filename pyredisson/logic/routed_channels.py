@@ -9,10 +9,9 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import LockQueueFields, LockWaiterFields
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient_reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import is_on_other_slot
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import Redirected, is_transient_reply
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson.logic.channels import Channel, ChannelRegistry, Subscriber
 from pyredisson.logic.ports import Wakeup

@@ -16,18 +16,18 @@ from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.holds import FORGOTTEN, GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.loops import Loop
-from pyredisson.logic.lost_callbacks import Callback, LostCallbacks
+from pyredisson.logic.losses import Callback, LostCallbacks
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.ports import Granted, Runtime, Sender
-from pyredisson.logic.replicas import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
+from pyredisson.logic.retry import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
 from pyredisson.logic.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from pyredisson.logic.groups.registry import GroupRegistry
     from pyredisson.logic.locks.fair_queue import LocalQueues
-    from pyredisson.logic.locks.local_queue import LocalQueue
-    from pyredisson.logic.permits.registry import PermitRegistry
+    from pyredisson.logic.locks.queued_wait import LocalQueue
+    from pyredisson.logic.permits.permit_queue import PermitRegistry
 
 
 class Registries(NamedTuple):

@@ -12,15 +12,12 @@ from typing import Any, Protocol, cast
 from pyredisson._core import RenewalStep, Timer, Wheel
 from pyredisson._diagnostics import tracing
 from pyredisson._protocol.routing import Changes
-from pyredisson.logic.ended_owners import EndedOwners
-from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
+from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, EndedOwners, Hold, HoldTable
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.moved_slots import MovedSlots
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.ports import Chore, Runtime
-from pyredisson.logic.renewal_batch import BATCH, Batch
-from pyredisson.logic.renewal_grid import RenewalGrid
-from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.renewer import BATCH, Batch, RenewalGrid, Renewer
 from pyredisson.logic.repairs import RepairQueue, Repairs, Unsent
 
 LISTED_AFTER = 1000

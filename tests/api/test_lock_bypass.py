@@ -107,10 +107,11 @@ async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Serve
 BUSY = """
 import sys, threading, time
 import pyredisson, redis
-from pyredisson.logic.locks import hand_over, local_queue
+from pyredisson.logic.locks import hand_over
+from pyredisson.logic.locks import queued_wait
 url, threads, series, hold, rounds = sys.argv[1], *map(float, sys.argv[2:6])
 if len(sys.argv) > 6:
-    hand_over.OTHERS_FIRST = local_queue.OTHERS_FIRST = float(sys.argv[6])
+    hand_over.OTHERS_FIRST = queued_wait.OTHERS_FIRST = float(sys.argv[6])
 counter = redis.Redis.from_url(url)
 end = threading.Event()
 with pyredisson.connect(url, local_hand_over_time=series) as client:

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from pyredisson.logic.permits import claims
+from pyredisson.logic.permits import permit_queue
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, OtherOwner
 from tests.support.server_state import ServerState
 
@@ -22,7 +22,7 @@ OTHERS_TURN = 5_000
 def soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims begin after a fifth of their usual time, but where that is what is tested."""
     if request.node.originalname != "test_a_claim_begins_after_a_second":
-        monkeypatch.setattr(claims, "CLAIM_DELAY", 0.2)
+        monkeypatch.setattr(permit_queue, "CLAIM_DELAY", 0.2)
 
 
 @pytest.fixture(params=KINDS)

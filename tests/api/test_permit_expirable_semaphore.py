@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 import pyredisson
 from pyredisson._protocol.scripts import script
-from pyredisson.logic import renewal_grid
+from pyredisson.logic import renewer
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend
 from tests.support.faults import FLAGS
@@ -193,7 +193,7 @@ class TestRenewal:
         self, backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # What is taken within half a second falls due at once.
-        monkeypatch.setattr(renewal_grid, "STEPS_PER_ROUND", (2, 2))
+        monkeypatch.setattr(renewer, "STEPS_PER_ROUND", (2, 2))
         client = backend.connect(proxy.url, lock_watchdog_timeout=3)
         semaphores = [client.get_permit_expirable_semaphore(f"stock{number}") for number in range(5)]
         for semaphore in semaphores:

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError
-from pyredisson.logic.permits import claims, permit_queue
+from pyredisson.logic.permits import permit_queue
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.faults import FLAGS
@@ -203,7 +203,7 @@ class TestOrder:
 
     async def test_a_waiter_for_many_is_not_starved(self, stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
         """It claims its permits. Then nothing is handed on, here and by other clients."""
-        monkeypatch.setattr(claims, "CLAIM_DELAY", 0.2)
+        monkeypatch.setattr(permit_queue, "CLAIM_DELAY", 0.2)
         semaphore = await stock.made(4, local_hand_over_time=LONG)
         ended = False
 

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 import pyredisson
-from pyredisson.logic.permits import expirable_acquire, refusal
+from pyredisson.logic.permits import permit_expirable_semaphore, permit_wait
 from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend
 from tests.support.server_state import ServerState
@@ -203,7 +203,7 @@ async def test_a_waiter_that_leaves_with_a_wakeup_passes_it_on(stock: Stock) -> 
 
 @pytest.mark.parametrize("wait", [None, 30])
 async def test_a_message_that_was_lost(stock: Stock, monkeypatch: pytest.MonkeyPatch, wait: float | None) -> None:
-    for module in (refusal, expirable_acquire):
+    for module in (permit_wait, permit_expirable_semaphore):
         monkeypatch.setattr(module, "LONGEST_WAIT", 0.1)
     semaphore = stock.open()
     other = stock.backend.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))

@@ -14,9 +14,8 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.aio.pipeline import AcquiringHolder
 from pyredisson._backends.threads.runtime import run
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import NoReply, Redirected
 from pyredisson._protocol.scripts import as_eval
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config

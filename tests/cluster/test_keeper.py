@@ -15,7 +15,7 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology import keeper
 from pyredisson._client.topology.keeper import TopologyKeeper
 from pyredisson._protocol import routing
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
 from tests.support.topologies import LAST, Recorder, address, make_node, shard, view

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from pyredisson._client import servers
-from pyredisson.logic.permits import refusal
+from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
 from tests.support.kinds import LOCKS
@@ -410,7 +410,7 @@ async def test_a_waiter_that_has_not_noticed_a_move(
 ) -> None:
     """It is still subscribed on the former master. The releasing client has known the cluster before, or only after."""
     # A failover may take so long that the waiter would look again by itself, just after the release.
-    monkeypatch.setattr(refusal, "LONGEST_WAIT", 60.0)
+    monkeypatch.setattr(permit_wait, "LONGEST_WAIT", 60.0)
     permits = backend.connect(topology_refresh_interval=30.0).get_semaphore(NAME)
     assert await permits.try_set_permits(0)
     other = backend.connect(sharded_pubsub=waiting, topology_refresh_interval=30.0).get_semaphore(NAME)

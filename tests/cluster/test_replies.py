@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import InvalidResponse, NoPermissionError, ResponseError
 
-from pyredisson._protocol.error_codes import NonLocalKeyError, is_transient
 from pyredisson._protocol.replication import (
     ASKED_EVERY,
     RELIED_ON,
@@ -20,7 +19,7 @@ from pyredisson._protocol.replication import (
     Replication,
     read_replication,
 )
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import NonLocalKeyError, as_error, is_transient
 from pyredisson._protocol.topology import (
     ALL_SLOTS,
     Member,

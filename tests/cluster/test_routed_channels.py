@@ -14,10 +14,9 @@ from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import command, latch_channel, pack, slot
 from pyredisson._protocol.moving_slots import Settling, message_at_source
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import Reply, as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both, script_name
 from pyredisson.logic.routed_channels import MOST_REDIRECTS, NodeChannels, RoutedChannels

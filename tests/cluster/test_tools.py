@@ -14,7 +14,7 @@ from pyredisson import LockTimeoutError
 from pyredisson._settings.config import Config
 from pyredisson.cli import doctor
 from pyredisson.cli.reading import reader
-from pyredisson.logic.announced import client_key
+from pyredisson.logic.announcement import client_key
 from pyredisson.testing import Cluster, Sentinels
 from tests.cli.test_watch import watching
 from tests.dashboard.running import Dashboard

@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionEr
 from redis.sentinel import MasterNotFoundError
 
 import pyredisson
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import Changes
 from pyredisson._settings.address import Address
 from pyredisson.errors import UnsupportedServerError

@@ -11,10 +11,10 @@ import pytest
 
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson.logic.channels import Channel
-from pyredisson.logic.handed_waiter import OFFERED, WAITING
 from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.locks.local_queue import UNKNOWN_WAIT, LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import UNKNOWN_WAIT, LocalQueue, LockWaiter
 from pyredisson.logic.owners import OwnerRegistry
+from pyredisson.logic.waiting import OFFERED, WAITING
 
 NOW, LONGEST, LIMIT = 100.0, 30.0, 5.0
 

@@ -27,7 +27,7 @@ from redis.exceptions import (
 )
 
 import pyredisson
-from pyredisson._protocol.error_copies import copy_error
+from pyredisson._protocol.replies import copy_error
 from pyredisson.errors import ConfigError
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, RELEASE

@@ -15,8 +15,8 @@ from redis.exceptions import ConnectionError
 import pyredisson
 from pyredisson._backends.aio.connection import connect
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server

@@ -20,8 +20,8 @@ from pyredisson import Config
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import NoReply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE
 from tests.support.server_state import listeners

@@ -19,7 +19,7 @@ from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.permits.count_down_latch import LatchChannel
-from pyredisson.logic.permits.permit_channel import PermitChannel
+from pyredisson.logic.permits.permit_queue import PermitChannel
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server

@@ -28,10 +28,10 @@ from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.connection import Connection
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
-from pyredisson.logic.handed_waiter import WAITING
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.logic.waiting import WAITING
 from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, InterruptAt

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 
 import pyredisson
 from pyredisson._core import command
-from pyredisson.logic.permits.registry import DOUBT_LASTS
+from pyredisson.logic.permits.permit_queue import DOUBT_LASTS
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.kinds import LOCKS

@@ -21,7 +21,7 @@ from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.holds import HoldTable
-from pyredisson.logic.permits.permit_channel import PermitChannel
+from pyredisson.logic.permits.permit_queue import PermitChannel
 from pyredisson.testing import Server
 from tests.support.faults import Credentials
 from tests.support.raw_backends import RawBackend

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyredisson._core import prefixed
 from pyredisson.inspection.model import Evidence
 from pyredisson.inspection.raw import client_of, companions_of, objects_of
-from pyredisson.logic.announced import client_key
+from pyredisson.logic.announcement import client_key
 
 NAMES = st.binary(max_size=12) | st.text("{}:ab", max_size=8).map(str.encode)
 CLIENT = str(uuid.UUID(int=1)).encode()

@@ -10,7 +10,7 @@ from redis import Redis
 
 import pyredisson
 from pyredisson.inspection.unlocking import release_shown
-from pyredisson.logic.locks import hand_over, local_queue
+from pyredisson.logic.locks import hand_over, queued_wait
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import listed, session_of, state_of
@@ -342,7 +342,7 @@ async def test_java_is_passed_over_a_limited_number_of_times(
 ) -> None:
     """Counts the acquisitions in Python between a request of Java and its grant."""
     # After a series; the usual millisecond is too short on a busy machine.
-    for module in (hand_over, local_queue):
+    for module in (hand_over, queued_wait):
         monkeypatch.setattr(module, "OTHERS_FIRST", 0.3)
     client = backend.connect(local_hand_over_time=SERIES)
     theirs = java.get("Lock", "orders")

@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._backends.threads.connection import Connection
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
 from pyredisson._settings.config import Config
 from pyredisson.testing import Server as RealServer

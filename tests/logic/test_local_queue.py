@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson.logic.handed_waiter import GIVEN, LEFT, LOOKING, OFFERED, WAITING
-from pyredisson.logic.locks.local_queue import LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import LocalQueue, LockWaiter
 from pyredisson.logic.owners import OwnerRegistry
+from pyredisson.logic.waiting import GIVEN, LEFT, LOOKING, OFFERED, WAITING
 
 
 class Wakeup:

@@ -26,8 +26,7 @@ from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_lock import FairLockCommands
 from pyredisson.logic.locks.fair_queue import QueueTicket
 from pyredisson.logic.locks.read_write_lock import SideCommands
-from pyredisson.logic.permits.commands import LatchCommands, PermitPoolCommands
-from pyredisson.logic.permits.permit_commands import PermitCommands
+from pyredisson.logic.permits.commands import LatchCommands, PermitCommands, PermitPoolCommands
 from pyredisson.logic.session import Session
 
 PERMIT = bytes(range(16))

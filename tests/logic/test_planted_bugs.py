@@ -11,30 +11,28 @@ import pytest
 from redis.exceptions import RedisError
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import NoReply, Redirected, Reply
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
-from pyredisson.logic.handed_waiter import LEFT, OFFERED
 from pyredisson.logic.holds import HELD, Hold
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
-from pyredisson.logic.locks.local_queue import LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import LocalQueue, LockWaiter
 from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits import permit_hand_over
 from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_batch import HandOverBatch
+from pyredisson.logic.permits.permit_hand_over import HandOverBatch
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.ports import Wakeup
-from pyredisson.logic.renewal_batch import Batch
-from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.renewer import Batch, Renewer
 from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import LEFT, OFFERED
 
 from .simulator import KINDS, Violation, run
 from .simulator.client import SimRuntime

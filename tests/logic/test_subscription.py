@@ -6,9 +6,8 @@ import pytest
 from redis.exceptions import InvalidResponse, RedisError
 
 from pyredisson._core import latch_channel
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.pubsub import PubSub, Subscription
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import Reply, as_error
 
 
 class Events(list[tuple[str, bytes]]):

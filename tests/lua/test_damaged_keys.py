@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import NAMES, Script
 from tests.properties.servers import Memory
 from tests.support.damage import Key, commands, state

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from pyredisson.logic.permits.permit_commands import ENDLESS
+from pyredisson.logic.permits.commands import ENDLESS
 from pyredisson.testing import Server
 
 from .servers import Beside, Memory, beside, play

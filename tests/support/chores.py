@@ -8,7 +8,7 @@ import threading
 from redis.exceptions import RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.logic.ports import Runtime
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyredisson.logic.handed_waiter import WAITING, HandedWaiter
+from pyredisson.logic.waiting import WAITING, HandedWaiter
 
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something. Usually it happens at once."""

@@ -29,8 +29,8 @@ from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._client.servers import SingleServer
 from pyredisson.logic.loops import Loop
-from pyredisson.logic.lost_callbacks import Callback
-from pyredisson.logic.permits import expirable_acquire
+from pyredisson.logic.losses import Callback
+from pyredisson.logic.permits import permit_expirable_semaphore
 
 from .network import LATENCY, SERVERS, Connection, MemoryIdleCheck
 from .server import EPOCH
@@ -60,7 +60,7 @@ def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
 
     patch.setattr(threading.Thread, "start", _refuse_to_start)
     patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=clock.random.getrandbits(128), version=4))
-    patch.setattr(expirable_acquire, "urandom", clock.random.randbytes)
+    patch.setattr(permit_expirable_semaphore, "urandom", clock.random.randbytes)
     patch.setattr(socket, "getaddrinfo", _refuse_to_connect)
     patch.setattr(socket.socket, "connect", _refuse_to_connect)
     patch.setattr(ClientLifecycle, "start_loop", _start_loop)

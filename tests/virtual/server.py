@@ -12,7 +12,7 @@ from redis import ConnectionPool, Redis
 from redis.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from tests.logic.simulator.keys import OK, Status, matches
 from tests.logic.simulator.server import Server
 

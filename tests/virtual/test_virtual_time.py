@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import pyredisson.asyncio
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
 
 from .install import install

@@ -38,9 +38,8 @@ from pyredisson.holder import Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingLock
-from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
-from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.rlock import LockLogic, NonReentrantLockLogic
 from pyredisson.logic.locks.spin_lock import SpinLockLogic
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic

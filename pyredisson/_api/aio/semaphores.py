@@ -23,8 +23,8 @@ from pyredisson._api.holds import Primitive
 from pyredisson._backends.aio.operations import discard_result
 from pyredisson._backends.clock import clock
 from pyredisson._settings.durations import Duration, lease_ms
+from pyredisson.logic.permits.commands import ENDLESS, MOST_AT_ONCE
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
-from pyredisson.logic.permits.permit_commands import ENDLESS, MOST_AT_ONCE
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 

@@ -26,8 +26,8 @@ from pyredisson._api.sync.releases import release_permit_ids, release_permits
 from pyredisson._backends.clock import clock
 from pyredisson._core import Run
 from pyredisson._settings.durations import Duration, lease_ms
+from pyredisson.logic.permits.commands import ENDLESS, MOST_AT_ONCE
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
-from pyredisson.logic.permits.permit_commands import ENDLESS, MOST_AT_ONCE
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 

@@ -15,12 +15,8 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._backends.connecting import closed_by_server, connect_failure, credentials_async, note_tls
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
-from pyredisson._protocol.error_codes import is_not_master
-from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import ConnectionId, Handshake, Node, ServerInfo
-from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.replies import reader
+from pyredisson._protocol.replies import NoReply, Redirected, Reply, copy_error, is_not_master, reader
 
 BUFFER = 65536
 CHECKS_A_TIMEOUT = 4

@@ -13,9 +13,9 @@ from pyredisson._backends.aio.connection import Pipeline, connect
 from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import Subscription, pause
+from pyredisson._protocol.replies import Reply
 from pyredisson.logic.channels import LINGER, ListenedChannels
 from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 

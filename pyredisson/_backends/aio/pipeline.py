@@ -12,9 +12,8 @@ from redis.exceptions import ConnectionError, RedisError
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._core import PipelineSender, TaskFuture
-from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply, Reply, copy_error
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
 

@@ -14,8 +14,8 @@ from pyredisson._backends.aio.sleeps import Sleeps
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Operation, Wakeup

@@ -25,11 +25,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._backends.connecting import as_redis_error, closed_by_server, connect_failure, credentials, note_tls
 from pyredisson._core import Exchange, Unsent
-from pyredisson._protocol.error_codes import is_not_master
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import ConnectionId, Handshake, Node
-from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.replies import reader
+from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_not_master, reader
 
 # --- A socket, plain or with TLS, whose operations have deadlines
 

@@ -16,9 +16,9 @@ from pyredisson._backends.connecting import closed_by_server
 from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import Unsent
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import Subscription
+from pyredisson._protocol.replies import Reply
 from pyredisson.logic.channels import ListenedChannels
 
 PIPE_BYTES = 4096

@@ -12,8 +12,8 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 from pyredisson._backends.threads.connection import IDLE, Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
 

@@ -9,7 +9,7 @@ from time import monotonic
 from redis.exceptions import ClusterDownError, RedisError
 
 from pyredisson._client.topology.queries import Servers
-from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.replies import is_transient
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import CLUSTER_QUERY, SLOTS, TopologyView, read_cluster
 from pyredisson._settings.address import Address

@@ -14,9 +14,7 @@ from pyredisson._backends.routed import Settable
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.error_copies import copy_error
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply, copy_error, is_transient
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
 

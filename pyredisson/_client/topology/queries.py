@@ -13,10 +13,9 @@ from pyredisson._backends.connecting import as_redis_error, credentials
 from pyredisson._backends.threads.connection import ClientSocket
 from pyredisson._core import Unsent, command
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replication import Replication, read_replication
+from pyredisson._protocol.replies import Reply, is_transient
 from pyredisson._protocol.topology import ROLE_QUERY, TopologyView, read_role, unconfirmed_master
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config

@@ -7,7 +7,7 @@ import random
 from redis.exceptions import RedisError
 
 from pyredisson._client.topology.queries import Confirmed, Roles
-from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.replies import is_transient
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
 from pyredisson._settings.address import Address

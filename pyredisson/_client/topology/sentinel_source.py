@@ -17,9 +17,8 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology.queries import QueryConnection, Roles, Servers
 from pyredisson._core import Unsent, command
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.error_codes import is_transient
-from pyredisson._protocol.no_reply import Reply
 from pyredisson._protocol.pubsub import PING
+from pyredisson._protocol.replies import Reply, is_transient
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import (
     SWITCH_CHANNEL,

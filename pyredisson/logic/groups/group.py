@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply
+from pyredisson._protocol.replies import NoReply
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState

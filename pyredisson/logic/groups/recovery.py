@@ -14,7 +14,7 @@ from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.loops import log_exception
 from pyredisson.logic.ports import Operation
-from pyredisson.logic.renewal_grid import ROUNDS_PER_LEASE
+from pyredisson.logic.renewer import ROUNDS_PER_LEASE
 from pyredisson.logic.watchdog import Alarm
 
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from pyredisson._core import ReleaseCall
-from pyredisson._protocol.error_codes import is_transient
+from pyredisson._protocol.replies import is_transient
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
-from pyredisson.logic.groups.attempt import GroupAttempt
 from pyredisson.logic.groups.group import (
     GroupHold,
     GroupLogic,
@@ -23,6 +22,7 @@ from pyredisson.logic.groups.group import (
     MemberRelease,
     release_all_in_background,
 )
+from pyredisson.logic.groups.multi_lock import GroupAttempt
 from pyredisson.logic.groups.parallel import Operation, ParallelOperations
 from pyredisson.logic.groups.recovery import MemberRecovery
 from pyredisson.logic.holds import LOST, Hold

@@ -10,17 +10,15 @@ from redis.exceptions import RedisError
 from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed
 from pyredisson.errors import ClosedError
 from pyredisson.logic import retry
-from pyredisson.logic.handed_waiter import LEFT, WAITING
 from pyredisson.logic.holds import LOST, HoldKey
 from pyredisson.logic.locks.commands import LockCommands
-from pyredisson.logic.locks.fair_queue import FairAcquireCall, QueueTicket, TicketChannel
-from pyredisson.logic.locks.fair_wait import FairWait
+from pyredisson.logic.locks.fair_queue import FairAcquireCall, FairWait, QueueTicket, TicketChannel
 from pyredisson.logic.locks.hand_over import AcquiredLock, take_turn
-from pyredisson.logic.locks.local_queue import LockWaiter
-from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
-from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.queued_wait import LockWaiter
+from pyredisson.logic.locks.rlock import LockLogic, NonReentrantLockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import LEFT, WAITING
 
 MOST_NOTIFIED = 100
 """How many waiters `delete()` notifies. The others notice by their clients' next heartbeats that the queue is gone."""

@@ -15,17 +15,16 @@ from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._core import AcquireCall, InOrder, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson._protocol.error_codes import is_transient_reply
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
-from pyredisson.logic.handed_waiter import WAITING
+from pyredisson._protocol.replies import NoReply, Reply, is_transient_reply
 from pyredisson.logic.holds import LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER, OTHERS_LISTEN, LockCommands
-from pyredisson.logic.locks.local_queue import OTHERS_FIRST, LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, LocalQueue, LockWaiter
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Sender
-from pyredisson.logic.replicas import not_replicated
+from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import WAITING
 
 
 class ReleasedLock(Protocol):

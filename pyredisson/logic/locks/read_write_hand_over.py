@@ -12,14 +12,13 @@ from typing import Protocol
 from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._core import ReleaseCall
-from pyredisson._protocol.error_codes import is_transient_reply
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
+from pyredisson._protocol.replies import NoReply, Reply, is_transient_reply
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER
 from pyredisson.logic.locks.hand_over import AcquiredLock, ReleasedLock
-from pyredisson.logic.locks.local_queue import LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import LocalQueue, LockWaiter
 from pyredisson.logic.owners import Owner
 
 MOST_READERS = 100

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Hashable, Sequence
 
 from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.errors import LockUpgradeError
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LockCommands
-from pyredisson.logic.locks.local_queue import OTHERS_FIRST
+from pyredisson.logic.locks.queued_wait import OTHERS_FIRST
 from pyredisson.logic.locks.read_write_hand_over import Offers, abandon, choose_readers, let_in
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.locks.side_wait import (

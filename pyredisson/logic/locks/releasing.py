@@ -9,13 +9,13 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, tracing
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, PARTLY_DONE
-from pyredisson.logic.locks.local_queue import LockWaiter
+from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.locks.status import LockStatus
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Sender

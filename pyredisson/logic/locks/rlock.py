@@ -9,17 +9,17 @@ from redis.exceptions import InvalidResponse, RedisError, TryAgainError
 
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.replication import NotConfirmed
+from pyredisson._protocol.replies import NoReply, Reply
+from pyredisson.errors import LockAlreadyHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED
-from pyredisson.logic.locks.local_queue import LockWaiter
-from pyredisson.logic.locks.queued_wait import QueuedWait, joins_at_once
+from pyredisson.logic.locks.queued_wait import LockWaiter, QueuedWait, joins_at_once
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended, tell_waiting
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.replicas import not_replicated
+from pyredisson.logic.retry import not_replicated
 
 TRY_AGAIN = -1.0
 """The result of an attempt after which the next one is made at once. Compared by identity; no wait is negative."""
@@ -350,3 +350,23 @@ def note_place(call: AcquireCall, reply: Reply) -> int | None:
     remaining, call.place, foreign = map(int, numbers)
     call.foreign = foreign == 1
     return remaining
+
+
+# --- The lock that its holder can't acquire again
+
+
+class NonReentrantLockLogic(LockLogic):
+    """A lock that refuses its holder. As the first base class it makes another kind of lock non-re-entrant:
+
+    `class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic)`
+    """
+
+    __slots__ = ()
+
+    checks_owner = True
+
+    def check_owner(self, owner: Owner) -> None:
+        hold = self.session.holds.valid((self.identity, owner.id))
+        if hold is not None:
+            name, holder = readable(self.key), readable(hold.owner)
+            raise LockAlreadyHeldError(f"lock {name!r} is held already by its owner {holder}")

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import Channel
-from pyredisson.logic.handed_waiter import LOOKING, WAITING
 from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.locks.local_queue import OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue
-from pyredisson.logic.locks.queued_wait import QueuedLock, QueuedWait
+from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue, QueuedLock, QueuedWait
+from pyredisson.logic.waiting import LOOKING, WAITING
 
 READER, WRITER = 1, 2
 """The kinds of waiters, in place of the amounts in `Channel.waiters`: here a `need` is a kind, not an amount."""

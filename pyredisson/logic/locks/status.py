@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._core import command
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.no_reply import NoReply, Reply
+from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.holder import Holder
 from pyredisson.logic import holders, retry

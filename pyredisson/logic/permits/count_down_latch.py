@@ -6,7 +6,7 @@ from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson.logic import retry, waiting
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.observing import described
-from pyredisson.logic.permits import not_set
+from pyredisson.logic.permits import permit_wait
 from pyredisson.logic.permits.commands import LatchCommands
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
 from pyredisson.logic.session import Session
@@ -77,7 +77,7 @@ class CountDownLatchLogic:
 
         count = await self._read(deadline)
         if count is None:
-            not_set.report_latch(session, self.key, must_exist=self._must_exist)
+            permit_wait.report_latch(session, self.key, must_exist=self._must_exist)
         if count is None or count <= 0:
             return True
         if deadline is not None and session.clock() >= deadline:

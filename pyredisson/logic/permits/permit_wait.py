@@ -6,18 +6,72 @@ for the waiter, see `permit_hand_over`. Then the waiter has them without any att
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+from typing import NamedTuple, Protocol
 
 from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson._protocol.error_copies import copy_error
-from pyredisson.logic.handed_waiter import GIVEN, LEFT
-from pyredisson.logic.permits.claims import Claimant
+from pyredisson._protocol.replies import copy_error
+from pyredisson.errors import NotSetError
 from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_channel import PermitChannel
-from pyredisson.logic.permits.permit_queue import KNOWN_FOR, PermitQueue, PermitWaiter
-from pyredisson.logic.permits.refusal import LONGEST_WAIT, Refusal
+from pyredisson.logic.permits.permit_queue import KNOWN_FOR, Claimant, PermitChannel, PermitQueue, PermitWaiter
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import UNCONFIRMED_WAIT
+from pyredisson.logic.waiting import GIVEN, LEFT, UNCONFIRMED_WAIT
+
+LONGEST_WAIT = 5.0
+"""Seconds between two attempts of a waiter: a message may be lost, and nobody knows when a permit without a lease is
+released."""
+NO_SEMAPHORE = -(2**52)
+"""The reply to an acquire if there is no semaphore."""
+FREE_BITS = 32
+"""The lower bits of a refusal are the number of free permits. The upper bits are milliseconds: so long another
+waiter's claim lasts, or so long the caller is to wait before it asks again."""
+
+
+class Refusal(NamedTuple):
+    """What the server replied to an acquire that it refused."""
+
+    free: int
+    """The number of permits that waiters may take that want fewer."""
+    wait: float
+    """Seconds to wait for a message at most."""
+
+    @staticmethod
+    def decode(reply: int) -> Refusal:
+        """From the reply, which is zero or negative."""
+        milliseconds = -reply >> FREE_BITS
+        wait = min((milliseconds + 1) / 1000, LONGEST_WAIT) if milliseconds else LONGEST_WAIT
+        return Refusal(-reply % (1 << FREE_BITS), wait)
+
+
+# --- What to do about a semaphore or a latch that doesn't exist on the server: raise an error, or log it once
+
+
+MOST_REPORTED = 1000
+"""Names for which one client logs this. More names than that are no mistake of the program."""
+
+
+def report_semaphore(session: Session, key: bytes, *, must_exist: bool) -> None:
+    """An acquire found no semaphore. Raises `NotSetError` if it must exist; else logs a warning."""
+    text = "doesn't exist: its permits were never set, it was deleted, or it has ended"
+    _report(session, logging.WARNING, "semaphore", key, text, must_exist=must_exist)
+
+
+def report_latch(session: Session, key: bytes, *, must_exist: bool) -> None:
+    """A wait found no latch. Raises `NotSetError` if it must exist; else logs that."""
+    text = "isn't counting: it has come to zero, was deleted, or was never set; wait() returns at once"
+    _report(session, logging.INFO, "latch", key, text, must_exist=must_exist)
+
+
+def _report(session: Session, level: int, kind: str, key: bytes, text: str, *, must_exist: bool) -> None:
+    if must_exist:
+        raise NotSetError(f"{kind} {readable(key)!r} {text}")
+    reported = session.permits.reported_not_set
+    if (kind, key) not in reported and len(reported) < MOST_REPORTED:
+        reported.add((kind, key))
+        logger.log(level, "%s %r %s", kind, readable(key), text)
+
+
+# --- The wait
 
 
 class WaitedSemaphore(Protocol):

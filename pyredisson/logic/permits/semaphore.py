@@ -9,13 +9,11 @@ from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
 from pyredisson.logic.observing import end_of_acquire
-from pyredisson.logic.permits import not_set, permit_hand_over
+from pyredisson.logic.permits import permit_hand_over, permit_wait
 from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_channel import PermitChannel
-from pyredisson.logic.permits.permit_wait import PermitWait
-from pyredisson.logic.permits.refusal import NO_SEMAPHORE, Refusal
-from pyredisson.logic.replicas import not_replicated
-from pyredisson.logic.retry import LIMITED_BY_RETRIES
+from pyredisson.logic.permits.permit_queue import PermitChannel
+from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, PermitWait, Refusal
+from pyredisson.logic.retry import LIMITED_BY_RETRIES, not_replicated
 from pyredisson.logic.session import Session
 
 
@@ -163,7 +161,7 @@ class SemaphoreLogic:
     def refused(self, reply: int) -> Refusal:
         """What a reply means that acquired nothing. Raises `NotSetError` if the semaphore must exist, but doesn't."""
         if reply == NO_SEMAPHORE:
-            not_set.report_semaphore(self.session, self.key, must_exist=self._must_exist)
+            permit_wait.report_semaphore(self.session, self.key, must_exist=self._must_exist)
         return Refusal.decode(reply)
 
     # Releasing

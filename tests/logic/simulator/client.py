@@ -8,8 +8,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._backends.runtime import OneServer, ReplyApplier
 from pyredisson._client.lifecycle import registries
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.redirects import Redirected
+from pyredisson._protocol.replies import NoReply, Redirected, Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 
 from .keys import SYNTAX, Hash, Keys, List, SortedSet, integer
 

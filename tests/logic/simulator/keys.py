@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 NO_INTEGER = "ERR value is not an integer or out of range"

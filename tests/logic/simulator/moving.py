@@ -13,10 +13,8 @@ from redis.exceptions import RedisError
 
 from pyredisson._backends.routed import RoutedRuntime, Settable
 from pyredisson._core import slot, slot_of_command
-from pyredisson._protocol.no_reply import NoReply, Reply
 from pyredisson._protocol.node import Node as RealNode
-from pyredisson._protocol.redirects import ASKING, Redirected
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import ASKING, NoReply, Redirected, Reply, as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._protocol.topology import Member, Shard, TopologyView

@@ -7,8 +7,7 @@ from random import Random
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import NoReply, Reply, as_error
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.channels import LINGER, ChannelRegistry
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from pyredisson._core import suffixed
 from pyredisson.logic.holds import HELD
-from pyredisson.logic.permits.commands import claim_key
-from pyredisson.logic.permits.permit_commands import IN_USE
+from pyredisson.logic.permits.commands import IN_USE, claim_key
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
-from pyredisson.logic.permits.refusal import LONGEST_WAIT
+from pyredisson.logic.permits.permit_wait import LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 from .client import Client

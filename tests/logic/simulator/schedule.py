@@ -13,18 +13,17 @@ from unittest.mock import patch
 import hiredis
 
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.no_reply import Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
 from pyredisson._settings.config import Config
 from pyredisson.logic import owners
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
-from pyredisson.logic.locks.non_reentrant_lock import NonReentrantLockLogic
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
-from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.locks.rlock import LockLogic, NonReentrantLockLogic
 from pyredisson.logic.locks.spin_lock import SpinLockLogic
-from pyredisson.logic.permits import expirable_acquire
+from pyredisson.logic.permits import permit_expirable_semaphore
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
@@ -243,7 +242,7 @@ def _replayable(simulation: Simulation) -> Iterator[None]:
     """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
         patch.object(owners, "_call_numbers", itertools.count(1)),
-        patch.object(expirable_acquire, "urandom", simulation.random.randbytes),
+        patch.object(permit_expirable_semaphore, "urandom", simulation.random.randbytes),
     ):
         yield
 

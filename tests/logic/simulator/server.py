@@ -10,8 +10,7 @@ import hiredis
 import pytest
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from pyredisson._protocol.no_reply import Reply
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import Reply, as_error
 from pyredisson._protocol.scripts import NAMES, script
 
 from .containers import Hashes, Lists, SortedSets

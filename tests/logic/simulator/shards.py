@@ -11,9 +11,7 @@ import hiredis
 from redis.exceptions import RedisError
 
 from pyredisson._client.lifecycle import registries
-from pyredisson._protocol.no_reply import NoReply, Reply
-from pyredisson._protocol.redirects import Redirected
-from pyredisson._protocol.replies import as_error
+from pyredisson._protocol.replies import NoReply, Redirected, Reply, as_error
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
