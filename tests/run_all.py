@@ -4,6 +4,7 @@ A test that fails again has failed. A test that passes twice is *unstable*: it i
 its failure, and more than three of them fail the run. `make test` runs no test again.
 
 It is a plugin of pytest, too, which writes each failure to a file as it happens: a line of JSON with test and report.
+The last line is the sum of all parts, as one of them may have no test for the given marks.
 
     python -m tests.run_all [--jobs N] [--heavy-jobs N] [--marks EXPRESSION] [--uvloop PATH...] [PATH...]
 """
@@ -17,8 +18,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -50,6 +53,9 @@ class Outcome:
 
     failed: list[str] = field(default_factory=list)
     unstable: dict[str, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many tests of the parts have passed, failed or were skipped, before any was run again."""
+    began: float = field(default_factory=monotonic)
 
     @property
     def status(self) -> int:
@@ -59,7 +65,9 @@ class Outcome:
         reports = [f"== unstable: {test}\n{report}" for test, report in self.unstable.items()]
         names = [f"unstable: {test}" for test in self.unstable] + [f"failed: {test}" for test in self.failed]
         count = f"{len(self.failed)} tests or parts failed, {len(self.unstable)} tests are unstable"
-        return "\n".join([*reports, *names, f"{count} (at most {MOST_UNSTABLE} may be)"])
+        total = ", ".join(f"{number} {what}" for what, number in self.counts.items()) or "no tests ran"
+        total = f"{total} in {monotonic() - self.began:.2f}s"
+        return "\n".join([*reports, *names, f"{count} (at most {MOST_UNSTABLE} may be)", total])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,10 +86,17 @@ class Failures:
     def __init__(self, path: Path, root: Path) -> None:
         self._path = path
         self._root = root
+        self._counts: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self._counts[report.outcome] += 1
         if report.failed:
             self._write(report)
+
+    def pytest_sessionfinish(self) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(self._counts) + "\n")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -93,8 +108,8 @@ class Failures:
             file.write(json.dumps([str(test), f"{report.when}: {report.longreprtext}"]) + "\n")
 
 
-def run_pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str]]:
-    """Runs pytest; its status, and the reports of the tests that failed, by their ids."""
+def run_pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str], Counter[str]]:
+    """Runs pytest; its status, the reports of the tests that failed, by their ids, and the numbers of outcomes."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.run_all", *part.options]
     command += ["-n", str(jobs), "--dist", "loadgroup"] if jobs else ["-n", "0"]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,15 +119,20 @@ def run_pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, st
         status = subprocess.run(command, check=False).returncode
         lines = found.read_text(encoding="utf-8").splitlines() if found.exists() else []
     reports: dict[str, str] = {}
-    for line in lines:
-        test, report = json.loads(line)
-        reports.setdefault(GROUP.sub("", test), report)
-    return status, reports
+    counts: Counter[str] = Counter()
+    for line in map(json.loads, lines):
+        if isinstance(line, dict):
+            counts.update(line)
+        else:
+            test, report = line
+            reports.setdefault(GROUP.sub("", test), report)
+    return status, reports, counts
 
 
 def run(part: Part, outcome: Outcome) -> None:
     """Runs a part, and what fails in it again."""
-    status, reports = run_pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
+    status, reports, counts = run_pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
+    outcome.counts += counts
     if status == INTERRUPTED:
         sys.exit(INTERRUPTED)
     if status not in {0, 1, NO_TESTS} or (status == 1 and not reports):

@@ -54,6 +54,8 @@ def test_what_is_run_again(tmp_path: Path) -> None:
         ("failed", "test_the_second_time_too"),
     }
     assert len((tmp_path / "once").read_text()) == 3  # run again twice
+    # Without the collection that failed, and without what was run again.
+    assert re.fullmatch(r"2 failed, 1 passed in [\d.]+s", done.stdout.splitlines()[-1])
 
 
 def test_how_many_may_be_unstable() -> None:
