@@ -92,7 +92,9 @@ async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: 
     assert max(meanwhile) <= 2 * TURNS + 2
 
 
-async def waiting_in_turn(backend: Backend, server_state: ServerState, count: int, present: int = 0) -> list[Any]:
+async def waiting_in_turn(
+    backend: Backend, server_state: ServerState, count: int, present: int = 0, **settings: Any
+) -> list[Any]:
     """So many clients that wait for the lock, in this order. The result of each is when it has acquired the lock."""
     others = []
     for number in range(present + 1, present + count + 1):
@@ -101,7 +103,7 @@ async def waiting_in_turn(backend: Backend, server_state: ServerState, count: in
             async with lock:
                 return time.monotonic()
 
-        lock = backend.connect().get_lock("orders")
+        lock = backend.connect(**settings).get_lock("orders")
         others.append(backend.spawn(lambda lock=lock: take(lock)))  # type: ignore[misc]
         await backend.until(lambda: server_state.listeners("orders") == number)  # noqa: B023
     return others
@@ -143,6 +145,20 @@ async def test_a_client_that_is_frozen_costs_the_others_little(backend: Backend,
         released = time.monotonic()
         await holder.unlock()
         assert 0.2 < await waiter.result() - released < LATE
+
+
+async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerState) -> None:
+    """By an operator, say, or by a server that evicts keys. The clients rely on their timers then."""
+    lease = 2.0
+    holder = backend.connect(lock_watchdog_timeout=lease).get_lock("orders")
+    await holder.lock()
+    others = await waiting_in_turn(backend, server_state, 3, lock_watchdog_timeout=lease)
+    assert server_state.redis.delete(WAITING)
+    released = time.monotonic()
+    await holder.unlock()
+    for other in others:
+        assert await other.result() - released < 2 * lease + LATE
+    assert not server_state.redis.exists(WAITING)
 
 
 async def test_a_client_that_has_given_up_leaves_the_list(backend: Backend, server_state: ServerState) -> None:
