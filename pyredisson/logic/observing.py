@@ -11,12 +11,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import readable, tracing
 from pyredisson.events import Event
 from pyredisson.logic.holds import HELD, LOST, Hold
+
+if TYPE_CHECKING:
+    from pyredisson.logic.locks.rlock import LockLogic
 
 
 class Subject(Protocol):
@@ -191,14 +194,7 @@ class Observing:
         return Event(what=what, client_id=self._client_id, time_ns=time.time_ns(), **fields)
 
 
-class LockOfCall(Protocol):
-    """What is told of the lock that a call acquires."""
-
-    @property
-    def commands(self) -> Subject: ...
-
-
-def tell_waiting(observing: Observing, lock: LockOfCall, call: AcquireCall, now: float) -> None:
+def tell_waiting(observing: Observing, lock: LockLogic, call: AcquireCall, now: float) -> None:
     """The call was refused, or comes behind others of its client, and waits."""
     if not call.began:
         # A call that has made no attempt begins now.
@@ -206,7 +202,7 @@ def tell_waiting(observing: Observing, lock: LockOfCall, call: AcquireCall, now:
     observing.wait_begins(call, lock.commands, call.owner.id)
 
 
-def tell_acquired(observing: Observing, lock: LockOfCall, call: AcquireCall) -> None:
+def tell_acquired(observing: Observing, lock: LockLogic, call: AcquireCall) -> None:
     """The call has acquired the lock: a new hold, or another level of `call.target`."""
     owner_id = call.owner.id
     if call.hold is not call.target:
@@ -215,7 +211,7 @@ def tell_acquired(observing: Observing, lock: LockOfCall, call: AcquireCall) -> 
         observing.call_ended("acquired", call, lock.commands, owner_id, began=call.began)
 
 
-def tell_ended(observing: Observing, lock: LockOfCall, call: AcquireCall, error: BaseException | None = None) -> None:
+def tell_ended(observing: Observing, lock: LockLogic, call: AcquireCall, error: BaseException | None = None) -> None:
     """The call has not acquired the lock: in time, or because of an error or an interrupt."""
     what = "timed_out" if error is None else "failed"
     observing.call_ended(what, call, lock.commands, call.owner.id, began=call.began or call.sent_at, error=error)

@@ -7,7 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyredisson._core import RenewalStep, Timer, Wheel
 from pyredisson._diagnostics import tracing
@@ -20,18 +20,11 @@ from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.renewer import BATCH, Batch, RenewalGrid, Renewer
 from pyredisson.logic.repairs import RepairQueue, Repairs, Unsent
 
+if TYPE_CHECKING:
+    from pyredisson.logic.announcement import Announcement
+
 LISTED_AFTER = 1000
 """Milliseconds after which others are told of a hold. Most holds are shorter, and cost nothing."""
-
-
-class Announcer(Protocol):
-    """What tells others which locks the client holds."""
-
-    def begin(self) -> None:
-        """The watchdog is about to start."""
-
-    def add(self, hold: Hold) -> None:
-        """Lists a hold that has lived for `LISTED_AFTER`."""
 
 
 class Alarm(Timer):
@@ -71,7 +64,7 @@ class Watchdog(LoopOwner, RenewalStep):
         """
         super().__init__()
         self.observing = observing
-        self.announcer: Announcer | None = None
+        self.announcer: Announcement | None = None
         """None: nobody is told of this client."""
         self._holds = holds
         self._runtime = runtime

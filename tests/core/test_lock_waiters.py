@@ -47,8 +47,8 @@ class Queue:
         self.waiting.add(self.first.wakeup)
         self.first.sleep()
 
-    def waiter(self, owner: int) -> LockWaiter[Any]:
-        lock = SimpleNamespace(commands=Commands())
+    def waiter(self, owner: int) -> LockWaiter:
+        lock: Any = SimpleNamespace(commands=Commands())
         call = AcquireCall(self.owners.new(), None, None)
         return LockWaiter(lock, ("lock", owner), call, Wakeup(), b"channel")
 
@@ -61,7 +61,7 @@ class Queue:
     def choose(self, releaser: ReleaseCall, limit: float = LIMIT, now: float = NOW) -> Any:
         return self.queue.offer_to_first(releaser, Commands, now, limit, self.holds)
 
-    def leave(self, waiter: LockWaiter[Any]) -> bool:
+    def leave(self, waiter: LockWaiter) -> bool:
         return self.queue.leave_quietly(waiter, self.waiting)
 
     @property

@@ -42,7 +42,7 @@ class Scene:
         self.woken = False
         self.holds = HoldTable(lambda: self.now, ignore)
         self.watchdog = Watchdog(self.holds, self, lease, ignore)  # type: ignore[arg-type]
-        self.watchdog.announcer = self
+        self.watchdog.announcer = self  # type: ignore[assignment]
         self.watchdog.started = True
         self.owner = Owner("client", 1)
         self.next_look = 0.0

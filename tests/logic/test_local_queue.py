@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pyredisson._core import AcquireCall, ReleaseCall
@@ -28,13 +30,14 @@ class Wakeup:
 
 
 @pytest.fixture
-def waiter() -> LockWaiter[None]:
+def waiter() -> LockWaiter:
     registry = OwnerRegistry()
     registry.begin("client")
-    return LockWaiter(None, ("lock", 1), AcquireCall(registry.new(), None, None), Wakeup(), b"channel")
+    lock: Any = None
+    return LockWaiter(lock, ("lock", 1), AcquireCall(registry.new(), None, None), Wakeup(), b"channel")
 
 
-def test_a_series_of_hand_overs_has_an_end(waiter: LockWaiter[None]) -> None:
+def test_a_series_of_hand_overs_has_an_end(waiter: LockWaiter) -> None:
     """Other clients are passed over for that time at most: the last hand-over begins before it is over."""
     queue = LocalQueue()
     queue.waiters[waiter] = None
@@ -49,20 +52,20 @@ def test_a_series_of_hand_overs_has_an_end(waiter: LockWaiter[None]) -> None:
     assert queue.may_hand_over(107.0, 5.0)
 
 
-def test_nothing_is_handed_over_in_no_time(waiter: LockWaiter[None]) -> None:
+def test_nothing_is_handed_over_in_no_time(waiter: LockWaiter) -> None:
     queue = LocalQueue()
     queue.waiters[waiter] = None
     assert not queue.may_hand_over(100.0, 0.0)
 
 
-def test_others_come_first_only_after_a_series(waiter: LockWaiter[None]) -> None:
+def test_others_come_first_only_after_a_series(waiter: LockWaiter) -> None:
     queue = LocalQueue()
     queue.waiters[waiter] = None
     queue.end_series(100.0)
     assert queue.others_first_until == 0.0
 
 
-def test_only_a_waiter_that_sleeps_is_chosen(waiter: LockWaiter[None]) -> None:
+def test_only_a_waiter_that_sleeps_is_chosen(waiter: LockWaiter) -> None:
     releaser = ReleaseCall()
     assert not waiter.choose(releaser)
     assert releaser.successor is None
@@ -77,7 +80,7 @@ def test_only_a_waiter_that_sleeps_is_chosen(waiter: LockWaiter[None]) -> None:
 @pytest.mark.parametrize(
     ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)]
 )
-def test_an_offer_has_one_outcome(waiter: LockWaiter[None], outcome: str, state: object) -> None:
+def test_an_offer_has_one_outcome(waiter: LockWaiter, outcome: str, state: object) -> None:
     waiter.sleep()
     waiter.choose(ReleaseCall())
     assert waiter.state is OFFERED
@@ -89,7 +92,7 @@ def test_an_offer_has_one_outcome(waiter: LockWaiter[None], outcome: str, state:
     assert waiter.state is (GIVEN if outcome == "give" else LEFT)
 
 
-def test_the_first_that_sleeps_is_woken(waiter: LockWaiter[None]) -> None:
+def test_the_first_that_sleeps_is_woken(waiter: LockWaiter) -> None:
     queue = LocalQueue()
     queue.waiters[waiter] = None
     queue.wake_first()

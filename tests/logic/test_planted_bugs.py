@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -173,12 +172,12 @@ async def _renew_without_repair(renewer: Renewer) -> float:
     return pause
 
 
-def _forget_entry(_: object, waiter: LockWaiter[Any]) -> None:
+def _forget_entry(_: object, waiter: LockWaiter) -> None:
     waiter.call.owner.new_epoch()
     waiter.call.ticket.request_attempt()
 
 
-def _wait_in_doubt(_: object, waiter: LockWaiter[Any]) -> None:
+def _wait_in_doubt(_: object, waiter: LockWaiter) -> None:
     waiter.call.owner.new_epoch()
     waiter.call.ticket.entry_in_doubt = True
 
@@ -188,7 +187,7 @@ def _need_one(group: RedLockLogic, members: Sequence[LockLogic]) -> None:
     group.quorum = 1
 
 
-def _record_late(waiter: LockWaiter[hand_over.AcquiredLock], reply: Reply) -> bool:
+def _record_late(waiter: LockWaiter, reply: Reply) -> bool:
     waiter.call.sent_at = waiter.lock.session.clock()
     return _record_entry(waiter, reply)
 
@@ -207,7 +206,7 @@ async def _post_without_redirects(runtime: MovingRuntime, payload: bytes) -> Non
         runtime._repair(payload)
 
 
-def _give_late(waiter: LockWaiter[Any]) -> bool:
+def _give_late(waiter: LockWaiter) -> bool:
     return waiter.state in (OFFERED, LEFT)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -17,6 +17,9 @@ from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.watchdog import Alarm
+
+if TYPE_CHECKING:
+    from pyredisson.logic.groups.recovery import MemberRecovery
 
 
 class GroupOwner:
@@ -269,7 +272,7 @@ class GroupHold:
         """Of each member, the hold that counts this level; None: the acquire did not acquire that member."""
         self.release_calls: dict[Hold, ReleaseCall] = {}
         """What releases the holds of members that were acquired again, once."""
-        self.recovery: Recovery | None = None
+        self.recovery: MemberRecovery | None = None
         """What acquires members again that were lost."""
 
     @property
@@ -332,13 +335,6 @@ class GroupHold:
         if watch is not None:
             watch.end()
         return watch is not None
-
-
-class Recovery(Protocol):
-    """What acquires members of a group again."""
-
-    def end(self) -> None:
-        """The level is about to be released."""
 
 
 class _Watch(Alarm):

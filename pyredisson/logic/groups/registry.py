@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pyredisson.logic.holds import LOST, HoldKey, HoldState
+from pyredisson.logic.holds import LOST, HoldKey
 from pyredisson.logic.losses import UnreleasedLosses
 
-
-class RegisteredHold(Protocol):
-    """What the registry needs of a `GroupHold`."""
-
-    key: Hashable
-    """The group and its owner."""
-
-    @property
-    def state(self) -> HoldState: ...
+if TYPE_CHECKING:
+    from pyredisson.logic.groups.group import GroupHold
 
 
 class GroupRegistry:
@@ -39,11 +32,11 @@ class GroupRegistry:
         levels = self.levels(key)
         return levels[-1] if levels else None
 
-    def has(self, hold: RegisteredHold) -> bool:
+    def has(self, hold: GroupHold) -> bool:
         """Whether the hold was added and not removed yet."""
         return hold in self.holds.get(hold.key, ())
 
-    def add(self, hold: RegisteredHold) -> None:
+    def add(self, hold: GroupHold) -> None:
         """Adds a level, the innermost one from now on."""
         key = hold.key
         levels: dict[Any, None] = {}
@@ -52,7 +45,7 @@ class GroupRegistry:
             levels = self.holds.setdefault(key, {})
             levels[hold] = None
 
-    def remove(self, hold: RegisteredHold) -> None:
+    def remove(self, hold: GroupHold) -> None:
         """Removes one level. Idempotent."""
         key = hold.key
         levels = self.holds.get(key, {})
@@ -63,7 +56,7 @@ class GroupRegistry:
             # Another call of the same owner has added a level between the two `pop`s.
             self.holds.setdefault(key, removed).update(removed)
 
-    def remember_lost(self, hold: RegisteredHold) -> None:
+    def remember_lost(self, hold: GroupHold) -> None:
         """A hold was lost. It stays here until it is released; the oldest lost ones are forgotten above a limit."""
         self._losses.add(hold.key)
 

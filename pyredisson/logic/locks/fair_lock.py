@@ -13,7 +13,7 @@ from pyredisson.logic import retry
 from pyredisson.logic.holds import LOST, HoldKey
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_queue import FairAcquireCall, FairWait, QueueTicket, TicketChannel
-from pyredisson.logic.locks.hand_over import AcquiredLock, take_turn
+from pyredisson.logic.locks.hand_over import take_turn
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.locks.rlock import LockLogic, NonReentrantLockLogic
 from pyredisson.logic.owners import Owner
@@ -207,7 +207,7 @@ class FairLockLogic(LockLogic):
         assert isinstance(call, FairAcquireCall)
         return FairWait(self, call)
 
-    def choose_successor(self, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
+    def choose_successor(self, releaser: ReleaseCall) -> LockWaiter | None:
         """The first of this client's waiters. The server enters it only if it is the head of the queue."""
         session = self.session
         queue = session.local_queues.get(self.key)
@@ -221,7 +221,7 @@ class FairLockLogic(LockLogic):
             return None
         return waiter if take_turn(waiter, releaser) else None
 
-    def undo_entry(self, waiter: LockWaiter[Any]) -> None:
+    def undo_entry(self, waiter: LockWaiter) -> None:
         """The waiter keeps its name, and so its place. Its next attempt finds out whether it was entered."""
         call = waiter.call
         assert isinstance(call, FairAcquireCall)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable, Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum, auto
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, TryAgainError
 
@@ -17,8 +17,10 @@ from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, LEFT, UNCONFIRMED_WAIT
+
+if TYPE_CHECKING:
+    from pyredisson.logic.locks.fair_lock import FairLockCommands, FairLockLogic
 
 HEARTBEAT_INTERVAL = 0.4
 """Seconds between two heartbeats of a client. Its waiters lose their places after 1.5 s without one."""
@@ -79,7 +81,7 @@ class QueueTicket:
         """The channel of the name, if it was computed already."""
         self.attempt_reasons_before = 0
         """How many reasons for an attempt the channel had counted when the acquire was sent."""
-        self.waiter: LockWaiter[Any] | None = None
+        self.waiter: LockWaiter | None = None
         """None until the call waits."""
         self.needs_attempt = False
         """Whether to make an attempt, even if nothing was published."""
@@ -105,15 +107,6 @@ class FairAcquireCall(AcquireCall):
     ticket: QueueTicket
 
 
-class QueueCommands(Protocol):
-    """The commands that a local queue needs."""
-
-    @property
-    def channel(self) -> bytes: ...
-    def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes: ...
-    def leave(self, owners: Iterable[bytes], *, in_doubt: bool) -> bytes: ...
-
-
 class LocalQueue:
     """The waiters of one client for one fair lock.
 
@@ -132,7 +125,7 @@ class LocalQueue:
         "tickets",
     )
 
-    def __init__(self, commands: QueueCommands, client_id: str, runtime: Runtime, channels: ChannelRegistry) -> None:
+    def __init__(self, commands: FairLockCommands, client_id: str, runtime: Runtime, channels: ChannelRegistry) -> None:
         self._commands = commands
         self._client = client_id.encode()
         self._runtime = runtime
@@ -165,7 +158,7 @@ class LocalQueue:
                     self._heartbeat_sender.waiter.wakeup.set()
         return not self.tickets
 
-    def first_waiter(self) -> LockWaiter[Any] | None:
+    def first_waiter(self) -> LockWaiter | None:
         """The waiter with the first place of this client, as far as known."""
         for ticket in list(self.tickets):
             waiter = ticket.waiter
@@ -267,25 +260,6 @@ ATTEMPT_INTERVAL = 60.0
 Redisson would remove it from the queue."""
 
 
-class FairCommands(QueueCommands, Protocol):
-    """The commands that a wait needs."""
-
-    def channel_of(self, ticket: QueueTicket) -> bytes: ...
-
-
-class FairLock(Protocol):
-    """What a wait needs of the lock."""
-
-    session: Session
-    identity: Hashable
-    key: bytes
-
-    @property
-    def commands(self) -> FairCommands: ...
-
-    def _attempt(self, call: FairAcquireCall) -> Awaitable[float | None]: ...
-
-
 class Action(Enum):
     """What a waiter does next."""
 
@@ -295,7 +269,7 @@ class Action(Enum):
     TIME_OUT = auto()
 
 
-class FairWait(LockWaiter[FairLock]):
+class FairWait(LockWaiter):
     """One call that waits in the queue: it sends an attempt or a heartbeat when that is due, and else sleeps.
 
     A holder that died publishes nothing. Its waiters are woken by the heartbeat that is due 1 ms after the end of its
@@ -315,6 +289,8 @@ class FairWait(LockWaiter[FairLock]):
         "_ticket",
     )
 
+    lock: FairLockLogic
+
     longest_sleep = HEARTBEAT_INTERVAL
 
     call: FairAcquireCall
@@ -324,7 +300,7 @@ class FairWait(LockWaiter[FairLock]):
     _seconds: float
     _seen_reasons: int
 
-    def __init__(self, lock: FairLock, call: FairAcquireCall) -> None:
+    def __init__(self, lock: FairLockLogic, call: FairAcquireCall) -> None:
         session = lock.session
         super().__init__(lock, (lock.identity, call.owner.id), call, session.runtime.wakeup(), b"")
         self._session = session

@@ -7,74 +7,29 @@ has to make an attempt. What may have been entered for a waiter that doesn't get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._core import AcquireCall, InOrder, ReleaseCall
+from pyredisson._core import InOrder, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import NoReply, Reply, is_transient_reply
-from pyredisson.logic.holds import LOST, Hold, HoldKey
-from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER, OTHERS_LISTEN, LockCommands
+from pyredisson.logic.holds import LOST, Hold
+from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER, OTHERS_LISTEN
 from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, LocalQueue, LockWaiter
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.ports import Sender
 from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import WAITING
 
-
-class ReleasedLock(Protocol):
-    """What a hand-over needs of the lock whose release it is."""
-
-    session: Session
-    identity: Hashable
-    key: bytes
-
-    @property
-    def commands(self) -> LockCommands: ...
-
-    async def send_release(self, owner: Owner, hold: Hold) -> Reply: ...
-
-    async def retry_release(
-        self,
-        owner: Owner,
-        hold: Hold,
-        sender: Sender,
-        payload: bytes,
-        problem: NoReply | RedisError,
-        reply_if_done: Callable[[Reply], Reply] | None,
-        on_doubt: Callable[[], None],
-    ) -> tuple[Reply, float]: ...
+if TYPE_CHECKING:
+    from pyredisson.logic.locks.releasing import ReleasingLock
 
 
-class AcquiredLock(Protocol):
-    """What a hand-over needs of the lock that a waiter waits for."""
-
-    session: Session
-    identity: Hashable
-    key: bytes
-
-    @property
-    def commands(self) -> LockCommands: ...
-
-    def named(self, owner: Owner) -> str: ...
-
-    def name_for(self, call: AcquireCall) -> bytes: ...
-
-    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool: ...
-
-    def undo_grant(self, call: AcquireCall) -> None: ...
-
-    def undo_entry(self, waiter: LockWaiter[Any]) -> None: ...
-
-    def release_acquired(self, call: AcquireCall) -> None: ...
-
-
-def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[AcquiredLock] | None:
+def choose_successor(lock: ReleasingLock, releaser: ReleaseCall) -> LockWaiter | None:
     """The waiter to which the release of a last level hands the lock on. None: the release notifies all clients.
 
     The hold is in the state RELEASING already: a call that comes to wait from now on doesn't rely on it. If an
@@ -85,9 +40,7 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
     if queue is None:
         return None
     now, limit = session.clock(), session.local_hand_over_time
-    waiter: LockWaiter[AcquiredLock] | None = queue.offer_to_first(
-        releaser, lock.commands.__class__, now, limit, session.holds.table
-    )
+    waiter: LockWaiter | None = queue.offer_to_first(releaser, lock.commands.__class__, now, limit, session.holds.table)
     if waiter is None and queue.may_hand_over(now, limit):
         waiter = _choose(queue, lock, releaser, now)
     if waiter is not None and take_turn(waiter, releaser):
@@ -98,9 +51,7 @@ def choose_successor(lock: ReleasedLock, releaser: ReleaseCall) -> LockWaiter[Ac
     return None
 
 
-def _choose(
-    queue: LocalQueue, lock: ReleasedLock, releaser: ReleaseCall, now: float
-) -> LockWaiter[AcquiredLock] | None:
+def _choose(queue: LocalQueue, lock: ReleasingLock, releaser: ReleaseCall, now: float) -> LockWaiter | None:
     for waiter in InOrder(queue.waiters):
         if not waiter.is_ready(WAITING, now, lock.session.holds.table, LOST):
             continue
@@ -112,13 +63,13 @@ def _choose(
     return None
 
 
-def choose(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, now: float) -> bool:
+def choose(waiter: LockWaiter, releaser: ReleaseCall, now: float) -> bool:
     """Chooses a waiter, unless it isn't ready."""
     ready = waiter.is_ready(WAITING, now, waiter.lock.session.holds.table, LOST)
     return ready and waiter.choose(releaser) and take_turn(waiter, releaser)
 
 
-def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
+def take_turn(waiter: LockWaiter, releaser: ReleaseCall) -> bool:
     """The call of a waiter that was chosen takes the turn of its owner. False: it can't, and isn't offered the lock.
 
     By its turn, a background release of that owner finds out that this acquire may be overtaken. And no other call of
@@ -133,7 +84,7 @@ def take_turn(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall) -> bool:
     return False
 
 
-def on_released(lock: ReleasedLock, reply: Reply) -> None:
+def on_released(lock: ReleasingLock, reply: Reply) -> None:
     """The lock was released with a message, after a series of hand-overs perhaps."""
     queue = lock.session.lock_queues.get(lock.identity)
     if queue is not None and lock.commands.has_list:
@@ -162,13 +113,13 @@ def forget_if_idle(session: Session, identity: Hashable) -> None:
             session.lock_queues.pop(identity, None)
 
 
-async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
+async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
     """Releases the last level of a hold and enters the waiter that was chosen. The reply is as to a release.
 
     None: the owner didn't hold the lock, and nobody was entered. If this raises, the level is still to be released in
     the background, as after any release that failed, and then `abandon` is to be called.
     """
-    waiter: LockWaiter[AcquiredLock] = releaser.successor
+    waiter: LockWaiter = releaser.successor
     try:
         prepare(waiter)
         payload = lock.commands.hand_over(hold.owner, waiter.call.name, waiter.call.lease_ms)
@@ -193,7 +144,7 @@ async def hand_over(lock: ReleasedLock, owner: Owner, hold: Hold, releaser: Rele
     return None if reply == NOT_HANDED_OVER else reply
 
 
-def prepare(waiter: LockWaiter[AcquiredLock]) -> None:
+def prepare(waiter: LockWaiter) -> None:
     """Prepares the call of the waiter, as its own attempt would do."""
     lock, call = waiter.lock, waiter.call
     session = lock.session
@@ -202,10 +153,10 @@ def prepare(waiter: LockWaiter[AcquiredLock]) -> None:
 
 
 async def _send_again(
-    lock: ReleasedLock,
+    lock: ReleasingLock,
     owner: Owner,
     hold: Hold,
-    waiter: LockWaiter[AcquiredLock],
+    waiter: LockWaiter,
     payload: bytes,
     problem: NoReply | RedisError,
 ) -> Reply:
@@ -230,12 +181,12 @@ def reply_if_done(reply: Reply) -> Reply:
     return LOCK_FREE if reply == NOT_HANDED_OVER else reply
 
 
-def _apply(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, reply: Reply) -> None:
+def _apply(waiter: LockWaiter, releaser: ReleaseCall, reply: Reply) -> None:
     """The server has replied to the hand-over."""
     end(waiter, releaser, given=reply.__class__ is list and record_entry(waiter, reply))
 
 
-def record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
+def record_entry(waiter: LockWaiter, reply: Reply) -> bool:
     """Records the hold of the waiter. False: what the server has entered must not be used, and is released."""
     lock, call = waiter.lock, waiter.call
     session = lock.session
@@ -256,7 +207,7 @@ def record_entry(waiter: LockWaiter[AcquiredLock], reply: Reply) -> bool:
     return not session.closed
 
 
-def end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool) -> None:
+def end(waiter: LockWaiter, releaser: ReleaseCall, *, given: bool) -> None:
     """The outcome is known: the waiter has the lock, or makes an attempt. Releases what it doesn't get. Idempotent."""
     lock, call = waiter.lock, waiter.call
     # After the outcome the waiter's call is its own again: it may have acquired the lock by itself.
@@ -272,7 +223,7 @@ def end(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, *, given: bool)
     releaser.successor = None
 
 
-def not_confirmed(waiter: LockWaiter[AcquiredLock], releaser: ReleaseCall, problem: NotConfirmed) -> None:
+def not_confirmed(waiter: LockWaiter, releaser: ReleaseCall, problem: NotConfirmed) -> None:
     """The waiter was entered, and too few replicas have confirmed that."""
     waiter.error = not_replicated(waiter.lock.named(waiter.call.owner), problem)
     waiter.lock.undo_grant(waiter.call)
@@ -285,7 +236,7 @@ def abandon(releaser: ReleaseCall) -> None:
     To be called after the level was released in the background: behind that release, a late copy of the hand-over
     enters nobody. Does nothing while the hand-over goes on: it will see its outcome.
     """
-    waiter: LockWaiter[AcquiredLock] | None = releaser.successor
+    waiter: LockWaiter | None = releaser.successor
     if waiter is None or releaser.hands_over:
         return
     if waiter.releaser is releaser and waiter.call.hold is None:

@@ -7,9 +7,9 @@ on the server, see `hand_over`. Then the waiter has the lock without any attempt
 from __future__ import annotations
 
 import weakref
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from pyredisson._core import AcquireCall, InOrder, LockQueueFields, LockWaiterFields
 from pyredisson._diagnostics import logger, readable, tracing
@@ -21,6 +21,9 @@ from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, LEFT, LOOKING, OFFERED, UNCONFIRMED_WAIT, WAITING, HandedWaiter
 
+if TYPE_CHECKING:
+    from pyredisson.logic.locks.rlock import LockLogic
+
 OTHERS_FIRST = 0.001
 """Seconds that the waiters of this client leave to other clients after a series of hand-overs: the waiters here hear of
 the release first, and would win nearly always."""
@@ -30,10 +33,6 @@ LOOK = b"look:"
 """The beginning of the message that tells a client when the lock may be free, although nobody wakes it."""
 UNKNOWN_WAIT = 1.0
 """Seconds after which a waiter makes an attempt if it doesn't know when the lease of the holder ends."""
-
-
-Lock = TypeVar("Lock")
-"""The logic of the lock that a waiter waits for."""
 
 
 class LockChannel(RelayedChannel):
@@ -66,12 +65,12 @@ class LockChannel(RelayedChannel):
         super().wake(supply)
 
 
-class LockWaiter(LockWaiterFields, HandedWaiter, Generic[Lock]):
+class LockWaiter(LockWaiterFields, HandedWaiter):
     """One call that waits for a lock. Its state is a `WaiterState`; only methods of it and its queue change it."""
 
     __slots__ = ()
 
-    lock: Lock
+    lock: LockLogic
     hold_key: HoldKey
     channel: Channel
     """The channel that it has joined."""
@@ -84,7 +83,9 @@ class LockWaiter(LockWaiterFields, HandedWaiter, Generic[Lock]):
     need = 1
     """Its need in the channel."""
 
-    def __init__(self, lock: Lock, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes) -> None:
+    def __init__(
+        self, lock: LockLogic, hold_key: HoldKey, call: AcquireCall, wakeup: Wakeup, channel_name: bytes
+    ) -> None:
         self.begin(LOOKING, lock, hold_key, call, wakeup, channel_name)
 
     async def run(self, wait: float | None) -> bool:
@@ -130,7 +131,7 @@ class LocalQueue(LockQueueFields):
 
     __slots__ = ("listed", "member")
 
-    waiters: dict[LockWaiter[Any], None]
+    waiters: dict[LockWaiter, None]
     channel: Channel | None
     """The channel of the lock, as the waiter that came last has joined it."""
     holder: Hold | None
@@ -209,19 +210,7 @@ LONGEST_SLEEP = 1e9
 """Seconds. A waiter that makes no attempt sleeps until something happens."""
 
 
-class QueuedLock(Protocol):
-    """What a wait needs of the lock."""
-
-    session: Session
-    identity: Hashable
-
-    @property
-    def commands(self) -> LockCommands: ...
-
-    def _attempt(self, call: AcquireCall) -> Awaitable[float | None]: ...
-
-
-def joins_at_once(lock: QueuedLock, call: AcquireCall) -> bool:
+def joins_at_once(lock: LockLogic, call: AcquireCall) -> bool:
     """Whether a call waits behind others of its client before it makes any attempt.
 
     Not if it has no time to wait, and not if its owner has a hold, which may only need another level.
@@ -255,7 +244,7 @@ def leave_unused(session: weakref.ref[Session], commands: type[LockCommands], ke
         client.repair(commands(client, key).leave_list(member))
 
 
-class QueuedWait(LockWaiter[QueuedLock]):
+class QueuedWait(LockWaiter):
     """The wait of one call."""
 
     __slots__ = ()
@@ -265,7 +254,7 @@ class QueuedWait(LockWaiter[QueuedLock]):
     joins_quietly = True
     """Whether it may wait behind others of its queue without a look at anything else."""
 
-    def __init__(self, lock: QueuedLock, call: AcquireCall) -> None:
+    def __init__(self, lock: LockLogic, call: AcquireCall) -> None:
         wakeup = lock.session.runtime.wakeup()
         self.begin(LOOKING, lock, (lock.identity, call.owner.id), call, wakeup, lock.commands.waiting_channel)
 

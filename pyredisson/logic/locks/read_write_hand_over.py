@@ -7,7 +7,7 @@ that it has to make an attempt. Other clients are notified in the same step, as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -17,18 +17,15 @@ from pyredisson._protocol.replies import NoReply, Reply, is_transient_reply
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER
-from pyredisson.logic.locks.hand_over import AcquiredLock, ReleasedLock
 from pyredisson.logic.locks.queued_wait import LocalQueue, LockWaiter
 from pyredisson.logic.owners import Owner
 
+if TYPE_CHECKING:
+    from pyredisson.logic.locks.read_write_lock import WriteCommands
+    from pyredisson.logic.locks.releasing import ReleasingLock
+
 MOST_READERS = 100
 """Of the readers that wait, one call enters so many, to keep the script short. The others are woken by the message."""
-
-
-class LettingIn(Protocol):
-    """The commands of a writer's side."""
-
-    def let_readers_in(self, owner: bytes, readers: Sequence[tuple[bytes, int]]) -> bytes: ...
 
 
 class Offers:
@@ -39,7 +36,7 @@ class Offers:
     def __init__(self) -> None:
         self.releasers: list[ReleaseCall] = []
 
-    def pending(self) -> list[tuple[LockWaiter[AcquiredLock], ReleaseCall]]:
+    def pending(self) -> list[tuple[LockWaiter, ReleaseCall]]:
         """The offers whose outcome isn't known."""
         return [(releaser.successor, releaser) for releaser in self.releasers if releaser.successor is not None]
 
@@ -61,7 +58,9 @@ def choose_readers(queue: LocalQueue, releaser: ReleaseCall, now: float) -> bool
     return bool(offers.releasers)
 
 
-async def let_in(lock: ReleasedLock, commands: LettingIn, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
+async def let_in(
+    lock: ReleasingLock, commands: WriteCommands, owner: Owner, hold: Hold, releaser: ReleaseCall
+) -> Reply:
     """Releases the last level of a writer's hold and enters the readers that were chosen. As `hand_over.hand_over`."""
     offers: Offers = releaser.successor
     chosen = offers.pending()
@@ -93,10 +92,10 @@ async def let_in(lock: ReleasedLock, commands: LettingIn, owner: Owner, hold: Ho
 
 
 async def _send_again(
-    lock: ReleasedLock,
+    lock: ReleasingLock,
     owner: Owner,
     hold: Hold,
-    chosen: Sequence[tuple[LockWaiter[AcquiredLock], ReleaseCall]],
+    chosen: Sequence[tuple[LockWaiter, ReleaseCall]],
     payload: bytes,
     problem: NoReply | RedisError,
 ) -> Reply:

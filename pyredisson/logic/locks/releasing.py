@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -221,7 +220,7 @@ class ReleasingLock(LockStatus):
         call.owner.new_epoch()
         self.session.runtime.post(self.commands.undo_acquire(call.name))
 
-    def undo_entry(self, waiter: LockWaiter[Any]) -> None:
+    def undo_entry(self, waiter: LockWaiter) -> None:
         """Undoes in the background a hand-over that may have entered the waiter, or may do so late."""
         self.undo_grant(waiter.call)
 

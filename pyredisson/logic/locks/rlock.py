@@ -149,7 +149,7 @@ class LockLogic(ReleasingLock):
         """Whether the call waits before it makes any attempt."""
         return joins_at_once(self, call)
 
-    def _waiter(self, call: AcquireCall) -> LockWaiter[Any]:
+    def _waiter(self, call: AcquireCall) -> LockWaiter:
         return QueuedWait(self, call)
 
     async def _attempt(self, call: AcquireCall) -> float | None:

@@ -6,14 +6,16 @@ of its claim, is what the reader waits for anyway, and both are announced by a m
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue, QueuedLock, QueuedWait
+from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue, QueuedWait
 from pyredisson.logic.waiting import LOOKING, WAITING
+
+if TYPE_CHECKING:
+    from pyredisson.logic.locks.read_write_lock import SideLogic
 
 READER, WRITER = 1, 2
 """The kinds of waiters, in place of the amounts in `Channel.waiters`: here a `need` is a kind, not an amount."""
@@ -118,13 +120,7 @@ class WriterQueue(LocalQueue):
         return max(self.others_first_until, self.readers_first_until)
 
 
-class SideLock(QueuedLock, Protocol):
-    """What a wait needs of a side."""
-
-    other_identity: Hashable
-
-
-def reader_joins_at_once(lock: SideLock, call: AcquireCall) -> bool:
+def reader_joins_at_once(lock: SideLogic, call: AcquireCall) -> bool:
     """Whether a reader waits before it makes any attempt."""
     session = lock.session
     writers = session.lock_queues.get(lock.other_identity)
@@ -134,7 +130,7 @@ def reader_joins_at_once(lock: SideLock, call: AcquireCall) -> bool:
     return channel is not None and channel.confirmed and _may_wait(lock, call)
 
 
-def _may_wait(lock: SideLock, call: AcquireCall) -> bool:
+def _may_wait(lock: SideLogic, call: AcquireCall) -> bool:
     """False: the call has no time to wait, or its owner has a hold, by which the server may grant it another one."""
     session = lock.session
     if not session.local_hand_over_time or (call.deadline is not None and call.deadline <= session.clock()):
@@ -164,7 +160,7 @@ class ReaderWait(QueuedWait):
     need = READER
     queue_class = ReaderQueue
     joins_quietly = False
-    lock: SideLock
+    lock: SideLogic
 
     def is_contender(self, waiters: dict[Any, None], *, stuck: bool = False) -> bool:
         """All readers may acquire the lock at the same time."""
@@ -183,7 +179,7 @@ class ReaderWait(QueuedWait):
         return until is None and self.wake_up()
 
 
-def readers_come_first(lock: SideLock, call: AcquireCall) -> bool:
+def readers_come_first(lock: SideLogic, call: AcquireCall) -> bool:
     """Whether a writer leaves the lock to readers of its client that are about to make attempts, for a moment.
 
     After a release that could enter none of them, as they did not sleep, the same writer would nearly always be first:
@@ -203,7 +199,7 @@ class WriterWait(QueuedWait):
     channel_class = ReadWriteChannel
     need = WRITER
     queue_class = WriterQueue
-    lock: SideLock
+    lock: SideLogic
     queue: WriterQueue
 
     def _starts_with_attempt(self, *, alone: bool) -> bool:

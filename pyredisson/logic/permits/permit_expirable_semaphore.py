@@ -6,7 +6,6 @@ from __future__ import annotations
 from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
 from os import urandom
-from typing import Protocol
 
 from redis.exceptions import TryAgainError
 
@@ -30,18 +29,6 @@ NO_SEMAPHORE = -3
 """In the reply of an acquire: there is no semaphore."""
 
 
-class ExpirableSemaphore(Protocol):
-    """What an acquire needs of its semaphore."""
-
-    session: Session
-    key: bytes
-    commands: PermitCommands
-    must_exist: bool
-
-    def release_in_background(self, ids: Sequence[bytes]) -> None:
-        """Releases the permits, as far as they exist, in the background."""
-
-
 class ExpirableAcquire:
     """One acquire. All its attempts use the same ids, so it acquires its permits once, however often it is sent."""
 
@@ -57,7 +44,9 @@ class ExpirableAcquire:
         "sent_at",
     )
 
-    def __init__(self, semaphore: ExpirableSemaphore, permits: int, lease: int, deadline: float | None) -> None:
+    def __init__(
+        self, semaphore: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None
+    ) -> None:
         self.ids = _new_ids(permits)
         self.sent_at = 0.0
         """When the command was sent that acquired the permits: their leases don't begin before that."""

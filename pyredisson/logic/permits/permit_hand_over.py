@@ -11,7 +11,7 @@ attempt. What may have been acquired for a waiter that doesn't get it is release
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
@@ -20,40 +20,32 @@ from pyredisson._protocol.replies import copy_error
 from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.owners import TURN_CHECK
-from pyredisson.logic.permits.commands import OTHERS_HEAR, SemaphoreCommands
+from pyredisson.logic.permits.commands import OTHERS_HEAR
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.retry import not_replicated
-from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, WAITING
 
-
-class ReleasedSemaphore(Protocol):
-    """What a hand-over needs of the semaphore."""
-
-    session: Session
-    key: bytes
-    commands: SemaphoreCommands
-
-    def release_in_background(self, permits: int) -> None: ...
+if TYPE_CHECKING:
+    from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 
 async def send(
-    semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False
+    semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False
 ) -> int:
     """Sends a hand-over. Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
     payload = semaphore.commands.hand_over(slot, permits, wanted, only_existing=only_existing)
     return await semaphore.session.slots.send_hand_over(payload)
 
 
-def refuse(semaphore: ReleasedSemaphore, waiter: PermitWaiter) -> None:
+def refuse(semaphore: SemaphoreLogic, waiter: PermitWaiter) -> None:
     """The waiter hasn't got its permits: it makes an attempt."""
     semaphore.session.channels.take_back(semaphore.commands.channel, waiter.wakeup, waiter.permits)
     waiter.refuse()
     waiter.wakeup.set()
 
 
-def not_confirmed(semaphore: ReleasedSemaphore, problem: NotConfirmed) -> NotReplicatedError:
+def not_confirmed(semaphore: SemaphoreLogic, problem: NotConfirmed) -> NotReplicatedError:
     """What a waiter raises whose permits too few replicas have confirmed. They are released."""
     return not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem)
 
@@ -62,7 +54,7 @@ def not_confirmed(semaphore: ReleasedSemaphore, problem: NotConfirmed) -> NotRep
 
 
 async def release(
-    semaphore: ReleasedSemaphore, queue: PermitQueue, slot: SessionSlot, permits: int, *, only_existing: bool
+    semaphore: SemaphoreLogic, queue: PermitQueue, slot: SessionSlot, permits: int, *, only_existing: bool
 ) -> bool:
     """Releases permits for which callers of this client may wait. False: no semaphore although `only_existing`."""
     session = semaphore.session
@@ -112,7 +104,7 @@ def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float)
 
 
 async def _hand_over(
-    semaphore: ReleasedSemaphore,
+    semaphore: SemaphoreLogic,
     queue: PermitQueue,
     slot: SessionSlot,
     permits: int,
@@ -150,7 +142,7 @@ async def _hand_over(
     return bool(reply)
 
 
-def abandon(semaphore: ReleasedSemaphore, slot: SessionSlot, permits: int, *, only_existing: bool) -> bool:
+def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_existing: bool) -> bool:
     """Ends a hand-over that was interrupted or has failed, or whose waiter has left: its permits are released, once.
 
     The waiter makes an attempt. False: there is no hand-over. Idempotent.
@@ -192,7 +184,7 @@ class HandOverBatch:
 
     __slots__ = ("_begun", "_parts", "_queue", "_semaphore", "done", "error")
 
-    def __init__(self, semaphore: ReleasedSemaphore, queue: PermitQueue) -> None:
+    def __init__(self, semaphore: SemaphoreLogic, queue: PermitQueue) -> None:
         self._semaphore = semaphore
         self._queue = queue
         self._parts: list[Part] = []

@@ -7,15 +7,17 @@ for the waiter, see `permit_hand_over`. Then the waiter has them without any att
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replies import copy_error
 from pyredisson.errors import NotSetError
-from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_queue import KNOWN_FOR, Claimant, PermitChannel, PermitQueue, PermitWaiter
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, LEFT, UNCONFIRMED_WAIT
+
+if TYPE_CHECKING:
+    from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 LONGEST_WAIT = 5.0
 """Seconds between two attempts of a waiter: a message may be lost, and nobody knows when a permit without a lease is
@@ -74,18 +76,6 @@ def _report(session: Session, level: int, kind: str, key: bytes, text: str, *, m
 # --- The wait
 
 
-class WaitedSemaphore(Protocol):
-    """What a wait needs of the semaphore."""
-
-    session: Session
-    key: bytes
-    commands: SemaphoreCommands
-
-    async def send_acquire(self, permits: int, deadline: float | None, claimant: bytes = b"") -> int: ...
-
-    def refused(self, reply: int) -> Refusal: ...
-
-
 class PermitWait(PermitWaiter):
     """The wait of one call. `run` is called once."""
 
@@ -102,7 +92,7 @@ class PermitWait(PermitWaiter):
     _channel: PermitChannel
     _queue: PermitQueue
 
-    def __init__(self, semaphore: WaitedSemaphore, permits: int, deadline: float | None, events: int | None) -> None:
+    def __init__(self, semaphore: SemaphoreLogic, permits: int, deadline: float | None, events: int | None) -> None:
         """`events`: the events of the channel before the latest attempt, of this or another call."""
         # The first caller gets a single free permit, and need not claim it.
         claimant = self._claimant = Claimant(semaphore.commands, permits) if permits > 1 else None
