@@ -9,6 +9,7 @@
 -- ARGV[3]  for how long the lock is kept, ms
 -- ARGV[4]  the beginning of the names of the clients' channels
 -- ARGV[5]  for how long others may come before the woken client, us
+-- ARGV[6]  1: the owner's client is woken, too, as it sends this in the background
 -- returns  1: the lock is kept; nil: the owner doesn't hold the lock
 --
 -- The hold goes on under the name OWNER:kept. So a renewal that is on its way doesn't find its owner, and can't lengthen the
@@ -16,11 +17,15 @@
 --
 -- Idempotent: a second run finds the name OWNER:kept and changes nothing.
 --
--- redis-cli --eval lock_keep.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , redisson_lock__channel:{orders} me:1 5000 pyredisson_wake:{orders}: 5000
+-- redis-cli --eval lock_keep.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , redisson_lock__channel:{orders} me:1 5000 pyredisson_wake:{orders}: 5000 0
 
 -- include: publish
 -- include: wake_in_list
 local kept = ARGV[2] .. ':kept'
+if ARGV[6] == '1' then
+    -- Here, as an earlier copy of this may have ended the hold without a word to the callers there.
+    wake_client_of(ARGV[2], ARGV[4])
+end
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
     if redis.call('HEXISTS', KEYS[1], kept) == 1 then
         return 1

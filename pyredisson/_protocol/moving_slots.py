@@ -74,7 +74,7 @@ _MESSAGES = {
 }
 """The scripts that publish, and that can run behind ASKING: they have one key, or all their keys exist. Their first
 argument is the channel. The message wakes at least whom the script's own message wakes."""
-_PREFIXES = {"lock_release": 3, "lock_force_release": 1, "lock_wake_waiters": 2}
+_PREFIXES = {"lock_release": 3, "lock_keep": 3, "lock_force_release": 1, "lock_wake_waiters": 2}
 """As `_MESSAGES`, of scripts that wake clients of a list: which argument begins the names of their channels."""
 
 

@@ -34,7 +34,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "lock_acquire": (3, 5),
     "lock_force_release": (3, 3),
     "lock_hand_over": (2, 4),
-    "lock_keep": (3, 5),
+    "lock_keep": (3, 6),
     "lock_holder": (1, 0),
     "lock_leave": (3, 3),
     "lock_release": (3, 6),

@@ -402,6 +402,12 @@ class ChannelRegistry:
         """False: the connection to a single server is kept, as there is only one."""
         return False
 
+    def forget(self, name: bytes) -> None:
+        """Nobody waits for messages of that channel any more. The caller holds the mutex."""
+        channel = self.by_name.pop(name, None)
+        if isinstance(channel, RelayChannel) and channel.target.relay is channel:
+            channel.target.relay = None
+
     def sweep(self) -> None:
         """Unsubscribes from the channels that have had no waiter for `LINGER` seconds."""
         now = self._clock()
@@ -416,7 +422,7 @@ class ChannelRegistry:
                 and now - channel.idle_since >= LINGER
             ]
             for name in idle:
-                channels.pop(name, None)
+                self.forget(name)
             if idle and self._subscriber is not None:
                 self._subscriber.unsubscribe(idle)
 

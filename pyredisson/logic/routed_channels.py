@@ -222,7 +222,7 @@ class RoutedChannels(ChannelRegistry):
         if channel is None or channel.error is not None:
             self._unplaced.pop(name, None)
         elif not channel.waiters:
-            self.by_name.pop(name, None)
+            self.forget(name)
             self.unsubscribe((name,))
         else:
             try:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend
+from tests.support.faults import FLAGS
 from tests.support.server_state import ServerState
 
 from .kinds import JAVA, left, lock_of
@@ -168,6 +170,31 @@ async def test_a_client_that_has_given_up_leaves_the_list(backend: Backend, serv
     await backend.until(lambda: server_state.redis.zcard(WAITING) == 1)
     await holder.unlock()
     await waiter.result()
+
+
+async def test_a_client_that_is_woken_while_its_next_call_asks(
+    backend: Backend, server_state: ServerState, proxy: Proxy
+) -> None:
+    """No call of it waits at that moment, so it leaves the list. That must not take the next call's place away."""
+    holder = await held(backend)
+    client = backend.connect(proxy.url)
+    lock = client.get_lock("orders")
+    assert not await lock.try_lock(wait_time=0.1)
+    await backend.until(lambda: not server_state.redis.exists(WAITING))
+    refused = proxy.hold_reply(script("lock_acquire", with_shebang=FLAGS).sha)
+    other = backend.spawn(lock.lock)
+    await backend.until(refused.held.is_set)
+    [member] = server_state.redis.zrange(WAITING, 0, -1)
+    # As a release does.
+    server_state.redis.zrem(WAITING, member)
+    server_state.redis.publish(f"pyredisson_wake:{{orders}}:{client.id}", member)
+    leaving = server_state.scripts()
+    await backend.until(lambda: server_state.scripts() > leaving)
+    refused.deliver()
+    await backend.until(lambda: server_state.redis.zcard(WAITING) == 1)
+    assert server_state.redis.zrange(WAITING, 0, -1) != [member]
+    await holder.unlock()
+    await other.result()
 
 
 @pytest.mark.parametrize("leaves", [False, True])

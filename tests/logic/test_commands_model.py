@@ -103,7 +103,7 @@ commands = st.one_of(
     runs("lock_acquire", 3, names, levels, long_leases, names, st.just(b"0")),
     runs("lock_release", 3, channels, names, levels, *WAKE, levels),
     runs("lock_hand_over", 2, names, names, long_leases, names),
-    runs("lock_keep", 3, channels, names, long_leases, *WAKE),
+    runs("lock_keep", 3, channels, names, long_leases, *WAKE, st.just(b"0")),
     runs("lock_leave", 3, names, *WAKE),
     runs("lock_renew", 1, long_leases, names),
     runs("lock_force_release", 3, channels, *WAKE),

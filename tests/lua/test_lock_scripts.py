@@ -97,7 +97,7 @@ def renew(lease: int, **owners: str) -> Call:
 
 
 def keep(rest: int, channel: str = CHANNEL) -> Call:
-    return Call("lock_keep", KEYS["lock"], [channel, ME, rest, *WAKE])
+    return Call("lock_keep", KEYS["lock"], [channel, ME, rest, *WAKE, 0])
 
 
 LOST = Call("lock_wake_waiters", KEYS["lock"], [CHANNEL, "0", *WAKE])

@@ -78,7 +78,7 @@ def force_release(channel: str = CHANNEL) -> Call:
 
 
 def keep(channel: str = CHANNEL) -> Call:
-    return Call("lock_keep", ["orders", LIST, WOKEN], [channel, ME, 10_000, PREFIX, PATIENCE])
+    return Call("lock_keep", ["orders", LIST, WOKEN], [channel, ME, 10_000, PREFIX, PATIENCE, 0])
 
 
 def hand_over(member: str, kind: str = "lock") -> Call:

@@ -48,16 +48,16 @@ class KeepingCommands(LockCommands):
             return super().release(owner, count, late=late)
         if self.session.announcement is not None:
             self.session.announcement.stay_until(self.keep_until)
-        return self.keep(owner, rest)
+        return self.keep(owner, rest, late=late)
 
     def keep_no_longer(self) -> None:
         """The next release frees the lock at once: the work that it was kept for has not begun."""
         self.keep_until = 0.0
 
-    def keep(self, owner: bytes, lease: int) -> bytes:
+    def keep(self, owner: bytes, lease: int, *, late: bool = False) -> bytes:
         """Ends the hold, and keeps the lock for so many ms. The reply is 1; None: the owner doesn't hold the lock."""
         session = self.session
-        words = (self.keep_channel, owner, lease, self.wake_channels, session.patience)
+        words = (self.keep_channel, owner, lease, self.wake_channels, session.patience, int(late))
         return pack(session.runtime.scripts.lock_keep, self.key, *self.list_keys, *words)
 
 

@@ -38,20 +38,25 @@ UNKNOWN_WAIT = 1.0
 class LockChannel(RelayedChannel):
     """The waiters of a lock that is handed on. One of them is enough to find out whether the lock is free."""
 
-    __slots__ = ("look_in", "on_unused")
+    __slots__ = ("look_for", "look_in", "on_unused")
 
     def __init__(self) -> None:
         super().__init__()
         self.look_in: float | None = None
-        """The first waiter was woken only to learn that it has to make an attempt in so many seconds."""
+        """A waiter was woken only to learn that it has to make an attempt in so many seconds."""
+        self.look_for: Wakeup | None = None
+        """That waiter."""
         self.on_unused: Callable[[bytes], None] | None = None
         """Called with the client's name in the list if it was woken, and no call of it waits."""
 
     def on_message(self, payload: bytes) -> None:
         """`look:MS`, see `waiting_list.lua`; or the client's name in the list: it may acquire the lock."""
         if payload.startswith(LOOK):
+            asleep = [wakeup for wakeup in list(self.waiters) if not wakeup.is_set()]
             self.wake(1)
-            self.look_in = int(payload.removeprefix(LOOK)) / 1000
+            self.look_for = next((wakeup for wakeup in asleep if wakeup.is_set()), None)
+            if self.look_for is not None:
+                self.look_in = int(payload.removeprefix(LOOK)) / 1000
         elif b":" not in payload:
             super().on_message(payload)
         elif self.waiters or self.on_unused is None:
@@ -240,8 +245,13 @@ def leave_unused(session: weakref.ref[Session], commands: type[LockCommands], ke
     A weak reference: what reads the messages must not keep a client alive that nobody else refers to.
     """
     client = session()
-    if client is not None and not client.closed:
-        client.repair(commands(client, key).leave_list(member))
+    if client is None or client.closed:
+        return
+    # In this order: an attempt that is on its way under that name finds another one when it has been refused.
+    another, queue = client.new_member(), client.lock_queues.get(key)
+    if queue is not None and queue.member == member:
+        queue.member, queue.listed = another, False
+    client.repair(commands(client, key).leave_list(member))
 
 
 class QueuedWait(LockWaiter):
@@ -333,7 +343,7 @@ class QueuedWait(LockWaiter):
         if call.member and call.member != queue.member:
             # Under that name the client may have left the list since.
             session.leave_list(commands.leave_list(call.member))
-            self.wakeup.set()
+            return True
         if wait is not None:
             tracing.look()
             self._refused(session.clock(), wait, joined=True)
@@ -358,7 +368,7 @@ class QueuedWait(LockWaiter):
         if woken:
             self.wakeup.clear()
             channel = self.channel
-            if isinstance(channel, LockChannel) and channel.look_in is not None:
+            if isinstance(channel, LockChannel) and channel.look_in is not None and channel.look_for is self.wakeup:
                 self.look_at = min(self.look_at, now + channel.look_in + LATER)
                 channel.look_in, woken = None, False
         # After the wakeup was cleared: a contender that leaves sets it again.
@@ -382,8 +392,10 @@ class QueuedWait(LockWaiter):
         self.wakeup.clear()
         self.call.events = self.channel.events
         self.queue.listed = self.lock.commands.has_list
+        self.call.place = -1
         wait = await self.lock._attempt(self.call)
-        self.owes_attempt = False
+        # An attempt at the deadline isn't entered in the list: if it is refused, the next waiter here has to be.
+        self.owes_attempt = wait is not None and self.lock.commands.has_list and self.call.place < 0
         if wait is None:
             self.queue.set_holder(self.call.hold, self.call.events)
             return True
@@ -396,11 +408,15 @@ class QueuedWait(LockWaiter):
         """Sets when to look again. `joined`: this waiter has joined the channel after the attempt."""
         session, call = self.lock.session, self.call
         if call.place >= 0:
+            self.queue.listed = True
             wait += delay_of(call.place, session.lease_ms / 1000)
             if call.foreign and call.place < LISTENING:
                 assert isinstance(self.channel, LockChannel)
                 if session.channels.relay(self.lock.commands.channel, self.channel, anew=joined):
                     self.wakeup.set()
+        elif self.lock.commands.has_list:
+            # The list was left out while the slot is being moved, so no release wakes this client for sure.
+            wait = min(wait, UNCONFIRMED_WAIT)
         self.look_at = self.queue.busy_until = now + wait
 
     def end(self) -> None:

@@ -122,6 +122,8 @@ class LockLogic(ReleasingLock):
             # The place is theirs now.
             queue.listed = True
         else:
+            if queue is not None and queue.member == call.member:
+                queue.member = self.session.new_member()
             self.session.leave_list(self.commands.leave_list(call.member))
         # An interrupt before this line repeats the command.
         call.member = b""

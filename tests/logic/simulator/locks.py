@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from redis.exceptions import RedisError
 
 from pyredisson._core import prefixed
+from pyredisson._protocol.moving_slots import without_list
 from pyredisson.backoff import ExponentialBackoff
 from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockUpgradeError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, Hold
@@ -150,8 +151,10 @@ class LockJudge(Judge):
         assert isinstance(user, Owner)
         self.owners.append(user)
         for lock in user.locks:
-            # The same in EVALSHA and in EVAL: what follows the script.
-            self._forcing[lock.commands.force_release().partition(b"\r\n$40\r\n")[2][40:]] = lock
+            command = lock.commands.force_release()
+            for form in (command, without_list(command) or command):
+                # The same in EVALSHA and in EVAL: what follows the script.
+                self._forcing[form.partition(b"\r\n$40\r\n")[2][40:]] = lock
 
     def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
         """An acquire came to its end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 from pyredisson._protocol.replies import NoReply, Reply, as_error
 from pyredisson._protocol.scripts import ScriptSet
@@ -92,6 +92,7 @@ class Network:
         self.fault_plan = fault_plan
         self.subscribers: list[Subscriber] = []
         self.server = Server(simulation.clock, self._publish, patches)
+        self.server.keyspace.commands[b"PUBSUB"] = self._pubsub
         self.on_executed: Callable[[bytes], None] | None = None
         """Called with every command before it is executed."""
         self.on_replied: Callable[[bytes, Reply], None] | None = None
@@ -160,6 +161,13 @@ class Network:
                 received += 1
                 subscriber.send(subscriber.subscription.channels.deliver, channel, payload)
         return received
+
+    def _pubsub(self, what: bytes, pattern: bytes) -> Reply:
+        """PUBSUB CHANNELS, for a pattern that is the beginning of names."""
+        if what != b"CHANNELS":
+            raise ResponseError("ERR unknown subcommand")
+        heard = [name for subscriber in self.subscribers if not subscriber.broken for name in subscriber.channels]
+        return [name for name in dict.fromkeys(heard) if name.startswith(pattern.removesuffix(b"*"))]
 
 
 class Node:
