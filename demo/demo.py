@@ -23,7 +23,8 @@ from stage import PATIENCE, Actor, Missed, Screen
 import pyredisson
 from pyredisson.testing import Server
 
-CHANNEL = f"redisson_lock__channel:{{{LOCK}}}"
+CHANNELS = f"pyredisson_wake:{{{LOCK}}}:*"
+"""On which the clients that wait for the lock are woken, a channel for each."""
 COLOURS = ("cyan", "magenta")
 WIDTH = 64
 BARS = "▁▂▃▄▅▆▇█"
@@ -96,7 +97,7 @@ class Demo:
             f"the server named the same holder {sum(seen)} times",
         )
         check(
-            len(handed) >= TURNS and max(handed) < 1000 and messages == len(turns),
+            len(handed) >= TURNS and max(handed) < 1000 and messages >= len(turns) + len(handed),
             f"{len(handed)} hand-offs, each by a message: median {statistics.median(handed or [0]):.2f} ms, "
             f"longest {max(handed, default=0):.2f} ms; the lease had 30 s to go",
         )
@@ -226,7 +227,7 @@ class Demo:
         holder.expect("held")
         waiter.go()
         deadline = time.monotonic() + PATIENCE
-        while not dict(self.redis.pubsub_numsub(CHANNEL))[CHANNEL.encode()]:
+        while not self.redis.pubsub_channels(CHANNELS):
             if time.monotonic() > deadline:
                 raise Missed("nobody waits for the lock")
             time.sleep(0.01)
