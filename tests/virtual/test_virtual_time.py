@@ -10,48 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
 
-import pyredisson.asyncio
 from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
 
-from .install import install
-from .network import connect
-from .server import EPOCH, MemoryServer
-from .time import LONGEST, START, VirtualClock, VirtualLoop
+from .server import EPOCH
+from .time import LONGEST, START
+from .world import World
 
 ACQUIRE = script("lock_acquire", with_shebang=True).sha
-
-
-class World:
-    """A clock, a server and an event loop, all new."""
-
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.server = MemoryServer(self.clock, "harness").start()
-        self.server.keys.load_all()
-
-    def run(self, test: Callable[[], Coroutine[None, None, object]]) -> float:
-        """Virtual seconds that the coroutine took."""
-        with asyncio.Runner(loop_factory=lambda: VirtualLoop(self.clock, connect)) as runner:
-            runner.run(test())
-        return self.clock.now - START
-
-    def client(self) -> pyredisson.asyncio.Client:
-        return pyredisson.asyncio.connect(self.server.url)
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """The world in which the clients of this test live."""
-    made = World()
-    install(monkeypatch, made.clock)
-    yield made
-    made.server.stop()
 
 
 async def contend(world: World) -> None:
