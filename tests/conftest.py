@@ -34,10 +34,7 @@ DETERMINISTIC = (
     "tests/logic/",
     "tests/lua/",
     "tests/packaging/test_",
-    "tests/properties/test_expirable_permits.py",
-    "tests/properties/test_fairness.py",
-    "tests/properties/test_read_write.py",
-    "tests/properties/test_tokens.py",
+    "tests/properties/",
     "tests/virtual/",
 )
 """The tests that `make test` runs, by the beginning of their ids. All others are marked `real`: they depend on real

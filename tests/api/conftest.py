@@ -7,9 +7,12 @@ from redis import Redis
 
 from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.locks import fair_queue
+from tests.support.backends import Backend
 from tests.support.server_state import ServerState
 
 from .fair_queue import Queue
+from .permits import KINDS, Stock
+from .read_write import Orders
 
 
 @pytest.fixture
@@ -34,3 +37,15 @@ def queue(admin: Redis) -> Queue:
 def short_member_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A multi-lock waits only briefly for a member before it releases the members that it has acquired."""
     monkeypatch.setattr(multi_lock, "MEMBER_WAIT", 0.02)
+
+
+@pytest.fixture
+def orders(backend: Backend, server_state: ServerState) -> Orders:
+    """The read-write lock "orders"."""
+    return Orders(backend, server_state)
+
+
+@pytest.fixture(params=KINDS)
+def stock(request: pytest.FixtureRequest, backend: Backend, server_state: ServerState) -> Stock:
+    """The semaphore "stock", of each kind."""
+    return Stock(backend, server_state, request.param)

@@ -84,69 +84,52 @@ class TestAllOrNothing:
             assert not await group.is_held()
             assert (locks.keys(), redis.keys()) == ([], [])
 
-    async def test_nested_it_counts_in_each_member(self, locks: Locks) -> None:
-        group = locks.group()
-        async with group, group:
-            assert await group.try_lock()
-            assert locks.counts() == [[b"3"], [b"3"]]
-            await group.unlock()
-        assert locks.keys() == []
-
-    async def test_a_member_that_is_held_besides_stays_held(self, locks: Locks) -> None:
+    async def test_it_counts_in_each_member(self, locks: Locks) -> None:
+        """A member that is held besides stays held."""
         one, group = locks["a"], locks.group()
         await one.lock()
-        await group.lock()
-        assert await one.get_hold_count() == 2
-        await group.unlock()
+        async with group, group:
+            assert await group.try_lock()
+            assert locks.counts() == [[b"4"], [b"3"]]
+            await group.unlock()
         assert not await group.is_held()
         assert await one.get_hold_count() == 1
         await one.unlock()
         assert locks.keys() == []
 
     async def test_if_one_is_held_none_is_acquired(self, locks: Locks) -> None:
+        """Outer holds stay."""
         group = locks.group("abcd")
         locks.somebody_takes("c")
         assert not await group.try_lock()
         assert locks.keys() == [b"c"]
         assert not await group.is_held()
+        async with locks.group("ab"):
+            assert not await group.try_lock()
+            assert locks.counts() == [[b"1"], [b"1"]]
         locks.redis.delete("c")
         assert await group.try_lock()
         assert locks.keys() == [b"a", b"b", b"c", b"d"]
-
-    async def test_a_nested_try_in_vain_leaves_the_outer_holds(self, locks: Locks) -> None:
-        locks.somebody_takes("c")
-        async with locks.group("ab"):
-            assert not await locks.group("abc").try_lock()
-            assert locks.counts() == [[b"1"], [b"1"]]
 
     async def test_a_wait_is_over_in_time_and_leaves_nothing(self, locks: Locks) -> None:
         group = locks.group()
         locks.somebody_takes("b")
         begun = time.monotonic()
-        assert not await group.try_lock(0.2)
+        said = r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired in 0\.2 s"
+        with pytest.raises(LockTimeoutError, match=said):
+            await group.hold(wait_time=0.2).__aenter__()
         assert 0.19 < time.monotonic() - begun < 0.2 + TIME_LIMIT / 2
         # The client leaves the list of those that wait, in the background.
-        await locks.backend.until(lambda: locks.keys() == [b"b"])
-        said = r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired in 0\.05 s"
-        with pytest.raises(LockTimeoutError, match=said):
-            async with group.hold(wait_time=0.05):
-                pass
         await locks.backend.until(lambda: locks.keys() == [b"b"])
 
     @pytest.mark.parametrize("busy", ["a", "b", "c"])
     async def test_a_release_wakes_it(self, locks: Locks, busy: str) -> None:
         group, holder = locks.group("abc"), locks.backend.connect().get_lock(busy)
         await holder.lock()
-
-        async def take() -> float:
-            async with group:
-                return time.monotonic()
-
-        other = locks.backend.spawn(take)
+        other = locks.backend.spawn(lambda: locks.taken(group, group.unlock))
         await locks.listened(busy)
-        released = time.monotonic()
         await holder.unlock()
-        assert await other.result() - released < WOKEN
+        await other.result(WOKEN)
         assert locks.keys() == []
 
 
@@ -209,8 +192,7 @@ class TestUnlock:
                 await locks.backend.as_another_owner(group.unlock)
             assert len(raised.value.__notes__) == 1
             assert await group.is_held()
-
-    async def test_from_one_owner_to_another(self, locks: Locks) -> None:
+        # The owners of the members count, and not the caller.
         get = locks.client.get_lock
         group = locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2))
         await group.lock()
@@ -256,7 +238,9 @@ class TestMembers:
         if asyncio.iscoroutine(closing):
             await closing
 
-    async def test_what_has_no_meaning(self, locks: Locks) -> None:
+    async def test_how_it_shows_and_what_has_no_meaning(self, locks: Locks) -> None:
+        shown = repr(locks.group("ba")).replace(".asyncio", "")
+        assert shown == "<pyredisson.MultiLock of <pyredisson.Lock 'a'>, <pyredisson.Lock 'b'>>"
         queries = ("is_locked", "locked", "get_hold_count", "remain_time_to_live", "holder", "force_unlock", "delete")
         for group in (locks.group(), locks.client.get_red_lock(locks["a"])):
             with pytest.raises(NotImplementedError, match="has no name"):
@@ -264,11 +248,6 @@ class TestMembers:
             for method, arguments in [(group.is_held_by, [1]), *((getattr(group, name), []) for name in queries)]:
                 with pytest.raises(NotImplementedError, match="member"):
                     await method(*arguments)
-
-    async def test_how_it_shows(self, locks: Locks) -> None:
-        module = "pyredisson" if locks.backend.name == "threads" else "pyredisson.asyncio"
-        shown = f"<{module}.MultiLock of <{module}.Lock 'a'>, <{module}.Lock 'b'>>"
-        assert repr(locks.group("ba")) == shown
 
 
 class TestLease:

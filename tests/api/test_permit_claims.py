@@ -25,11 +25,6 @@ def soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(permit_queue, "CLAIM_DELAY", 0.2)
 
 
-@pytest.fixture(params=KINDS)
-def stock(request: pytest.FixtureRequest, backend: Backend, server_state: ServerState) -> Stock:
-    return Stock(backend, server_state, request.param)
-
-
 def spawn(stock: Stock, semaphore: Permits, permits: int = 1, wait: float = TIME_LIMIT) -> OtherOwner[object]:
     return stock.backend.spawn(lambda: semaphore.try_acquire(permits, wait))
 
@@ -39,6 +34,15 @@ async def claim(stock: Stock, wait: float) -> OtherOwner[object]:
     waiter = spawn(stock, await stock.made(3), 9, wait)
     await stock.claimed()
     return waiter
+
+
+async def held_back(stock: Stock) -> OtherOwner[object]:
+    """A waiter for one permit, which a claim keeps out for long."""
+    single = spawn(stock, stock.open(), wait=4 * TIME_LIMIT)
+    await stock.backend.sleep(0.1)
+    assert not single.done()
+    stock.redis.pexpire(CLAIM, 60_000)
+    return single
 
 
 async def take(semaphore: Permits, permits: int) -> None:
@@ -77,7 +81,8 @@ async def beside_singles(stock: Stock, semaphores: list[Permits], work: Callable
 
 @pytest.mark.parametrize("clients", ["the same client", "other clients"])
 async def test_a_waiter_for_several_permits_succeeds_beside_single_ones(stock: Stock, clients: str) -> None:
-    large = await stock.made(4)
+    """However long the callers of its own client may hand permits on."""
+    large = await stock.made(4, local_hand_over_time=60)
     singles = [large] if clients == "the same client" else [stock.open(), stock.open()]
     await beside_singles(stock, singles, partial(take, large, 4))
 
@@ -123,14 +128,10 @@ async def test_others_have_a_turn_after_a_row_of_claims(stock: Stock) -> None:
 
 
 async def test_a_claimant_that_gives_up_lets_others_in_at_once(stock: Stock) -> None:
-    waiter = await claim(stock, 1.5)
-    other = spawn(stock, stock.open())
-    await stock.backend.sleep(0.1)
-    assert not other.done()
-    assert not await waiter.result()
-    began = time.monotonic()
-    assert await other.result()
-    assert time.monotonic() - began < WOKEN
+    claimant = await claim(stock, 1.5)
+    single = await held_back(stock)
+    assert not await claimant.result()
+    assert await single.result(WOKEN)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,16 +139,10 @@ async def test_a_cancelled_claimant_lets_others_in_at_once(
     tasks: Backend, server_state: ServerState, kind: str
 ) -> None:
     stock = Stock(tasks, server_state, kind)
-    waiter = await claim(stock, TIME_LIMIT)
-    other = spawn(stock, stock.open())
-    await tasks.sleep(0.1)
-    assert not other.done()
-    # By itself it would end too late.
-    assert stock.redis.pexpire(CLAIM, 60_000)
-    began = time.monotonic()
-    waiter._task.cancel()  # type: ignore[attr-defined]
-    assert await other.result()
-    assert time.monotonic() - began < WOKEN
+    claimant = await claim(stock, TIME_LIMIT)
+    single = await held_back(stock)
+    await claimant.end()
+    assert await single.result(WOKEN)
 
 
 async def test_what_a_claimant_leaves_wakes_others(stock: Stock) -> None:
@@ -155,15 +150,10 @@ async def test_what_a_claimant_leaves_wakes_others(stock: Stock) -> None:
     held = await holder.try_acquire(2)
     claimant = spawn(stock, semaphore, 3)
     await stock.claimed()
-    stock.redis.pexpire(CLAIM, 60_000)
-    single = spawn(stock, stock.open())
-    await stock.backend.sleep(0.1)
-    assert not single.done()
-    began = time.monotonic()
+    single = await held_back(stock)
     await holder.release(held)
     assert await claimant.result()
-    assert await single.result()
-    assert time.monotonic() - began < WOKEN
+    assert await single.result(WOKEN)
 
 
 async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(stock: Stock) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from pyredisson import LockLostError
 from pyredisson.asyncio import WriteLock
-from tests.support.backends import TIME_LIMIT, Backend
-from tests.support.server_state import ServerState
+from tests.support.backends import TIME_LIMIT
 from tests.support.waiting import waiters
 
 from .read_write import CHANNEL, Orders, finished, sides
@@ -23,12 +22,8 @@ LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 BY_TIME = 3
 """Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
-both_sides = pytest.mark.parametrize("side", [0, 1], ids=["read", "write"])
-
-
-@pytest.fixture
-def orders(backend: Backend, server_state: ServerState) -> Orders:
-    return Orders(backend, server_state)
+SIDES = ("read", "write")
+both_sides = pytest.mark.parametrize("side", [0, 1], ids=SIDES)
 
 
 async def cycle(lock: Any, count: int) -> None:
@@ -113,18 +108,6 @@ async def test_one_call_for_each_acquisition_by_writers(orders: Orders) -> None:
     assert min(calls) <= 1.15 * 32 * ROUNDS, calls
 
 
-async def test_readers_ask_the_server_when_the_claim_is_withdrawn(orders: Orders) -> None:
-    await orders.read(99).lock()
-    writing = orders.backend.spawn(lambda: orders.write(1).try_lock(wait_time=3))
-    await orders.claimed()
-    readers = orders.reads(2, 3)
-    await orders.asleep(readers=2)
-    assert not await writing.result()
-    await finished(readers)
-    # Nobody claims the lock any more: a reader that comes now asks at once.
-    assert await orders.read(4).try_lock()
-
-
 async def test_readers_of_other_clients_hear_of_it(orders: Orders) -> None:
     other = orders.backend.connect()
     write = await write_after_a_wait(orders)
@@ -160,20 +143,6 @@ async def test_neither_side_of_one_client_starves_the_other(orders: Orders, busy
         await lock.unlock()
     ended = True
     await finished(others)
-
-
-async def test_a_writer_that_reads_lets_readers_in(orders: Orders) -> None:
-    write, own = await write_after_a_wait(orders), orders.read(1)
-    await own.lock()
-    readers = orders.reads(2)
-    await orders.asleep(readers=1)
-    await write.unlock()
-    await finished(readers)
-    assert await own.get_hold_count() == 1
-    assert len(orders.holds()) == 3
-    await orders.read(2).unlock()
-    await own.unlock()
-    assert orders.redis.keys() == []
 
 
 async def test_a_writer_that_reads_hands_the_lock_on_to_no_writer(orders: Orders) -> None:
@@ -227,11 +196,26 @@ async def test_the_hold_was_lost(orders: Orders, side: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, LONG])
-async def test_nothing_is_left_behind(orders: Orders, seconds: float) -> None:
-    """Also where nothing is handed on."""
+async def test_no_writer_beside_others_and_nothing_is_left_behind(orders: Orders, seconds: float) -> None:
+    """Of two clients; also where nothing is handed on."""
     orders.connect(local_hand_over_time=seconds)
-    work = [partial(cycle, orders.sides(owner)[owner % 3 == 0], ROUNDS) for owner in range(1, 13)]
-    await finished([orders.backend.spawn(each) for each in work])
+    clients = [orders.client, orders.backend.connect()]
+    inside: list[str] = []
+    wrong: list[list[str]] = []
+
+    async def work(owner: int) -> None:
+        for turn in range(ROUNDS):
+            side = int((turn + owner) % 3 == 0)
+            async with sides(clients[owner % 4 == 0], owner)[side]:
+                inside.append(SIDES[side])
+                now = list(inside)
+                if "write" in now and len(now) > 1:
+                    wrong.append(now)
+                await orders.backend.sleep(0)
+                inside.remove(SIDES[side])
+
+    await finished([orders.backend.spawn(partial(work, owner)) for owner in range(1, 13)])
+    assert not wrong
     await orders.gone()
     session = getattr(orders.client, "_target", orders.client)._session
     assert session.lock_queues == {}

@@ -86,10 +86,12 @@ def behind(backend: Backend, servers: list[Server], proxies: list[Proxy], redise
 
 async def test_all_servers_restart_one_after_the_other(it: Recovering) -> None:
     red = await it.lock()
-    for number in (0, 1, 2, 0, 1, 2):
-        it.forget(number)
-        await it.backend.until(lambda number=number: it.redises[number].exists("a"))  # type: ignore[misc]
-        await it.lacks(0)
+    async with red:
+        for number in (0, 1, 2, 0, 1, 2):
+            it.forget(number)
+            await it.backend.until(lambda number=number: it.redises[number].hvals("a") == [b"2"])  # type: ignore[misc]
+            await it.lacks(0)
+    assert it.held() == it.levels()
     assert not red.lost.is_set()
     # The lost holds are forgotten.
     assert len(it.stack()[0].release_calls) == 3
@@ -113,20 +115,6 @@ async def test_a_closed_client_has_no_timer_left(it: Recovering, lacking: int) -
     wheels = [member.session.watchdog.wheel for member in members(it.red)]
     await it.backend.close()
     assert sum(map(len, wheels)) == 0
-
-
-async def test_all_levels(it: Recovering) -> None:
-    red = await it.lock()
-    async with red:
-        for number in range(3):
-            it.forget(number)
-            await it.backend.until(lambda number=number: it.redises[number].hvals("a") == [b"2"])  # type: ignore[misc]
-            await it.lacks(0)
-    assert it.held() == it.levels()
-    assert await red.is_held()
-    await red.unlock()
-    assert it.free()
-    assert not it.tables()
 
 
 @pytest.mark.parametrize("acquired", [True, False], ids=["lost", "never acquired"])
@@ -171,19 +159,16 @@ async def test_without_a_majority_on_the_servers_nothing_is_acquired_again(it: R
     await it.gone()
 
 
-async def test_a_fixed_lease_is_not_extended(it: Recovering) -> None:
-    red = await it.lock(20)
-    it.forget(0)
-    await it.lacks(1)
-    assert it.stack()[0].recovery is None
-    await red.unlock()
-    assert it.free()
-
-
-async def test_a_member_that_was_released_separately_is_left_alone(it: Recovering) -> None:
-    red = await it.lock()
-    await it.locks[0].unlock()
-    assert it.recovery()._missing() == []
+@pytest.mark.parametrize("why", ["released separately", "a fixed lease"])
+async def test_a_member_that_is_not_acquired_again(it: Recovering, why: str) -> None:
+    red = await it.lock(20 if why == "a fixed lease" else None)
+    if why == "a fixed lease":
+        it.forget(0)
+        await it.lacks(1)
+        assert it.stack()[0].recovery is None
+    else:
+        await it.locks[0].unlock()
+        assert it.recovery()._missing() == []
     await red.unlock()
     assert it.free()
 

@@ -14,11 +14,11 @@ from pyredisson.errors import ClosedError
 from pyredisson.logic.permits import permit_queue
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
-from tests.support.faults import FLAGS
+from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 from tests.support.waiting import cancel_after, permit_waiters
 
-from .permits import CHANNEL, CLAIM, Permits, Stock
+from .permits import Permits, Stock
 
 pytestmark = pytest.mark.asyncio
 ROUNDS = 8
@@ -63,15 +63,6 @@ class TestCalls:
             assert stock.free() == permits
         assert min(calls) <= 1.8 * callers * 2 * ROUNDS, calls
 
-    async def test_of_500_tasks(self, tasks: Backend, server_state: ServerState) -> None:
-        """With the first attempts, which all of them make before the first one is refused."""
-        stock = Stock(tasks, server_state, "semaphore")
-        semaphore = await stock.made(50, local_hand_over_time=LONG)
-        before = stock.scripts()
-        await asyncio.gather(*(rounds(semaphore, ROUNDS) for _ in range(500)))
-        assert stock.scripts() - before <= 1.5 * 500 * ROUNDS
-        assert stock.free() == 50
-
     async def test_of_two_clients(self, stock: Stock) -> None:
         one, two = await stock.made(4), stock.open()
         before = stock.scripts()
@@ -81,23 +72,6 @@ class TestCalls:
             await other.result()
         assert stock.scripts() - before <= 3.5 * 32 * ROUNDS
         assert stock.free() == 4
-
-    async def test_messages_in_a_row_wake_as_many_as_there_are_permits(self, stock: Stock) -> None:
-        """The messages say how many permits are free: 1, 2, 3. Three waiters make an attempt, not six."""
-        semaphore = stock.open()
-        others = [await stock.waiter(semaphore) for _ in range(6)]
-        before = stock.scripts()
-        with stock.redis.pipeline(transaction=True) as together:
-            for number in range(1, 4):
-                together.incrby("stock", 1)
-                together.publish(CHANNEL, number)
-            together.execute()
-        await stock.backend.until(lambda: sum(other.done() for other in others) == 3)
-        await stock.backend.sleep(0.1)
-        assert stock.scripts() - before <= 4
-        stock.java_adds(3)
-        for other in others:
-            await other.result()
 
 
 class TestOthers:
@@ -132,44 +106,28 @@ class TestOthers:
             await other.result()
         assert stock.free() == 0
 
-    async def test_a_smaller_semaphore(self, stock: Stock) -> None:
-        """What another client takes away isn't handed on."""
-        semaphore, [other] = await contended(stock)
+    async def test_a_semaphore_that_was_changed(self, stock: Stock) -> None:
+        semaphore, others = await contended(stock, 3)
+        stock.redis.expire("stock", 60)
+        await semaphore.release()
+        await others[0].result()
+        assert 50_000 < stock.redis.pttl("stock") <= 60_000
+        # What another client takes away isn't handed on.
         await stock.open().reduce_permits(1)
         await semaphore.release()
         await stock.backend.sleep(0.05)
-        assert not other.done()
+        assert not others[1].done()
         assert stock.free() == 0
         stock.java_adds(1)
-        await other.result()
-
-    async def test_a_deleted_semaphore(self, stock: Stock) -> None:
-        """As after a release and an acquire: the release makes a semaphore, and the waiter takes the permit."""
-        semaphore, [other] = await contended(stock)
+        await others[1].result()
+        # A release makes a semaphore that was deleted, and the waiter takes the permit.
         stock.redis.delete("stock")
         assert not await semaphore.release_if_exists()
         await stock.backend.sleep(0.05)
-        assert not other.done()
+        assert not others[2].done()
         await semaphore.release()
-        await other.result()
+        await others[2].result()
         assert stock.redis.get("stock") == b"0"
-
-    async def test_the_end_of_the_semaphore_stays(self, stock: Stock) -> None:
-        semaphore, [other] = await contended(stock)
-        stock.redis.expire("stock", 60)
-        await semaphore.release()
-        await other.result()
-        assert 50_000 < stock.redis.pttl("stock") <= 60_000
-
-    async def test_a_claim_of_another_client_is_respected(self, stock: Stock) -> None:
-        semaphore, [other] = await contended(stock)
-        stock.redis.set(CLAIM, "2 another:1", px=60_000)
-        await semaphore.release()
-        assert stock.free() == 1
-        assert not other.done()
-        stock.redis.delete(CLAIM)
-        stock.redis.publish(CHANNEL, "1")
-        await other.result()
 
     async def test_the_server_refuses(self, stock: Stock) -> None:
         """The release fails as without a waiter, and so does the waiter."""
@@ -201,25 +159,6 @@ class TestOrder:
         await semaphore.release(6)
         await large.result()
 
-    async def test_a_waiter_for_many_is_not_starved(self, stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It claims its permits. Then nothing is handed on, here and by other clients."""
-        monkeypatch.setattr(permit_queue, "CLAIM_DELAY", 0.2)
-        semaphore = await stock.made(4, local_hand_over_time=LONG)
-        ended = False
-
-        async def cycle() -> None:
-            while not ended:
-                await rounds(semaphore, 1)
-
-        others = [stock.backend.spawn(cycle) for _ in range(12)]
-        await stock.backend.until(lambda: permit_waiters(semaphore.client, "stock") > 0)
-        assert await semaphore.try_acquire(4, TIME_LIMIT)
-        ended = True
-        await semaphore.release(4)
-        for other in others:
-            await other.result()
-        await stock.backend.until(lambda: stock.free() == 4)
-
 
 class Batch:
     """All permits are taken, as many callers of an event loop wait for one each, and all are released at once.
@@ -245,6 +184,12 @@ class Batch:
     def release(self) -> None:
         self.releases = [asyncio.ensure_future(self.semaphore.release(1)) for _ in range(self.COUNT)]
 
+    async def end(self) -> None:
+        """Returns when all of them have got what they asked for."""
+        async with asyncio.timeout(TIME_LIMIT):
+            await asyncio.gather(*self.releases, *self.waiters)
+        await self.whole(self.COUNT)
+
     async def whole(self, taken: int) -> None:
         await self._stock.backend.until(lambda: self._stock.free() == self.COUNT - taken)
         await self.semaphore.release(taken)
@@ -262,47 +207,32 @@ class TestBatches:
         batch.release()
         await asyncio.gather(*batch.releases, *batch.waiters)
         assert server_state.scripts() - before == 2
-        await batch.whole(batch.COUNT)
 
-    async def test_a_release_is_cancelled_at_any_turn(self, batch: Batch) -> None:
-        """It is done all the same, and so are the others."""
+    @pytest.mark.parametrize("who", ["releases", "waiters"])
+    async def test_one_is_cancelled_at_any_turn(self, batch: Batch, who: str) -> None:
+        """A release that was cancelled is done all the same, and so is whatever else was asked for."""
         struck = 0
         for turns in range(12):
             await batch.contend()
             batch.release()
-            struck += await cancel_after(turns, batch.releases[turns % batch.COUNT]) and turns > 0
-            _, pending = await asyncio.wait(batch.releases, timeout=TIME_LIMIT)
-            assert not pending
-            # A task that was cancelled before it began has released nothing.
-            if not turns:
+            task = getattr(batch, who)[turns % batch.COUNT]
+            cancelled = await cancel_after(turns, task)
+            struck += cancelled and turns > 0
+            if who == "releases" and not turns:
+                # A task that was cancelled before it began has released nothing.
                 await batch.semaphore.release()
             async with asyncio.timeout(TIME_LIMIT):
-                await asyncio.gather(*batch.waiters)
-            await batch.whole(batch.COUNT)
+                await asyncio.gather(*{*batch.releases, *batch.waiters} - {task})
+            await batch.whole(batch.COUNT - (cancelled and who == "waiters"))
         assert struck
 
-    async def test_a_waiter_is_cancelled_at_any_turn(self, batch: Batch) -> None:
-        struck = 0
-        for turns in range(12):
-            await batch.contend()
-            batch.release()
-            cancelled = await cancel_after(turns, batch.waiters[turns % batch.COUNT])
-            struck += cancelled
-            async with asyncio.timeout(TIME_LIMIT):
-                await asyncio.gather(*batch.releases)
-                await asyncio.gather(*batch.waiters, return_exceptions=True)
-            await batch.whole(batch.COUNT - cancelled)
-        assert struck
-
-    @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
-    async def test_lost_replies(self, tasks: Backend, proxy: Proxy, server_state: ServerState, fault: str) -> None:
+    @LOSSES
+    async def test_lost_replies(self, tasks: Backend, proxy: Proxy, server_state: ServerState, lose: Lose) -> None:
         batch = Batch(tasks, server_state, proxy.url)
         await batch.contend()
-        getattr(proxy, fault)(HAND_OVER)
+        lose(proxy, HAND_OVER)
         batch.release()
-        async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.gather(*batch.releases, *batch.waiters)
-        await batch.whole(batch.COUNT)
+        await batch.end()
 
     async def test_the_server_refuses(self, batch: Batch, server_state: ServerState) -> None:
         await batch.contend()
@@ -331,6 +261,4 @@ class TestBatches:
         await asyncio.sleep(0)
         for task in asyncio.all_tasks() - known - set(batch.releases):
             task.cancel()
-        async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.gather(*batch.releases, *batch.waiters)
-        await batch.whole(batch.COUNT)
+        await batch.end()

@@ -40,23 +40,25 @@ async def test_nothing_is_published_and_no_client_subscribes(backend: Backend, s
 
 @pytest.mark.asyncio
 class TestWaiting:
-    async def test_it_asks_at_the_pace_that_was_given(self, backend: Backend, server_state: ServerState) -> None:
+    @pytest.mark.parametrize(
+        ("backoff", "least", "most"),
+        [
+            # At 0, 0.5, 1 and 1.5 s, and at the very end.
+            (ConstantBackoff(timedelta(milliseconds=500)), 3, 5),
+            # At 1 ms it would be more than a thousand. Seven until the pause is 128 ms, and then about fifteen.
+            (None, 6, 40),
+        ],
+        ids=["the pace that was given", "usual pauses grow"],
+    )
+    async def test_how_often_it_asks(
+        self, backend: Backend, server_state: ServerState, backoff: Any, least: int, most: int
+    ) -> None:
         server_state.redis.hset("orders", "somebody", 1)
-        lock = backend.connect().get_spin_lock("orders", backoff=ConstantBackoff(timedelta(milliseconds=500)))
+        lock = backend.connect().get_spin_lock("orders", **({} if backoff is None else {"backoff": backoff}))
         await lock.try_lock()
         before = server_state.scripts()
         assert not await lock.try_lock(wait_time=1.75)
-        # At 0, 0.5, 1 and 1.5 s, and at the very end.
-        assert 3 <= server_state.scripts() - before <= 5
-
-    async def test_the_usual_pauses_grow(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.hset("orders", "somebody", 1)
-        lock = backend.connect().get_spin_lock("orders")
-        await lock.try_lock()
-        before = server_state.scripts()
-        assert not await lock.try_lock(wait_time=1.5)
-        # At 1 ms it would be more than a thousand. Seven until the pause is 128 ms, and then about fifteen.
-        assert 6 <= server_state.scripts() - before <= 40
+        assert least <= server_state.scripts() - before <= most
 
     @pytest.mark.parametrize("backoff", [ConstantBackoff(30), ExponentialBackoff(30, 60), ConstantBackoff(0.001)])
     async def test_a_wait_ends_when_it_should(self, backend: Backend, server_state: ServerState, backoff: Any) -> None:
@@ -68,12 +70,19 @@ class TestWaiting:
 
     async def test_it_asks_once_more_at_the_end_of_the_wait(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.hset("orders", "somebody", 1)
-        lock = backend.connect().get_spin_lock("orders", ConstantBackoff(30))
+        client = backend.connect()
+        lock = client.get_spin_lock("orders", ConstantBackoff(30))
         before = server_state.scripts()
         other = backend.spawn(lambda: lock.try_lock(wait_time=1))
         await backend.until(lambda: server_state.scripts() == before + 1)
         server_state.redis.delete("orders")
         assert await other.result() is True
+        # A closed client ends the wait.
+        other = backend.spawn(lambda: client.get_spin_lock("orders", ConstantBackoff(30)).try_lock(60))
+        await backend.until(lambda: server_state.scripts() == before + 3)
+        await client.close()
+        with pytest.raises(ClosedError):
+            await other.result()
 
     async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.hset("orders", "dead", 1)
@@ -83,17 +92,6 @@ class TestWaiting:
         await backend.connect().get_spin_lock("orders", ConstantBackoff(30)).lock()
         assert 0.15 < time.monotonic() - begun < WOKEN
         assert server_state.scripts() <= before + 3
-
-    async def test_closing_the_client_ends_the_wait(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.hset("orders", "somebody", 1)
-        client = backend.connect()
-        lock = client.get_spin_lock("orders", ConstantBackoff(30))
-        before = server_state.scripts()
-        other = backend.spawn(lock.lock)
-        await backend.until(lambda: server_state.scripts() == before + 1)
-        await client.close()
-        with pytest.raises(ClosedError):
-            await other.result()
 
 
 @pytest.mark.asyncio
@@ -127,7 +125,7 @@ class TestBackoff:
     def test_pauses(self, backoff: ExponentialBackoff | ConstantBackoff, random: float, pauses: list[float]) -> None:
         assert list(itertools.islice(backoff.delays(lambda: random), len(pauses))) == pytest.approx(pauses)
 
-    def test_it_never_overflows(self) -> None:
+    def test_they_never_overflow(self) -> None:
         *_, last = itertools.islice(ExponentialBackoff(1, 4, 1e308).delays(lambda: 1.0), 2000)
         assert last == 4
 

@@ -197,9 +197,11 @@ async def test_a_client_that_is_woken_while_its_next_call_asks(
     await other.result()
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-async def test_three_behind_a_client_of_redisson(backend: Backend, server_state: ServerState, leaves: bool) -> None:
-    """The first two listen to Redisson's messages. `leaves`: the first gives up, so the third has to listen."""
+@pytest.mark.parametrize(("leaves", "message"), [(False, "0"), (True, "1")])
+async def test_three_behind_a_client_of_redisson(
+    backend: Backend, server_state: ServerState, leaves: bool, message: str
+) -> None:
+    """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
     server_state.redis.hset("orders", JAVA, 1)
     first = backend.connect().get_lock("orders")
     giving_up = backend.spawn(lambda: first.try_lock(wait_time=0.5 if leaves else PATIENT))
@@ -210,7 +212,7 @@ async def test_three_behind_a_client_of_redisson(backend: Backend, server_state:
         assert await giving_up.result() is False
         await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 3)
     server_state.redis.delete("orders")
-    server_state.redis.publish(CHANNEL, "0")
+    server_state.redis.publish(CHANNEL, message)
     if not leaves:
         assert await giving_up.result()
         assert await backend.connect().get_lock("orders").force_unlock()

@@ -130,7 +130,7 @@ class Scripted:
             kinds = [kind.decode() for kind in replies[::2]]
             for key, kind in zip(keys, kinds, strict=True):
                 name, *rest = READ[kind]
-                pipe.execute_command(name, key, *rest)
+                pipe.execute_command(name, key, *rest, **({"withscores": True} if kind == "zset" else {}))
             values = pipe.execute()
         now = self.now()
         found = {}

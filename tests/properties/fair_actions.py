@@ -54,10 +54,9 @@ def client_id(client: str, life: int) -> bytes:
 class FairActions(RuleBasedStateMachine):
     """The steps of the owners, and the checks of each step."""
 
-    server: FairServer
-
     def __init__(self) -> None:
         super().__init__()
+        self.server = FairServer()
         self.people = {
             f"{client}{number}": Person(client, number) for client in ("a", "b", "java") for number in (1, 2, 3)
         }
@@ -132,7 +131,7 @@ class FairActions(RuleBasedStateMachine):
             taken = Java(server, name).acquire(lease=LEASE, queues=queues) is None
         else:
             for _ in range(1 + twice):
-                reply = server.script("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
+                reply = server.fair("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
             taken = reply is None
         now = server.end()
         if held:
@@ -184,7 +183,7 @@ class FairActions(RuleBasedStateMachine):
             Java(server, person.name).release(LEASE)
         else:
             for _ in range(1 + twice):
-                server.script("fair_release", CHANNEL, person.name, count, WAIT)
+                server.fair("fair_release", CHANNEL, person.name, count, WAIT)
         now = server.end()
         held = mine and not model.is_free()
         model.follow(None, now, ours=not person.foreign)
@@ -204,7 +203,7 @@ class FairActions(RuleBasedStateMachine):
         mine = model.state.holders.get(person.name, 0) > 0
         server.begin()
         args = self._hand_over_args(person.name, name)
-        replies = [server.script("fair_hand_over", *args) for _ in range(1 + twice)]
+        replies = [server.fair("fair_hand_over", *args) for _ in range(1 + twice)]
         now = server.end()
         free = model.is_free()
         entered = replies[0] == [0]
@@ -243,7 +242,7 @@ class FairActions(RuleBasedStateMachine):
             Java(server, name).give_up()
         else:
             for _ in range(1 + twice):
-                server.script("fair_leave", *args)
+                server.fair("fair_leave", *args)
         now = server.end()
         held = model.state.holders.get(name, 0) > 0 and not model.is_free()
         if not person.foreign and (name in now.holders and doubt):
@@ -268,7 +267,7 @@ class FairActions(RuleBasedStateMachine):
         name = client_id(client, self.lives[client])
         waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
         server.begin()
-        replies = [server.script("fair_heartbeat", CHANNEL, name, WAIT, *waiters) for _ in range(1 + twice)]
+        replies = [server.fair("fair_heartbeat", CHANNEL, name, WAIT, *waiters) for _ in range(1 + twice)]
         _, known, notified, more, without_place = replies[-1]
         now = server.end()
         if more:
@@ -300,7 +299,7 @@ class FairActions(RuleBasedStateMachine):
         if foreign:
             Java(server, "java").force_release()
         else:
-            server.script("fair_force_release", CHANNEL, WAIT)
+            server.fair("fair_force_release", CHANNEL, WAIT)
         now = server.end()
         if now.holders:
             raise Unfair("still held")
@@ -317,7 +316,7 @@ class FairActions(RuleBasedStateMachine):
         for who in self.holding():
             person = self.people[who]
             self.server.begin()
-            if self.server.script("lock_renew", LEASE, person.name) == [0]:
+            if self.server.fair("lock_renew", LEASE, person.name) == [0]:
                 person.state, person.count = IDLE, 0
             self.model.follow(None, self.server.end())
         for client in self.clients():

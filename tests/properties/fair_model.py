@@ -43,23 +43,13 @@ class State:
     """The remaining time of each key."""
 
 
-class FairServer:
-    """One fair lock on a server, step by step."""
+class FairServer(Memory):
+    """One fair lock on a server, step by step. `messages`: what was published in the present step."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.command, self.advance_time = memory.command, memory.advance_time
+    def __init__(self) -> None:
+        super().__init__()
         self.grace = 0
         """Until when no waiter counts as dead, because all clients were silent; ms."""
-
-    @property
-    def now(self) -> int:
-        return self._memory.now
-
-    @property
-    def messages(self) -> list[tuple[bytes, bytes]]:
-        """What was published in the present step."""
-        return self._memory.messages
 
     def begin(self) -> None:
         self.messages.clear()
@@ -80,9 +70,9 @@ class FairServer:
             left_of={key: ms for key, ms in left.items() if ms != -2},
         )
 
-    def script(self, name: str, *args: Word) -> Any:
+    def fair(self, name: str, *args: Word) -> Any:
         """Runs one of the fair lock's scripts, which all take the same keys; or `lock_renew`, which takes the lock."""
-        return self._memory.script(name, *((LOCK,) if name == "lock_renew" else KEYS), args=args)
+        return self.script(name, *((LOCK,) if name == "lock_renew" else KEYS), args=args)
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

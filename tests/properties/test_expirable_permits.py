@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from pyredisson.logic.permits.commands import ENDLESS
-from pyredisson.testing import Server
 
-from .servers import Beside, Memory, beside, play
+from .servers import Memory, play
 
 FREE, USED, CHANNEL = "p", "{p}:timeout", "redisson_sc:{p}"
 WITHDRAWN, CLAIM, TURN = "pyredisson_permit_withdrawn:{p}:", "pyredisson_claim:{p}", "pyredisson_turn:{p}"
@@ -40,9 +39,10 @@ class Permits(RuleBasedStateMachine):
     calls: Bundle[Call] = Bundle("calls")
     javas: Bundle[bytes] = Bundle("javas")
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.memory, self.do = memory, memory.command
+        self.memory = Memory()
+        self.do = self.memory.command
         self.number = self.settings = self.total = 0
         self.held: set[bytes] = set()
         """Permits that somebody was given and nobody gave back: they are in use until they end."""
@@ -208,10 +208,5 @@ class Permits(RuleBasedStateMachine):
         assert all(left >= 0 for key, (_, left) in self.memory.keys().items() if key.startswith(b"pyredisson"))
 
 
-def test_none_is_lost_and_none_is_made_in_memory() -> None:
-    play(lambda: Permits(Memory()), examples=200, steps=40)
-
-
-def test_none_is_lost_and_none_is_made_on_a_real_server(server: Server) -> None:
-    with beside(server) as redis:
-        play(lambda: Permits(Beside(redis)), examples=20, steps=30)
+def test_none_is_lost_and_none_is_made() -> None:
+    play(Permits, examples=200)

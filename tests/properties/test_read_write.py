@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pyredisson.logic.locks.read_write_lock import CLAIMED
-from pyredisson.testing import Server
 from tests.lua import read_write as ours
 from tests.lua.read_write import CLAIM, TURN, lease_key
 
-from .servers import SETTINGS, Beside, Memory, beside, play
+from .servers import Memory, play
 
 LOCK = "orders"
 WATCHDOG = 30_000
@@ -113,10 +110,10 @@ class Belief:
 class ReadWrite(RuleBasedStateMachine):
     """Two owners of ours, two of Java's, and what the server says to each."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.memory = memory
-        self.call, self.java = memory.call, Java(memory)
+        self.memory = Memory()
+        self.call, self.java = self.memory.call, Java(self.memory)
         self.reads: dict[str, Belief] = {}
         self.writes: dict[str, Belief] = {}
         self.foreign: dict[str, int] = {}
@@ -381,67 +378,8 @@ class ReadWrite(RuleBasedStateMachine):
         assert set(times) <= {TURN}
 
 
-def test_whatever_happens_in_memory() -> None:
-    play(lambda: ReadWrite(Memory()), examples=250, steps=40)
-
-
-def test_whatever_happens_on_a_real_server(server: Server) -> None:
-    with beside(server) as redis:
-        play(lambda: ReadWrite(Beside(redis)), examples=20, steps=30)
-
-
-WRITERS = ("ours:1", "ours:2", "ours:3")
-IN_A_ROW, READERS_TURN = 5_000, 1_000
-"""Milliseconds."""
-CLAIM_STEPS = st.lists(
-    st.tuples(st.sampled_from(WRITERS), st.booleans(), st.sampled_from([0, 300, 700, 1_000, 2_500])),
-    min_size=10,
-    max_size=60,
-)
-
-
-@settings(SETTINGS, max_examples=200)
-@given(CLAIM_STEPS)
-def test_claims_end_whoever_makes_them(steps: list[tuple[str, bool, int]]) -> None:
-    held_back = HeldBack(Memory())
-    for writer, gives_up, ms in steps:
-        held_back.step(writer, gives_up, ms)
-
-
-class HeldBack:
-    """A reader stays, others come whenever something happened, and writers wait, give up or die."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._call = memory.call
-        self._readers = 0
-        self._since: int | None = None
-        """Since when readers have been held back without a turn."""
-        assert self._call(ours.read("ours:4", 1, 3_600_000)) is None
-
-    def step(self, writer: str, gives_up: bool, ms: int) -> None:
-        again = self._call(ours.write(f"{writer}:write", 1, 30_000, waits=True))
-        # The reply contains when to ask again: it misses no claim and no turn.
-        assert 0 <= (CLAIMED - again if again <= CLAIMED else again) <= 1_000
-        if gives_up:
-            self._call(ours.withdraw(writer))
-        self._look()
-        self._memory.advance_time(ms)
-        self._look()
-
-    def _look(self) -> None:
-        self._readers += 1
-        reader = f"ours:{100 + self._readers}"
-        claimed = self._call(ours.read(reader, 1, 30_000))
-        if claimed is None:
-            self._since = None
-            self._call(ours.read_release(reader, 0))
-            return
-        assert self._memory.command("PTTL", TURN) >= READERS_TURN
-        assert claimed <= 2_000
-        if self._since is None:
-            self._since = self._memory.now
-        assert self._memory.now - self._since <= IN_A_ROW
+def test_whatever_happens() -> None:
+    play(ReadWrite, examples=250)
 
 
 SHORT = 50

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyredisson.logic.locks.commands import LOCK_FREE, OTHERS_LISTEN
-from pyredisson.testing import Server
 
-from .servers import Beside, Memory, Word, beside, play
+from .servers import Memory, Word, play
 
 LOCK, COUNTER, DELETED = "orders", "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
 WAITING, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
@@ -28,10 +27,10 @@ COPIES = st.integers(1, 2)
 class Tokens(RuleBasedStateMachine):
     """Owners whose commands may be sent twice, Redisson in Java, an administrator, and a clock that is set back."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.memory = memory
-        self.do = memory.command
+        self.memory = Memory()
+        self.do = self.memory.command
         self.newest = 0
         self.counted: int | None = None
         """What the counter stands at since one of ours took the lock; None: it begins anew."""
@@ -172,10 +171,5 @@ class Tokens(RuleBasedStateMachine):
         assert self.do("PTTL", LOCK) != -1
 
 
-def test_tokens_only_grow_in_memory() -> None:
-    play(lambda: Tokens(Memory()), examples=200, steps=40)
-
-
-def test_tokens_only_grow_on_a_real_server(server: Server) -> None:
-    with beside(server) as redis:
-        play(lambda: Tokens(Beside(redis)), examples=20, steps=30)
+def test_tokens_only_grow() -> None:
+    play(Tokens, examples=200)

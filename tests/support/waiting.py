@@ -64,3 +64,14 @@ def permit_waiters(client: Any, name: str) -> int:
 def _sleeps(waiter: HandedWaiter) -> bool:
     """Not if it was woken, and is about to make an attempt."""
     return waiter.state is WAITING and not waiter.wakeup.is_set()
+
+
+def first_waiter(client: Any, channel: str, wanted: object) -> tuple[Any, Callable[[], None]]:
+    """A waiter before all others that never asks: its wakeup, and a function with which it leaves the channel."""
+    session = getattr(client, "_target", client)._session
+    channels, wakeup, name = session.channels, session.runtime.wakeup(), channel.encode()
+    with channels.mutex:
+        listening = channels.by_name[name]
+        listening.waiters = {wakeup: wanted, **listening.waiters}
+        channels.waiting.add(wakeup)
+    return wakeup, lambda: channels.leave(name, wakeup)
