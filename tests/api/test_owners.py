@@ -40,18 +40,6 @@ async def test_a_new_owner_is_a_different_owner(backend: Backend, server_state: 
     await client.get_lock("orders", owner=one).unlock()
 
 
-@pytest.mark.parametrize("owner", [new_owner(), "alice", "ü" * 1000, 7], ids=lambda owner: type(owner).__name__)
-async def test_one_owner_in_several_threads_and_tasks(backend: Backend, owner: Any) -> None:
-    client = backend.connect()
-    await client.get_lock("orders", owner=owner).lock()
-    assert await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).try_lock())
-    assert await client.get_lock("orders", owner=owner).get_hold_count() == 2
-    await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).unlock())
-    assert await backend.as_another_owner(lambda: client.get_lock("orders", owner=owner).is_held())
-    await client.get_lock("orders", owner=owner).unlock()
-    assert not await client.get_lock("orders").is_locked()
-
-
 async def test_values_are_distinguished(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
     fresh = new_owner()
@@ -145,16 +133,6 @@ async def outcome(call: Callable[[], Awaitable[None]]) -> str:
     except LockAlreadyHeldError:
         return "refused"
     return "taken"
-
-
-async def test_one_of_many_calls_gets_it(backend: Backend, server_state: ServerState) -> None:
-    lock = backend.connect().get_non_reentrant_lock("orders", owner=7)
-    others = [backend.spawn(lambda: outcome(lock.lock)) for _ in range(8)]
-    assert sorted([await other.result() for other in others]) == ["refused"] * 7 + ["taken"]
-    assert list(server_state.holds("orders").values()) == ["1"]
-    assert await lock.get_hold_count() == 1
-    await lock.unlock()
-    assert server_state.redis.keys() == []
 
 
 async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, server_state: ServerState) -> None:

@@ -52,17 +52,21 @@ async def take(semaphore: Permits, permits: int) -> None:
 
 
 async def beside_singles(stock: Stock, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
-    """While `work` runs, callers acquire single permits again and again, so that four are never free at once."""
+    """While `work` runs, callers acquire single permits again and again, so that all four are never free at once."""
     stop = False
     rounds = [0] * 12
+    inside: list[int] = []
 
     async def single(number: int) -> None:
         semaphore = semaphores[number % len(semaphores)]
         while not stop:
             taken = await semaphore.try_acquire(1, TIME_LIMIT)
             assert taken
+            inside.append(number)
+            assert len(inside) <= 4
             rounds[number] += 1
             await stock.backend.sleep(0.01 + 0.003 * number)
+            inside.remove(number)
             await semaphore.release(taken)
             # A caller that releases a permit must not always be the first to ask again.
             await stock.backend.sleep(0.002)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from datetime import timedelta
 from itertools import product
 from typing import Any
@@ -59,20 +58,6 @@ async def test_acquire_and_release(stock: Stock) -> None:
     assert stock.free() == 5
     await semaphore.delete()
     assert [await semaphore.get_permits(), await semaphore.acquired_permits()] == [0, 0]
-
-
-async def test_on_the_server_as_redisson_has_it(stock: Stock) -> None:
-    semaphore = stock.open()._own
-    await semaphore.set_permits(3)
-    endless, leased = await semaphore.acquire(), await semaphore.acquire(timedelta(seconds=50))
-    found = dict(stock.redis.zrange(USED, 0, -1, withscores=True))
-    assert found[bytes.fromhex(endless)] == FOREVER
-    ends = found[bytes.fromhex(leased)]
-    assert ends == int(ends)
-    assert 45_000 < ends - time.time() * 1000 < 50_500
-    assert stock.redis.get("stock") == b"1"
-    ours = set(stock.redis.keys("pyredisson_*"))
-    assert set(stock.redis.keys()) - ours == {b"stock", USED.encode()}
 
 
 async def test_release_all_or_none(stock: Stock) -> None:

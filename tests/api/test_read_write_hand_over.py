@@ -145,22 +145,6 @@ async def test_neither_side_of_one_client_starves_the_other(orders: Orders, busy
     await finished(others)
 
 
-async def test_a_writer_that_reads_hands_the_lock_on_to_no_writer(orders: Orders) -> None:
-    orders.connect(local_hand_over_time=LONG)
-    read, write = orders.sides(1)
-    await write.lock()
-    await read.lock()
-    [writing] = orders.writes(2)
-    await orders.asleep(writers=1)
-    await write.unlock()
-    assert orders.holds()["mode"] == "read"
-    await orders.claimed()
-    assert not writing.done()
-    assert await read.get_hold_count() == 1
-    await read.unlock()
-    await writing.result()
-
-
 async def test_the_leases_of_readers(orders: Orders) -> None:
     orders.connect(lock_watchdog_timeout=2)
     write = orders.write(1)

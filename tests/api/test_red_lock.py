@@ -150,16 +150,6 @@ class TestServersThatFail:
         assert far.held() == far.levels()
         await red.unlock()
 
-    async def test_a_lost_reply(self, far: Red, proxies: list[Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
-        # All servers reply, to a command that is sent again.
-        monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
-        red = far.make()
-        for call, held in ((red.lock, far.levels()), (red.unlock, [[], [], []])):
-            for proxy in proxies:
-                proxy.cut_reply(b"\r\na\r\n")
-            await call()
-            assert far.held() == held
-
     async def test_a_release_that_no_majority_confirms(self, far: Red, proxies: list[Proxy]) -> None:
         red = far.make(retry_attempts=0)
         await red.lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from datetime import timedelta
@@ -14,11 +13,11 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 import pyredisson
 from pyredisson._protocol.scripts import script
-from pyredisson.testing import Proxy, Server
+from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE
 from tests.support.faults import FLAGS, LOSSES, Lose
 
-from .permits import CHANNEL, ID, USED, Permits, Stock
+from .permits import CHANNEL, ID, USED, Stock
 
 pytestmark = pytest.mark.asyncio
 counts = pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
@@ -265,14 +264,10 @@ ACQUIRE, ADD, SET, UNDO, DELETE = (
 )
 
 
-async def made(stock: Stock, address: str, permits: int = 5, **fields: Any) -> Permits:
-    return await stock.made(permits, address, timeout=0.8, **fields)
-
-
 @counts
 @LOSSES
 async def test_each_call_counts_once(stock: Stock, proxy: Proxy, lose: Lose) -> None:
-    semaphore = await made(stock, proxy.url)
+    semaphore = await stock.made(5, proxy.url, timeout=0.3)
     for sha, call, arguments, result, free in (
         (ACQUIRE, "try_acquire", [2], True, 3),
         (ACQUIRE, "try_acquire", [2], True, 1),
@@ -293,46 +288,9 @@ async def test_each_call_counts_once(stock: Stock, proxy: Proxy, lose: Lose) -> 
 
 
 @counts
-async def test_the_result_is_false_and_a_late_copy_acquires_nothing(stock: Stock, proxy: Proxy) -> None:
-    semaphore = await made(stock, proxy.url, 1)
-    late = proxy.hold_request(ACQUIRE)
-    assert not await semaphore.try_acquire(2)
-    assert late.held.is_set()
-    proxy.wait_for(UNDO)
-    stock.java_adds(1)
-    # The server was asked to drop that connection before the call was repeated.
-    with pytest.raises(OSError, match="closed the connection"):
-        await asyncio.to_thread(late.deliver)
-    assert await semaphore.try_acquire(2)
-
-
-@counts
-@pytest.mark.parametrize("call", ["acquire", "release"])
-async def test_a_late_copy_that_the_server_could_not_be_told_to_drop(stock: Stock, call: str) -> None:
-    """The user has no right to do so: the copy arrives, and is not executed."""
-    with (
-        Server(users=["app on >x ~* &* +@all -client"]) as server,
-        server.redis() as redis,
-        Proxy(server.host, server.port) as proxy,
-    ):
-        semaphore = await made(stock, f"redis://app:x@{proxy.host}:{proxy.port}/0")
-        text = script("semaphore_acquire" if call == "acquire" else "semaphore_add", with_shebang=FLAGS)
-        redis.script_load(text.text)
-        late = proxy.hold_request(text.sha)
-        await getattr(semaphore, call)(2)
-        assert late.held.is_set()
-        expected = b"3" if call == "acquire" else b"7"
-        assert redis.get("stock") == expected
-        # Another call on the same session slot, and then the late one.
-        await semaphore.release(await semaphore.try_acquire())
-        await asyncio.to_thread(late.deliver)
-        assert redis.get("stock") == expected
-
-
-@counts
 async def test_the_server_is_a_new_one(stock: Stock, proxy: Proxy) -> None:
     """Permits that were never acquired are not released."""
-    semaphore = await made(stock, proxy.url, retry_attempts=0, lock_watchdog_timeout=3)
+    semaphore = await stock.made(5, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
     late = proxy.hold_reply(ACQUIRE)
     other = stock.backend.spawn(lambda: semaphore.try_acquire(2))
     await stock.backend.until(late.held.is_set)
@@ -354,7 +312,7 @@ async def test_a_long_pause_while_the_outcome_was_in_doubt(
 ) -> None:
     """The server may have forgotten what it did: asked again, it would do it again."""
     monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
-    semaphore = await made(stock, proxy.url)
+    semaphore = await stock.made(5, proxy.url)
     proxy.cut_reply(ACQUIRE)
     await semaphore.acquire(2)
     # It undid the one in doubt, and asked with a new number.

@@ -10,7 +10,6 @@ import pytest
 from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
-from pyredisson.errors import ClosedError
 from pyredisson.logic.permits import permit_queue
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
@@ -240,18 +239,6 @@ class TestBatches:
         batch.release()
         outcomes = await asyncio.gather(*batch.releases, *batch.waiters, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * batch.COUNT
-
-    async def test_the_client_is_closed(self, tasks: Backend, proxy: Proxy, server_state: ServerState) -> None:
-        batch = Batch(tasks, server_state, proxy.url)
-        await batch.contend()
-        reply = proxy.hold_reply(HAND_OVER)
-        batch.release()
-        assert await asyncio.to_thread(reply.held.wait, TIME_LIMIT)
-        await batch.semaphore.client.close()
-        outcomes = await asyncio.gather(*batch.waiters, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ClosedError] * batch.COUNT
-        await asyncio.wait(batch.releases)
-        await tasks.until(lambda: server_state.redis.get("stock") == b"%d" % batch.COUNT)
 
     async def test_the_task_that_sends_it_is_cancelled(self, batch: Batch) -> None:
         """By somebody who cancels all tasks of the event loop that he doesn't know."""

@@ -16,8 +16,6 @@ from tests.support.server_state import ServerState
 from .kinds import JAVA, left, lock_of
 
 pytestmark = pytest.mark.asyncio
-LISTED = ("lock", "fenced", "non-reentrant")
-"""The kinds of locks whose waiting clients stand in a list on the server."""
 CHANNEL = "redisson_lock__channel:{orders}"
 WAITING = "pyredisson_waiting:{orders}"
 ROUNDS = 20
@@ -45,8 +43,7 @@ async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> N
         await other.result(PATIENT)
 
 
-@pytest.mark.parametrize("clients", [2, 10, 50])
-@pytest.mark.parametrize("kind", LISTED)
+@pytest.mark.parametrize(("kind", "clients"), [("lock", 2), ("lock", 50), ("fenced", 10), ("non-reentrant", 10)])
 async def test_an_acquisition_costs_the_same_among_many_clients(
     backend: Backend, server_state: ServerState, kind: str, clients: int
 ) -> None:
@@ -64,8 +61,7 @@ async def test_an_acquisition_costs_the_same_among_many_clients(
     await backend.until(lambda: not left(server_state.redis))
 
 
-@pytest.mark.parametrize("near", [3, 20])
-@pytest.mark.parametrize("kind", LISTED)
+@pytest.mark.parametrize(("kind", "near"), [("lock", 20), ("fenced", 3), ("non-reentrant", 3)])
 async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int) -> None:
     far = lock_of(backend.connect(proxy.url), kind)
     async with far:
@@ -161,15 +157,6 @@ async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerStat
     for other in others:
         assert await other.result() - released < 2 * lease + LATE
     assert not server_state.redis.exists(WAITING)
-
-
-async def test_a_client_that_has_given_up_leaves_the_list(backend: Backend, server_state: ServerState) -> None:
-    holder = await held(backend)
-    [waiter] = await waiting_in_turn(backend, server_state, 1)
-    assert not await backend.connect().get_lock("orders").try_lock(wait_time=0.05)
-    await backend.until(lambda: server_state.redis.zcard(WAITING) == 1)
-    await holder.unlock()
-    await waiter.result()
 
 
 async def test_a_client_that_is_woken_while_its_next_call_asks(

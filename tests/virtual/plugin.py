@@ -24,7 +24,6 @@ REAL = {"child", "tls_server"}
 REAL_ONLY = {
     "access rights": (
         "api/test_announcement.py::test_a_user_may_lack_the_right",
-        "api/test_semaphore.py::test_a_late_copy_that_the_server_could_not_be_told_to_drop",
         "faults/test_chores.py::test_without_the_right",
         "faults/test_bounds.py::test_a_wrong_password_fails_at_once_and_is_not_tried_again",
         "faults/test_bounds.py::test_without_the_right_to_name_connections_it_still_works",
