@@ -11,9 +11,8 @@ import pytest
 from pyredisson import LockLostError
 from pyredisson.asyncio import WriteLock
 from tests.support.backends import TIME_LIMIT
-from tests.support.waiting import waiters
 
-from .read_write import CHANNEL, Orders, finished, sides
+from .read_write import Orders, finished, sides
 
 pytestmark = pytest.mark.asyncio
 ROUNDS = 20
@@ -106,23 +105,6 @@ async def test_one_call_for_each_acquisition_by_writers(orders: Orders) -> None:
         calls.append(orders.scripts() - before)
         await orders.gone()
     assert min(calls) <= 1.15 * 32 * ROUNDS, calls
-
-
-async def test_readers_of_other_clients_hear_of_it(orders: Orders) -> None:
-    other = orders.backend.connect()
-    write = await write_after_a_wait(orders)
-    [near] = orders.reads(2)
-    far = orders.backend.spawn(sides(other, 3)[0].lock)
-    await orders.asleep(readers=1)
-    await orders.backend.until(lambda: waiters(other, "orders", "read") == 1)
-    with orders.redis.pubsub(ignore_subscribe_messages=True) as listening:
-        listening.subscribe(CHANNEL)
-        listening.get_message(timeout=0.1)
-        await write.unlock()
-        await finished([near, far])
-        message = listening.get_message(timeout=TIME_LIMIT)
-        assert message is not None
-        assert message["data"] == b"1"
 
 
 @pytest.mark.parametrize("busy", ["read", "write"])

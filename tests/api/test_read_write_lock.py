@@ -394,23 +394,28 @@ class TestClaims:
         await finished(writers)
 
     async def held_back(self, orders: Orders) -> list[OtherOwner[None]]:
-        """Readers of the writer's client and of another one, which its claim keeps out for long."""
+        """Readers of the writer's client and of another one, which its claim keeps out."""
         other = orders.backend.connect()
         readers = [*orders.reads(3), orders.backend.spawn(sides(other, 4)[0].lock)]
         await orders.asleep(readers=1)
         await orders.backend.until(lambda: waiters(other, "orders", "read") == 1)
-        # By itself it would end too late.
-        assert orders.redis.pexpire(CLAIM, 60_000)
         return readers
+
+    async def are_told(self, ear: Any, orders: Orders, readers: list[OtherOwner[None]]) -> None:
+        """A message lets the readers in. Without it they would ask again after two seconds."""
+        assert [ear.get_message(timeout=TIME_LIMIT)["data"] for _ in range(2)] == [1, b"1"]
+        await finished(readers)
+        assert not orders.redis.exists(CLAIM)
 
     async def test_a_writer_that_gives_up_lets_readers_in_at_once(self, orders: Orders) -> None:
         await orders.read(1).lock()
         writer = orders.backend.spawn(lambda: orders.write(2).try_lock(wait_time=3))
         await orders.claimed()
         readers = await self.held_back(orders)
-        assert await writer.result() is False
-        await finished(readers)
-        assert not orders.redis.exists(CLAIM)
+        with orders.redis.pubsub() as ear:
+            ear.subscribe(CHANNEL)
+            assert await writer.result() is False
+            await self.are_told(ear, orders, readers)
         # Its client knows it too: a reader that comes now asks at once.
         assert await orders.read(5).try_lock()
 
@@ -420,9 +425,10 @@ class TestClaims:
         [writer] = orders.writes(2)
         await orders.claimed()
         readers = await self.held_back(orders)
-        await writer.end()
-        await finished(readers)
-        assert not orders.redis.exists(CLAIM)
+        with orders.redis.pubsub() as ear:
+            ear.subscribe(CHANNEL)
+            await writer.end()
+            await self.are_told(ear, orders, readers)
 
     async def test_a_claim_is_renewed_while_its_writer_waits(self, orders: Orders) -> None:
         await orders.read(1).lock()

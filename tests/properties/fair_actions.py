@@ -68,7 +68,6 @@ class FairActions(RuleBasedStateMachine):
         self.forgetful = False
         self.pauses: tuple[int, ...] = PAUSES
         self.set_back = 0
-        self.server.begin()
         self.model = QueueModel(self.server, self.server.end())
 
     # Who can do what.
@@ -113,7 +112,6 @@ class FairActions(RuleBasedStateMachine):
         ]
 
     def _lose(self, *keys: bytes) -> None:
-        self.server.begin()
         self.server.command("DEL", *keys)
         self.model.key_lost = True
         self.model.follow(None, self.server.end())
@@ -126,13 +124,11 @@ class FairActions(RuleBasedStateMachine):
         name = person.name
         held = person.state == HOLDING
         person.notified = False
-        server.begin()
         if person.foreign:
             taken = Java(server, name).acquire(lease=LEASE, queues=queues) is None
         else:
-            for _ in range(1 + twice):
-                reply = server.fair("fair_acquire", *self._acquire_args(name, person.count + 1, queues=queues))
-            taken = reply is None
+            args = self._acquire_args(name, person.count + 1, queues=queues)
+            taken = server.fair("fair_acquire", *args, twice=twice)[-1] is None
         now = server.end()
         if held:
             self._expect_hold(who, taken, now)
@@ -178,12 +174,10 @@ class FairActions(RuleBasedStateMachine):
     def _release(self, who: str, count: int, *, twice: bool) -> None:
         person, model, server = self.people[who], self.model, self.server
         mine = model.state.holders.get(person.name, 0) > 0
-        server.begin()
         if person.foreign:
             Java(server, person.name).release(LEASE)
         else:
-            for _ in range(1 + twice):
-                server.fair("fair_release", CHANNEL, person.name, count, WAIT)
+            server.fair("fair_release", CHANNEL, person.name, count, WAIT, twice=twice)
         now = server.end()
         held = mine and not model.is_free()
         model.follow(None, now, ours=not person.foreign)
@@ -201,9 +195,8 @@ class FairActions(RuleBasedStateMachine):
         person, following, model, server = self.people[who], self.people[successor], self.model, self.server
         name = following.name
         mine = model.state.holders.get(person.name, 0) > 0
-        server.begin()
         args = self._hand_over_args(person.name, name)
-        replies = [server.fair("fair_hand_over", *args) for _ in range(1 + twice)]
+        replies = server.fair("fair_hand_over", *args, twice=twice)
         now = server.end()
         free = model.is_free()
         entered = replies[0] == [0]
@@ -237,12 +230,10 @@ class FairActions(RuleBasedStateMachine):
         args = (CHANNEL, WAIT, int(doubt), name)
         if name in model.places:
             model.places[name].has_left = True
-        server.begin()
         if person.foreign:
             Java(server, name).give_up()
         else:
-            for _ in range(1 + twice):
-                server.fair("fair_leave", *args)
+            server.fair("fair_leave", *args, twice=twice)
         now = server.end()
         held = model.state.holders.get(name, 0) > 0 and not model.is_free()
         if not person.foreign and (name in now.holders and doubt):
@@ -266,8 +257,7 @@ class FairActions(RuleBasedStateMachine):
         model, server = self.model, self.server
         name = client_id(client, self.lives[client])
         waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
-        server.begin()
-        replies = [server.fair("fair_heartbeat", CHANNEL, name, WAIT, *waiters) for _ in range(1 + twice)]
+        replies = server.fair("fair_heartbeat", CHANNEL, name, WAIT, *waiters, twice=twice)
         _, known, notified, more, without_place = replies[-1]
         now = server.end()
         if more:
@@ -295,7 +285,6 @@ class FairActions(RuleBasedStateMachine):
     def _force(self, *, foreign: bool) -> None:
         server, model = self.server, self.model
         held = bool(model.state.holders)
-        server.begin()
         if foreign:
             Java(server, "java").force_release()
         else:
@@ -315,8 +304,7 @@ class FairActions(RuleBasedStateMachine):
         self._see()
         for who in self.holding():
             person = self.people[who]
-            self.server.begin()
-            if self.server.fair("lock_renew", LEASE, person.name) == [0]:
+            if self.server.fair("lock_renew", LEASE, person.name) == [[0]]:
                 person.state, person.count = IDLE, 0
             self.model.follow(None, self.server.end())
         for client in self.clients():
@@ -331,11 +319,10 @@ class FairActions(RuleBasedStateMachine):
                 self._ask(who)
 
     def _see(self) -> None:
-        self.server.begin()
         self.model.follow(None, self.server.end())
 
     def _hear(self) -> None:
-        channels = {channel for channel, _ in self.server.messages}
+        channels = {channel for channel, _ in self.server.told}
         for person in self.people.values():
             if CHANNEL + b":" + person.name in channels:
                 person.notified = True

@@ -44,18 +44,18 @@ class State:
 
 
 class FairServer(Memory):
-    """One fair lock on a server, step by step. `messages`: what was published in the present step."""
+    """One fair lock on a server, step by step."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.told: list[tuple[bytes, bytes]] = []
+        """What was published in the latest step."""
         self.grace = 0
         """Until when no waiter counts as dead, because all clients were silent; ms."""
 
-    def begin(self) -> None:
-        self.messages.clear()
-
     def end(self) -> State:
         """The state after a step."""
+        self.told, self.messages = self.messages, []
         read = self.command
         left = {key: read("PTTL", key) for key in KEYS}
         waiters = _pairs(read("HGETALL", WAITERS))
@@ -70,9 +70,10 @@ class FairServer(Memory):
             left_of={key: ms for key, ms in left.items() if ms != -2},
         )
 
-    def fair(self, name: str, *args: Word) -> Any:
-        """Runs one of the fair lock's scripts, which all take the same keys; or `lock_renew`, which takes the lock."""
-        return self.script(name, *((LOCK,) if name == "lock_renew" else KEYS), args=args)
+    def fair(self, name: str, *args: Word, twice: bool = False) -> list[Any]:
+        """The replies of one of the fair lock's scripts, which take the same keys; or of `lock_renew`, of the lock."""
+        keys = (LOCK,) if name == "lock_renew" else KEYS
+        return [self.script(name, *keys, args=args) for _ in range(1 + twice)]
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
@@ -210,7 +211,7 @@ class QueueModel:
                     )
 
     def _check_messages(self, now: State) -> None:
-        for channel, payload in self.server.messages:
+        for channel, payload in self.server.told:
             name = channel.removeprefix(CHANNEL + b":")
             if payload != b"0":
                 raise Unfair(f"{payload!r} was published")
@@ -225,7 +226,7 @@ class QueueModel:
 
     def notifies(self, now: State) -> bool:
         """Whether the last step notified the head of the queue."""
-        return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.server.messages)
+        return any(channel == CHANNEL + b":" + now.queue[0] for channel, _ in self.server.told)
 
     def _remember(self, now: State, ours: bool) -> None:
         moment = self.server.now

@@ -119,7 +119,6 @@ class FairQueue(FairActions):
         closed = int(model.state.waiters.get(owner, b"1")) <= 0
         if script == "fair_leave" and owner in model.places:
             model.places[owner].has_left = True
-        server.begin()
         server.fair(script, *args)
         now = server.end()
         took = owner in now.holders and owner not in model.state.holders
@@ -143,12 +142,11 @@ class FairQueue(FairActions):
         """The living owners enter the queue again, when they are notified or after their client's next heartbeat."""
         model, server = self.model, self.server
         queue = model.state.queue
-        server.begin()
         server.fair("fair_delete", CHANNEL, len(queue))
         now = server.end()
         if now.left_of:
             raise Unfair(f"left of what was deleted: {now}")
-        if [channel.removeprefix(CHANNEL + b":") for channel, _ in server.messages] != queue:
+        if [channel.removeprefix(CHANNEL + b":") for channel, _ in server.told] != queue:
             raise Unfair("not everybody was notified that the queue is gone")
         model.clear(now)
         self.late.clear()
@@ -230,7 +228,6 @@ class FairQueue(FairActions):
         state = self.model.state
         head = state.queue[:1]
         if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:
-            self.server.begin()
             self.server.command("ZADD", SCORES, "XX", self.server.now, head[0])
             self.model.follow(None, self.server.end())
 
