@@ -128,7 +128,7 @@ class TestArguments:
             *((semaphore.acquire, ()), (semaphore.try_acquire, (0,)), (semaphore.acquire_many, (1,))),
             (semaphore.try_acquire_many, (1, 0)),
         ]
-        for lease in (0, -1, 0.0009, math.nan, math.inf, 2**52):
+        for lease in (0, -1, 9e-4, math.nan, math.inf, 2**52):
             for call, arguments in (*acquires, (semaphore.update_lease_time, (ID,))):
                 with pytest.raises(ValueError, match="lease_time"):
                     await call(*arguments, lease)

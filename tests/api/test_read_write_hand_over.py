@@ -172,12 +172,13 @@ async def test_no_writer_beside_others_and_nothing_is_left_behind(orders: Orders
     async def work(owner: int) -> None:
         for turn in range(ROUNDS):
             side = int((turn + owner) % 3 == 0)
-            async with sides(clients[owner % 4 == 0], owner)[side]:
+            lock = sides(clients[owner % 4 == 0], owner)[side]
+            async with lock:
                 inside.append(SIDES[side])
                 now = list(inside)
                 if "write" in now and len(now) > 1:
                     wrong.append(now)
-                await orders.backend.sleep(0)
+                assert await lock.is_held()
                 inside.remove(SIDES[side])
 
     await finished([orders.backend.spawn(partial(work, owner)) for owner in range(1, 13)])

@@ -76,7 +76,7 @@ class TestSides:
         for side in sides:
             await side.lock()
         waiting = orders.writes(5)
-        await orders.asleep(writers=1)
+        await orders.listened()
         assert await sides[0].force_unlock() is True
         await finished(waiting)
         assert len(orders.holds()) == 2

@@ -18,6 +18,7 @@ from tests.support.waiting import first_waiter
 from .permits import CHANNEL, ID, KINDS, USED, Stock
 
 pytestmark = pytest.mark.asyncio
+OFTEN = 0.1
 ONE_BY_ONE = [ID[:-1] + str(number) for number in range(3)]
 expirable = pytest.mark.parametrize("stock", ["permit"], indirect=True)
 
@@ -173,7 +174,7 @@ async def test_a_waiter_that_leaves_with_a_wakeup_passes_it_on(stock: Stock) -> 
     await other.result()
 
 
-@pytest.mark.parametrize(("wait", "longest"), [(None, 0.1), (30, 0.1), (1, 60)])
+@pytest.mark.parametrize(("wait", "longest"), [(None, OFTEN), (30, OFTEN), (1, 60)])
 async def test_a_message_that_was_lost(
     stock: Stock, monkeypatch: pytest.MonkeyPatch, wait: float | None, longest: float
 ) -> None:
@@ -187,7 +188,7 @@ async def test_a_message_that_was_lost(
     assert stock.free() == 0
 
 
-async def test_deleted_and_closed_while_waiting(stock: Stock) -> None:
+async def test_a_deleted_one_is_waited_for(stock: Stock) -> None:
     semaphore = await stock.made(0)
     other = await stock.waiter(semaphore)
     await semaphore.delete()
@@ -195,6 +196,10 @@ async def test_deleted_and_closed_while_waiting(stock: Stock) -> None:
     assert not other.done()
     await semaphore.try_set_permits(1)
     await other.result()
+
+
+async def test_closed_while_waiting(stock: Stock) -> None:
+    semaphore = stock.open()
     other = await stock.waiter(semaphore)
     await semaphore.client.close()
     with pytest.raises(pyredisson.ClosedError):
