@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from logging import LogRecord
 from typing import Any, NoReturn
 
@@ -28,7 +28,7 @@ class User:
         self.session = client.session
         self.simulation = client.simulation
         self.random = client.simulation.random
-        self.fault_plan = client.node.network.fault_plan
+        self.fault_plan = client.fault_plan
         self.lease = client.session.lease_ms / 1000
         self.operations = 0
         """How many it has begun."""
@@ -63,6 +63,22 @@ class User:
         if die < 0.5 and endless:
             return None
         return 0.0 if die < 0.65 else self.random.random() * self.random.choice((0.05, 1, 5))
+
+    async def acquire(
+        self, what: str, operation: Callable[[float | None], Coroutine[Any, Any, Any]], *, endless: bool
+    ) -> Any:
+        """The result of an acquire or a wait, which gets its deadline; or `FAILED`. `endless`: it may have none."""
+        wait = self.wait_time(endless=endless)
+        began = self.simulation.now
+        deadline = None if wait is None else began + wait
+        self.begin("%s, wait %s", what, wait)
+        got = await self.attempt(operation(deadline), "acquire")
+        if not got:
+            self._judge.gave_up(self.name, deadline)
+        elif got is not FAILED:
+            self._judge.acquired += 1
+        self._judge.waits += self.simulation.now - began > 3 * self.fault_plan.slowest
+        return got
 
     async def attempt(self, operation: Coroutine[Any, Any, Any], what: str) -> Any:
         """The result of an operation that has begun; `FAILED` ends it."""
@@ -130,7 +146,7 @@ class Judge:
         self.waits = 0
         self.lost = 0
         self.verdict = ""
-        self.users: list[User] = []
+        self.users: list[Any] = []
         self._busy: list[User] = []
         self.simulation.after_event = self._after_event
 
