@@ -8,28 +8,23 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import RedisError
 
-from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._core import ReleaseCall
 from pyredisson._protocol.replies import NoReply, Redirected
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
-from pyredisson.logic.holds import HELD
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
-from pyredisson.logic.locks.queued_wait import LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.owners import Owner
-from pyredisson.logic.permits import permit_hand_over
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_hand_over import HandOverBatch
-from pyredisson.logic.permits.permit_queue import PermitQueue
 from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.renewer import Batch, Renewer
-from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import LEFT, OFFERED
 from pyredisson.logic.watchdog import Watchdog
 
@@ -53,23 +48,8 @@ IN_SCRIPTS = [
         b"redis.call('HINCRBY', KEYS[1], ARGV[1], '1')",
     ),
     ("plain: a release that publishes nothing", "lock_release", PUBLISH, SILENCE),
-    ("plain: a lock that is gone is handed on", "lock_hand_over", b"return 0\n", b"remaining = -1\n"),
     ("plain: a release wakes no client of the list", "lock_release", b"wake(KEYS[2]", b"tostring(KEYS[2]"),
-    (
-        "plain: a release in the background doesn't wake its own client",
-        "lock_release",
-        b"if ARGV[6] == '1' then\n    wake",
-        b"if false then\n    wake",
-    ),
     ("fair: dead heads stay", FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
-    ("fair: a waiter enters at the head of the queue", "fair_acquire", b"'RPUSH'", b"'LPUSH'"),
-    (
-        "fair: the next owner stays in the queue",
-        "fair_hand_over",
-        b"    leave_as_head(next_owner)\n    return",
-        b"    return",
-    ),
-    ("read_write: readers aren't notified of a writer's release", "write_release", PUBLISH, SILENCE),
     ("read_write: writers hold back readers without end", "write_acquire", CLAIMS, LONG_CLAIMS),
     ("read_write: only readers of the same client hear of a release", "write_let_readers_in", PUBLISH, SILENCE),
     (
@@ -80,13 +60,6 @@ IN_SCRIPTS = [
     ),
     ("semaphore moving_semaphore: a release adds twice", "semaphore_add", ONCE, NEVER),
     ("semaphore: permits are claimed without end", "semaphore_claim", CLAIMS, LONG_CLAIMS),
-    ("semaphore: a hand-over runs twice", "semaphore_hand_over", ONCE, NEVER),
-    (
-        "semaphore: the undo of a hand-over releases what it released",
-        "semaphore_finish",
-        b"has_run and math.max(last_result, 0) or tonumber(ARGV[2])",
-        b"tonumber(ARGV[2])",
-    ),
     (
         "permits: those that ended are lost",
         "permit_acquire",
@@ -124,21 +97,6 @@ def _leave_without_wakeup(registry: ChannelRegistry, name: bytes, wakeup: Wakeup
     _leave(registry, name, wakeup)
 
 
-async def _believe_from_the_reply(lock: LockLogic, call: AcquireCall) -> float | None:
-    busy = await _attempt(lock, call)
-    hold = lock.hold_of(call.owner.id)
-    if busy is None and hold is not None and hold.state is HELD:
-        hold.valid_until = lock.session.clock() + (lock.session.lease_ms if call.lease is None else call.lease) / 1000
-    return busy
-
-
-async def _acquire_under_the_first_name(
-    lock: LockLogic, owner: Owner, lease: int | None, deadline: float | None
-) -> bool:
-    owner.epoch, owner.name = 0, owner._prefix.encode()
-    return await _acquire(lock, owner, lease, deadline)
-
-
 def _apply_as_done(renewer: Renewer, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
     _apply(renewer, batch, [1] * len(reply), sent_at)
 
@@ -147,11 +105,6 @@ async def _renew_without_repair(renewer: Renewer) -> float:
     pause = await _renew_once(renewer)
     renewer.repairs.clear()
     return pause
-
-
-def _wait_in_doubt(_: object, waiter: LockWaiter) -> None:
-    waiter.call.owner.new_epoch()
-    waiter.call.ticket.entry_in_doubt = True
 
 
 def _need_one(group: RedLockLogic, members: Sequence[LockLogic]) -> None:
@@ -177,13 +130,7 @@ def _give_late(waiter: LockWaiter) -> bool:
     return waiter.state in (OFFERED, LEFT)
 
 
-def _leave_under_one_name(session: Session, payload: bytes) -> None:
-    if not session.closed:
-        session.runtime.post(payload)
-
-
 _join, _leave = ChannelRegistry.join, ChannelRegistry.leave
-_attempt, _acquire = LockLogic._attempt, LockLogic.acquire
 _apply, _renew_once = Renewer._apply, Renewer._renew_once
 _make_red_lock: Callable[..., None] = RedLockLogic.__init__
 _abandon = hand_over.abandon
@@ -197,8 +144,6 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
         (ChannelRegistry, "on_subscribed", _confirm_only),
     ],
     "plain: no undo": [(SimRuntime, "post", lambda *_: None)],
-    "plain: a lease counts from the reply": [(LockLogic, "_attempt", _believe_from_the_reply)],
-    "plain: an owner keeps its name after a doubt": [(LockLogic, "acquire", _acquire_under_the_first_name)],
     "plain: renewals that were refused are done": [(Renewer, "_apply", _apply_as_done)],
     "plain: a command in doubt is sent only once in the background": [(Renewer, "_renew_once", _renew_without_repair)],
     "plain: a hand-over in doubt is not undone": [
@@ -208,15 +153,7 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
         (LockWaiter, "refuse", lambda _: False),
     ],
     "plain fair read_write: a waiter that has left gets the lock": [(LockWaiter, "give", _give_late)],
-    "plain: a call relies on a holder that is releasing": [
-        (LocalQueue, "is_held", property(lambda queue: queue.holder is not None)),
-    ],
-    "plain: a client that has left stays in the list": [
-        (Session, "leave_list", lambda session, _: session.new_member()),
-    ],
-    "plain: a late departure removes the client that has come again": [(Session, "leave_list", _leave_under_one_name)],
     "plain: a release wakes no waiter of its own client": [(hand_over, "on_released", lambda *_: None)],
-    "fair: a waiter that may have been entered waits for its turn": [(FairLockLogic, "undo_entry", _wait_in_doubt)],
     "fair: a waiter that left stays in the queue": [
         (FairLockLogic, "_leave_queue", lambda _, ticket: ticket.owner.new_epoch()),
     ],
@@ -224,16 +161,12 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
     "read_write: a reader that was let in in doubt stays": [
         (ReadLogic, "undo_grant", lambda _, call: call.owner.new_epoch()),
     ],
-    "semaphore: an interrupted hand-over is forgotten": [(permit_hand_over, "abandon", lambda *_, **__: True)],
     "semaphore: a cancelled waiter keeps the permits that it was given": [(PermitWait, "acquired", False)],
     "crowded_semaphore: a release that leaves its batch is forgotten": [
         (HandOverBatch, "_take_out", lambda batch, part: batch._parts.remove(part)),
     ],
     "semaphore crowded_semaphore: an interrupted hand-over is a release that is sent again": [
         (SemaphoreCommands, "finish_hand_over", SemaphoreCommands.add),
-    ],
-    "crowded_semaphore: a call waits behind others that get other permits": [
-        (PermitQueue, "wants", lambda queue, free: free <= len(queue.waiters)),
     ],
     "multi: a failed group keeps some members": [(MultiLockLogic, "releases_after_attempt", lambda *_: [])],
     "red: a minority is enough": [(RedLockLogic, "__init__", _need_one)],
