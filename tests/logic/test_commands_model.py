@@ -132,7 +132,7 @@ commands = st.one_of(
     calls("HSCAN", keys, st.just(b"0"), st.just(b"COUNT"), st.just(b"32")),
     calls("HDEL", keys, some(names)),
     calls("HINCRBY", keys, names, counts),
-    *(calls(name, keys) for name in ("LLEN", "LPOP")),
+    *(calls(name, keys) for name in ("LLEN", "LPOP", "RPOP")),
     *(calls(name, keys, some(names)) for name in ("LPUSH", "RPUSH", "RPUSH")),
     calls("LINDEX", keys, numbers),
     calls("LRANGE", keys, numbers, numbers),

@@ -104,14 +104,17 @@ class Lists(Keys):
         value[:0] = reversed(items)
         return len(value)
 
-    def do_lpop(self, key: bytes) -> bytes | None:
+    def do_lpop(self, key: bytes, place: int = 0) -> bytes | None:
         value = self.of(List, key)
         if value is None:
             return None
-        item = value.pop(0)
+        item = value.pop(place)
         if not value:
             self.drop(key)
         return item
+
+    def do_rpop(self, key: bytes) -> bytes | None:
+        return self.do_lpop(key, -1)
 
     def do_lrem(self, key: bytes, count: bytes, item: bytes) -> int:
         most = integer(count)

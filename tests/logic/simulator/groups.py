@@ -15,7 +15,6 @@ from pyredisson.logic.holds import HELD, LOST
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.permits.count_down_latch import LONGEST_WAIT, CountDownLatchLogic
 
-from .client import Client
 from .judge import AFTERMATH, FAILED, Judge, Neglect, User
 from .network import Network
 
@@ -28,12 +27,10 @@ DEEPEST = 3
 class GroupUser(User):
     """Acquires a group, perhaps several levels, and releases it."""
 
-    _judge: GroupJudge
-
-    def __init__(self, client: Client, judge: GroupJudge, members: Sequence[LockLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        owners = {member.session: member.session.owners.new() for member in members}
-        self.groups = [self.group(part) for part in self.parts(members)]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        owners = {member.session: member.session.owners.new() for member in self.objects}
+        self.groups = [self.group(part) for part in self.parts(self.objects)]
         self.parties = [GroupOwner([owners[member.session] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)
         self.wants: GroupLogic | None = None
@@ -244,11 +241,8 @@ class RedLockJudge(GroupJudge):
 class LatchUser(User):
     """Counts down once or twice, and waits for the others to have done so."""
 
-    _judge: LatchJudge
-
-    def __init__(self, client: Client, judge: LatchJudge, objects: Sequence[CountDownLatchLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.latches = objects
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.counts = self.random.randint(1, 2)
         """How often it is going to count down each latch."""
         self.waits_for: bytes | None = None
@@ -256,12 +250,12 @@ class LatchUser(User):
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.counts):
-            for latch in self.latches:
+            for latch in self.objects:
                 if self.random.random() < 0.3:
                     await self._wait(latch, patient=False)
                 await self._count_down(latch)
             await self.nap()
-        for latch in self.latches:
+        for latch in self.objects:
             # The counts of dead users remain.
             await self._wait(latch, patient=not self.fault_plan.deaths)
 
@@ -297,7 +291,7 @@ class LatchJudge(Judge):
 
     def add(self, user: Any) -> None:
         super().add(user)
-        for latch in user.latches:
+        for latch in user.objects:
             count = max(1, sum(user.counts for user in self.users) - self._spare)
             self._due[latch.key] = self._seen[latch.key] = count
             self.keyspace.values[latch.key] = b"%d" % count

@@ -21,8 +21,10 @@ STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
 class User:
     """A thread or a task of a client."""
 
-    def __init__(self, client: Client, judge: Judge, name: str) -> None:
+    def __init__(self, client: Client, judge: Any, objects: Sequence[Any], name: str) -> None:
+        """`objects`: the locks, or other primitives, that it uses."""
         self.client = client
+        self.objects = objects
         self.name = name
         self.task: Task | None = None
         self.session = client.session

@@ -15,7 +15,6 @@ from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
-from .client import Client
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
 from .keys import List, Value
 from .network import Network
@@ -28,17 +27,17 @@ class Owner(User):
 
     _judge: LockJudge
 
-    def __init__(self, client: Client, judge: LockJudge, locks: Sequence[LockLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.holder = client.session.owners.new()
-        self.locks = locks
-        self.depth = {lock.identity: 0 for lock in locks}
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.holder = self.session.owners.new()
+        self.locks: Sequence[LockLogic] = self.objects
+        self.depth = {lock.identity: 0 for lock in self.locks}
         """How many acquires have returned True and were not released, for each lock."""
         self.wants: tuple[LockLogic, float] | None = None
         """The lock that it waits for, and since when."""
         self._unclean: set[Hashable] = set()
         """The locks for which an undo may be in flight, so that the server's count may differ."""
-        self._used = locks[0]
+        self._used = self.locks[0]
         """The lock of the present operation."""
         self.began = 0.0
         """When its latest release began."""

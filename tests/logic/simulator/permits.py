@@ -13,7 +13,6 @@ from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableS
 from pyredisson.logic.permits.permit_wait import LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
-from .client import Client
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
 from .keys import Keys, SortedSet
 from .network import Network
@@ -28,11 +27,8 @@ OTHERS_TURN = 5.0
 class PoolUser(User):
     """Acquires permits of a semaphore of any kind, and releases them."""
 
-    _judge: PoolJudge
-
-    def __init__(self, client: Client, judge: PoolJudge, objects: Sequence[Any], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.semaphores = objects
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.wants: tuple[bytes, int] | None = None
         """From which semaphore it wants how many."""
 
@@ -54,17 +50,15 @@ class PoolUser(User):
 class SemaphoreUser(PoolUser):
     """Acquires permits and releases them."""
 
-    _judge: SemaphoreJudge
-
-    def __init__(self, client: Client, judge: SemaphoreJudge, objects: Sequence[SemaphoreLogic], name: str) -> None:
-        super().__init__(client, judge, objects, name)
-        self.held = {semaphore.key: 0 for semaphore in objects}
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.held = {semaphore.key: 0 for semaphore in self.objects}
         """How many permits it has, by the semaphore's name."""
 
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.random.randint(1, 4)):
-            semaphore = self.random.choice(self.semaphores)
+            semaphore = self.random.choice(self.objects)
             if self.random.random() < 0.1:
                 await self._drain(semaphore)
             else:
@@ -127,7 +121,7 @@ class PoolJudge(Judge):
 
     def add(self, user: Any) -> None:
         super().add(user)
-        for semaphore in user.semaphores:
+        for semaphore in user.objects:
             self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
 
     def operation_ended(self) -> None:
@@ -144,7 +138,7 @@ class PoolJudge(Judge):
 
     def keys(self) -> list[bytes]:
         """The names of the semaphores."""
-        return [semaphore.key for semaphore in self.users[0].semaphores] if self.users else []
+        return [semaphore.key for semaphore in self.users[0].objects] if self.users else []
 
     def waiting(self) -> list[Any]:
         """The users that wait for permits."""
@@ -224,12 +218,8 @@ class Claims:
 class PermitUser(PoolUser):
     """Acquires permits, and releases them by their ids."""
 
-    _judge: PermitJudge
-
-    def __init__(
-        self, client: Client, judge: PermitJudge, objects: Sequence[PermitExpirableSemaphoreLogic], name: str
-    ) -> None:
-        super().__init__(client, judge, objects, name)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.held: dict[bytes, float] = {}
         """Until when it has each permit at least; inf: until the release."""
         self.renewed_permits: set[bytes] = set()
@@ -239,7 +229,7 @@ class PermitUser(PoolUser):
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.random.randint(1, 4)):
-            semaphore = self.random.choice(self.semaphores)
+            semaphore = self.random.choice(self.objects)
             await self._take(semaphore)
             await self.nap()
             if self.held and self.random.random() < 0.1:

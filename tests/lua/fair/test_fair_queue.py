@@ -356,14 +356,3 @@ class TestCost:
         assert few.keys() == many.keys()
         assert all(abs(few[name] - many[name]) <= 3 for name in few)
         assert not {f"cmdstat_{name}" for name in ("lrem", "hgetall", "lpos")} & few.keys()
-
-    def test_scripts_that_examine_several_waiters_are_bounded(self, scripts: Fair) -> None:
-        """A heartbeat and a leave examine some places and fields, never all of them."""
-        scripts.line(A, *(f"{ME}:{100 + number}" for number in range(600)))
-        scripts.redis.config_resetstat()
-        scripts.heartbeat(ME, *(f"{ME}:{100 + number}" for number in range(PLACES)))
-        scripts.leave(f"{ME}:400")
-        calls = sum(entry["calls"] for entry in scripts.redis.info("commandstats").values())
-        assert calls < 120
-        # One slice of the hash each.
-        assert scripts.redis.info("commandstats")["cmdstat_hscan"]["calls"] == 2
