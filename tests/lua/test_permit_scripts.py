@@ -61,6 +61,8 @@ ACQUIRE = {
     # The caller counts its lease from the copy that was answered.
     "a copy begins the lease anew": Case(pool(0, {A: 500}), [(acquire(A), None)], pool(0, {A: LEASE})),
     "a copy, the lease has ended": Case(pool(0, {A: -500}), [(acquire(A), None)], pool(0, {A: LEASE})),
+    # The caller must not rely on a permit that was released.
+    "a copy, some were released": Case(pool(1, {A: LEASE, C: LEASE}), [(acquire(A, B, C), [-2, 0])]),
     "withdrawn": Case(
         pool(0, {A: LEASE, B: LEASE}),
         [(withdraw(A, B), []), (acquire(A, B), [-1, 0])],

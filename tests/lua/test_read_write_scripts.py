@@ -59,6 +59,11 @@ ACQUIRE = {
         )
         for lease in (10_000, 60_000)
     },
+    "the writer reads under another name": Case(
+        writing(ME, 1, 30_000),
+        [(read(ME + ":1", 1, 30_000, MY_WRITE), None)],
+        writing(ME, 1, 30_000, {ME + ":1": [30_000]}),
+    ),
     # Claims last for two seconds. Somebody else has written this one.
     **{
         f"claimed for too long: {lasts}": Case(
