@@ -14,7 +14,7 @@ from pyredisson.logic.channels import Channel
 from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.queued_wait import UNKNOWN_WAIT, LocalQueue, LockWaiter
 from pyredisson.logic.owners import OwnerRegistry
-from pyredisson.logic.waiting import OFFERED, WAITING
+from pyredisson.logic.waiting import GIVEN, LEFT, LOOKING, OFFERED, WAITING
 
 NOW, LONGEST, LIMIT = 100.0, 30.0, 5.0
 
@@ -156,6 +156,45 @@ class TestChoose:
 
     def test_nothing_is_handed_on_in_no_time(self, queue: Queue) -> None:
         assert queue.choose(ReleaseCall(), limit=0.0) is None
+
+    @pytest.mark.parametrize(
+        ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)]
+    )
+    def test_an_offer_has_one_outcome(self, queue: Queue, outcome: str, state: object) -> None:
+        waiter, releaser = queue.first, ReleaseCall()
+        assert waiter.choose(releaser)
+        assert not waiter.choose(ReleaseCall())
+        assert not waiter.wake_up()
+        assert (waiter.state, waiter.releaser) == (OFFERED, releaser)
+        getattr(waiter, outcome)()
+        assert waiter.state is state
+        assert outcome == "give" or not waiter.give()
+        waiter.stop()
+        assert waiter.state is (GIVEN if outcome == "give" else LEFT)
+
+    def test_a_series_of_hand_overs_has_an_end(self, queue: Queue) -> None:
+        """Other clients are passed over for that time at most: the last hand-over begins before it is over."""
+        local = queue.queue
+        local.end_series(90.0)
+        assert local.others_first_until == 0.0
+        assert not local.may_hand_over(100.0, 0.0)
+        for now in (100.0, 104.0):
+            assert local.may_hand_over(now, 5.0)
+            local.on_handed_over(now, 5.0)
+        assert [local.may_hand_over(now, 5.0) for now in (104.9, 105.0, 1000.0)] == [True, False, False]
+        local.end_series(106.0)
+        assert local.others_first_until > 106.0
+        assert local.may_hand_over(107.0, 5.0)
+
+
+def test_the_first_that_sleeps_is_woken(queue: Queue) -> None:
+    queue.queue.waiters[queue.second] = None
+    queue.first.wake_up()
+    queue.queue.wake_first()
+    assert not queue.second.wakeup.is_set()
+    queue.second.sleep()
+    queue.queue.wake_first()
+    assert queue.second.wakeup.is_set()
 
 
 class TestLeave:

@@ -119,20 +119,6 @@ def test_waking_at_next_due_comes_to_every_timer_in_few_steps() -> None:
     assert steps <= 11  # one a level
 
 
-def test_many_timers_come_out_once_and_in_order() -> None:
-    wheel = Wheel()
-    timers = [Named(number * 7919 % 10_007) for number in range(10_007)]
-    for timer in timers:
-        wheel.add(timer, timer.name)
-    seen: list[int] = []
-    for now in range(0, 10_200, 100):
-        names = [timer.name for timer in wheel.advance(now).get(0, []) if isinstance(timer, Named)]
-        assert all(now - 100 < name <= now for name in names)
-        seen += names
-    assert seen == list(range(10_007))
-    assert len(wheel) == 0
-
-
 def test_a_timer_is_in_one_wheel_at_a_time() -> None:
     first, second, timer = Wheel(), Wheel(), Timer()
     first.add(timer, 5)

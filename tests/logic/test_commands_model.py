@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -64,9 +65,9 @@ WAKE = (st.just(b"pyredisson_wake:{k}1:"), st.just(b"5000"))
 spans = st.sampled_from((b"0", b"-1", b"100", b"200", b"x"))
 patterns = st.sampled_from((b"*", b"{k}[12]", b"{k}[^12]", b"{k}?", b"{K}*", b"{k}3", b"\\{k}*", b"{k}[!1]", b""))
 words = {
-    "ZADD": st.lists(st.sampled_from((b"NX", b"XX", b"gt", b"LT", b"CH")), max_size=2, unique=True),
+    "ZADD": st.sampled_from(([], [b"NX"], [b"xx"])),
     "SET": st.sampled_from(
-        ([], [b"NX"], [b"xx"], [b"KEEPTTL"], [b"PX", b"100000"], [b"NX", b"PX", b"200000"], [b"GET"], [b"PX", b"0"])
+        ([], [b"NX"], [b"xx"], [b"KEEPTTL"], [b"PX", b"100000"], [b"NX", b"PX", b"200000"], [b"PX", b"0"])
     ),
     "scores": st.sampled_from(([], [b"WITHSCORES"])),
     "limit": st.sampled_from(([], [b"LIMIT", b"0", b"1"], [b"LIMIT", b"1", b"-1"], [b"LIMIT", b"1", b"2"])),
@@ -126,10 +127,8 @@ commands = st.one_of(
     *(calls(name, keys, counts) for name in ("INCRBY", "DECRBY")),
     *(calls(name, keys, names) for name in ("HEXISTS", "HGET")),
     *(calls(name, keys) for name in ("HKEYS", "HVALS", "HGETALL", "HLEN")),
-    calls("HSET", keys, names, texts),
     calls("HSET", keys, names, texts, names, texts),
     calls("HMGET", keys, some(names)),
-    calls("HSCAN", keys, st.just(b"0")),
     calls("HSCAN", keys, st.just(b"0"), st.just(b"COUNT"), st.just(b"32")),
     calls("HDEL", keys, some(names)),
     calls("HINCRBY", keys, names, counts),
@@ -138,9 +137,7 @@ commands = st.one_of(
     calls("LINDEX", keys, numbers),
     calls("LRANGE", keys, numbers, numbers),
     calls("LREM", keys, numbers, names),
-    calls("ZADD", keys, words["ZADD"], scores, names),
     calls("ZADD", keys, words["ZADD"], scores, names, scores, names),
-    calls("ZADD", keys, st.just(b"INCR"), scores, names),
     calls("ZINCRBY", keys, scores, names),
     *(calls(name, keys, names) for name in ("ZSCORE", "ZRANK")),
     calls("ZMSCORE", keys, some(names)),
@@ -149,7 +146,6 @@ commands = st.one_of(
     *(calls(name, keys, bounds, bounds) for name in ("ZCOUNT", "ZREMRANGEBYSCORE")),
     calls("ZRANGE", keys, numbers, numbers, words["scores"]),
     calls("ZRANGEBYSCORE", keys, bounds, bounds, words["scores"], words["limit"]),
-    calls("ZRANGE", keys, bounds, bounds, st.just(b"BYSCORE"), words["limit"], words["scores"]),
 )
 
 
@@ -187,7 +183,7 @@ class Both:
         except RedisError as error:
             return model, error
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._real.close()
 
     def _state(self, key: bytes, value: Value | None) -> object:
@@ -231,26 +227,20 @@ def sorted_keys(reply: Reply) -> object:
     return reply
 
 
-@settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(st.tuples(commands, st.booleans()), min_size=10, max_size=60))
 @example(sequence=[([b"ZADD", KEYS[0], b"922337203685477", b"a"], True), ([b"ZSCORE", KEYS[0], b"a"], True)])
 @example(sequence=[([b"SET", KEYS[0], b"9223372036854775807"], False), ([b"INCR", KEYS[0]], True)])
 def test_same_as_a_real_server(server: RealServer, admin: Redis, sequence: list[tuple[list[bytes], bool]]) -> None:
-    both = Both(server, admin)
-    try:
+    with closing(Both(server, admin)) as both:
         for call, scripted in sequence:
             both.do(call, scripted=scripted)
-    finally:
-        both.end()
 
 
 @pytest.fixture
 def both(server: RealServer, admin: Redis) -> Iterator[Both]:
-    made = Both(server, admin)
-    yield made
-    made.end()
+    with closing(Both(server, admin)) as made:
+        yield made
 
 
 def test_a_key_lives_through_the_whole_of_its_last_millisecond() -> None:
@@ -305,7 +295,6 @@ def test_what_a_script_returns(both: Both, text: bytes, reply: object) -> None:
                 b"return {err = 'OOPS it went wrong'}",
                 b"return redis.call('NOSUCH')",
                 b"redis.call('SET', 'x', 'text') return redis.call('INCR', 'x')",
-                b"redis.call('SET', 'x', 'text') return redis.call('HGET', 'x', 'a')",
             )
         ),
     ],

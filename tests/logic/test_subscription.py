@@ -71,9 +71,7 @@ def test_a_message_in_both_flavours_counts_once() -> None:
     assert len(events) == 5, "a waiter may have reacted to the plain message before the other one was published"
     made.on_replies([plain, other, sharded])
     assert events[5:] == [("message", b"a 0"), ("message", b"a 1"), ("message", b"a 0")]
-
-
-def test_a_message_of_one_flavour_is_never_taken_for_a_repetition() -> None:
+    # Of one flavour nothing is taken for a repetition.
     for pubsub, kind in ((PubSub.PLAIN, b"message"), (PubSub.SHARDED, b"smessage")):
         made, events = subscription(pubsub)
         made.on_replies([[kind, b"a", b"0"]] * 3)
@@ -96,9 +94,7 @@ def test_a_slot_that_leaves_the_node() -> None:
     made.ping_command()
     heard(made, [b"sunsubscribe", b"a", 0], [b"pong", b""])
     assert events == [("subscribed", b"a"), ("dropped", b"a")]
-
-
-def test_the_reply_to_an_own_command_is_no_slot_that_leaves() -> None:
+    # The reply to the client's own command says nothing of the slot.
     made, events = subscription(PubSub.SHARDED)
     made.unsubscribe_commands([b"a"])
     heard(made, [b"sunsubscribe", b"a", 0])

@@ -146,11 +146,7 @@ def test_release(scripts: Scripted, kind: str, free: int, messages: list[str]) -
 
 
 LOCK = {
-    # What a spin lock sends: scripts that publish nothing.
-    "release, no channel": Case({"orders": (MINE, 30_000)}, [(release(0, ""), 1, None)], {}),
-    "release by force, no channel": Case({"orders": (YOURS, 30_000)}, [(force_release(""), 1, 0)], {}),
     "lost, a free lock": Case({}, [(LOST, 1)], messages=["0", "0"]),
-    "lost, a held lock": Case({"orders": (YOURS, 30_000)}, [(LOST, 0)]),
     "lost, a fair lock for which nobody waits": Case(
         {}, [(Call("fair_wake_waiters", KEYS["fair"], [CHANNEL, WAIT]), 1)]
     ),
@@ -163,17 +159,7 @@ LOCK = {
     "renew, a lease of 0 only asks": Case(
         {"a": (MINE, 20_000), "b": (YOURS, 20_000), "d": MINE}, [(renew(0, a=ME, b=ME, c=ME, d=ME), [1, 0, 0, 1])]
     ),
-    "renew, a whole batch": Case(
-        {f"lock{number}": (MINE, 10_000) for number in range(100)},
-        [(renew(30_000, **{f"lock{number}": ME for number in range(100)}), [1] * 100)],
-        {f"lock{number}": (MINE, 30_000) for number in range(100)},
-    ),
-    "keep": Case({"orders": (MINE, 30_000)}, [(keep(5_000), 1)], {"orders": ({f"{ME}:kept": 1}, 5_000)}, ["0"]),
-    "keep, no channel": Case(
-        {"orders": (MINE, 10_000)}, [(keep(60_000, ""), 1)], {"orders": ({f"{ME}:kept": 1}, 60_000)}
-    ),
     "keep, the time does not begin again": Case({"orders": ({f"{ME}:kept": 1}, 3_000)}, [(keep(5_000), 1)]),
-    "keep, a free lock": Case({}, [(keep(5_000), None)]),
     "keep, another owner's": Case({"orders": (YOURS, 30_000)}, [(keep(5_000), None)]),
     "kept: nobody acquires or renews it": Case(
         {"orders": ({f"{ME}:kept": 1}, 5_000)},

@@ -173,7 +173,6 @@ def gets_it(kind: str) -> dict[str, Case]:
         return {"orders": ({f"{client}:4294967296": 1}, 30_000), **owned}
 
     return {
-        "the first": Case(waiting("a:1", "b:1"), [(acquire("a:1", kind=kind), got)], held_by("a") | waiting("b:1")),
         "a later one": Case(waiting("a:1", "b:1"), [(acquire("b:1", kind=kind), got)], held_by("b") | waiting("a:1")),
         "the only one": Case(waiting("a:1"), [(acquire("a:1", kind=kind), got)], held_by("a")),
         "the woken one": Case(
@@ -185,9 +184,6 @@ def gets_it(kind: str) -> dict[str, Case]:
             {**waiting("b:1"), **was_woken("a:1")},
             [(acquire("a:2", kind=kind), got)],
             held_by("a") | waiting("b:1"),
-        ),
-        "the woken one, which nobody waits behind": Case(
-            was_woken("a:1"), [(acquire("a:1", lasts=0, kind=kind), got)], held_by("a")
         ),
         "another one before the woken one": Case(
             {**waiting("b:1"), **was_woken("a:1", exclusive=0)},
@@ -275,6 +271,7 @@ RELEASE = {
         waiting("b:1") | was_woken("a:1", lasts=None),
         ["redisson 0", "b look:0"],
     ),
+    # What a spin lock sends.
     "without a channel": Case(
         HELD_HERE | waiting("a:1", "b:1"),
         [(release(channel=""), 1, None)],
@@ -584,13 +581,6 @@ class TestTime:
         assert self.memory.command("ZRANGE", LIST, 0, -1) == [b"b:1"]
         assert self.memory.command("EXISTS", WOKEN) == 0
 
-    def test_a_reservation_at_once_for_one_that_has_waited_for_long(self) -> None:
-        self.held()
-        self.memory.call(acquire("a:1"))
-        self.memory.advance_time(5)
-        self.memory.call(release())
-        assert self.memory.call(acquire("c:1", lasts=0)) == 250
-
     def test_the_patience_counts_from_the_entry_on(self) -> None:
         """Although the client was woken meanwhile, and has its former place again."""
         self.held()
@@ -628,9 +618,3 @@ class TestTime:
         self.told()
         self.memory.call(release())
         assert self.told() == ["redisson 0", "b b:1", "c look:250"]
-
-    def test_a_list_ends(self) -> None:
-        self.held()
-        self.memory.call(acquire("a:1"))
-        self.memory.advance_time(LASTS + 1)
-        assert self.memory.call(acquire("b:1")) == b"-1 0 1"

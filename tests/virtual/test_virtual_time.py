@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
 
 from .server import EPOCH
@@ -58,38 +57,19 @@ def test_the_time_of_day_is_the_servers(world: World) -> None:
     assert int(seconds) == EPOCH + START
 
 
-class TestFailures:
-    """What would hang, or depend on real time, fails at once."""
-
-    def test_nothing_can_happen(self, world: World) -> None:
-        with pytest.raises(AssertionError, match="nothing can happen"):
-            world.run(asyncio.Event().wait)
-
-    def test_a_wait_that_never_ends(self, world: World) -> None:
-        with pytest.raises(AssertionError, match="3600 virtual seconds"):
-            world.run(lambda: asyncio.sleep(LONGEST + 1))
-
-    def test_a_thread(self, world: World) -> None:
-        with pytest.raises(AssertionError, match="real time"):
-            threading.Thread(target=print).start()
-
-    @pytest.mark.usefixtures("world")
-    def test_a_socket(self) -> None:
-        with pytest.raises(AssertionError, match="real time"):
-            socket.create_connection(("localhost", 1))
-
-    def test_an_error_of_the_server_in_memory(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail_once(*_: object) -> Reply:
-            patch.undo()
-            raise ZeroDivisionError
-
-        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-            patch.setattr(world.server.keys, "run", fail_once)
-            world.run(lambda: contend(world))
+def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
+    with pytest.raises(AssertionError, match="nothing can happen"):
+        world.run(asyncio.Event().wait)
+    with pytest.raises(AssertionError, match="3600 virtual seconds"):
+        world.run(lambda: asyncio.sleep(LONGEST + 1))
+    with pytest.raises(AssertionError, match="real time"):
+        threading.Thread(target=print).start()
+    with pytest.raises(AssertionError, match="real time"):
+        socket.create_connection(("localhost", 1))
 
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/faults/test_lost_replies.py", "tests/faults/test_outages.py")
+TESTS = "tests/faults/test_lost_replies.py"
 TRACING = """
 import os
 import re
@@ -126,7 +106,7 @@ def test_two_runs(tmp_path: Path) -> None:
 def trace(folder: Path, hash_seed: str) -> str:
     """What a run sends. The order of a set of strings depends on the seed of their hashes."""
     file = folder / hash_seed
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--virtual", "-p", "tracing", "--randomly-seed=1", *TESTS]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--virtual", "-p", "tracing", "--randomly-seed=1", TESTS]
     changes = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(folder), "TRACE": str(file)}
     subprocess.run(command, cwd=ROOT, env=os.environ | changes, check=True, stdout=subprocess.DEVNULL)
     return file.read_text()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 from redis.exceptions import RedisError
 
-from pyredisson._backends.runtime import OneServer, ReplyApplier
+from pyredisson._backends.runtime import DirectRuntime
 from pyredisson._client.lifecycle import registries
-from pyredisson._protocol.replies import NoReply, Redirected, Reply
+from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
@@ -22,80 +23,50 @@ from .simulation import Flag, Park, Process, Simulation
 
 OVERSHOOT = 5e-5
 """Seconds by which every timer is late, as real ones are: otherwise a loop that waits for nothing stops the clock."""
+SERVER = Config()
 
 
-class SimRuntime(ReplyApplier, OneServer):
-    """A `Runtime` over this network."""
+class SimBackend:
+    """The backend of a client's runtimes: waiting, and commands in the background."""
 
     blocking = False
-    _node: Node
 
-    def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
-        self._node = node
-        self._simulation = node.network.simulation
-        self._connections = Connections(node, pipelined=pipelined)
+    def __init__(self, process: Process, repair: Callable[[bytes], None], *rest: Any) -> None:
+        super().__init__(*rest)
+        self._process = process
+        self._simulation = process.simulation
         self._repair = repair
-        self.scripts = node.scripts
         self.clock = self._simulation.clock
+        self.jitter = self._simulation.random.random
 
-    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
-        reply, _ = await self.send_identified(payload, new_connection=new_connection)
-        if isinstance(reply, RedisError):
-            raise reply
-        return reply
-
-    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
-        (reply,), server = await self._exchange((payload,), new_connection=new_connection)
-        return reply, server
-
-    async def follow(
-        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
-    ) -> tuple[Reply, bytes | None]:
-        raise AssertionError("a single server doesn't redirect")
-
-    async def _exchange(self, payloads: Sequence[bytes], *, new_connection: bool) -> tuple[list[Reply], bytes | None]:
-        return await self._connections.exchange(payloads, new_connection=new_connection)
-
-    def continues(self, redirect: Redirected) -> bool:
-        return redirect.is_ask
-
-    def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
-        return False
-
-    def on_command_failed(self, payload: bytes, error: RedisError) -> None:
-        pass
-
-    def on_command_served(self, payload: bytes) -> None:
-        pass
-
-    async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        replies, _ = await self._exchange(payloads, new_connection=new_connection)
-        return replies
-
-    def is_open(self) -> bool:
-        return self._connections.is_open()
+    def _connections_for(self, payload: bytes) -> Connections | None:
+        """Those over which a command would be sent now, if there are any."""
+        raise NotImplementedError
 
     def post(self, payload: bytes) -> None:
-        process = self._node.process
-        if not process.alive:
+        if not self._process.alive:
             return
-        if self._connections.shared is None:
+        connections = self._connections_for(payload)
+        if connections is None or connections.shared is None:
             self._repair(payload)
         else:
-            process.spawn(self._post(payload))
+            self._process.spawn(self._post(payload))
 
-    async def _post(self, payload: bytes) -> None:
+    async def _post(self: Any, payload: bytes) -> None:
         try:
             await self.send(payload)
         except (NoReply, RedisError):
             self._repair(payload)
 
     def spawn(self, operation: Operation) -> None:
-        if self._node.process.alive:
-            self._node.process.spawn(operation())
+        if self._process.alive:
+            self._process.spawn(operation())
 
     def spawner(self) -> Callable[[Operation], None]:
         return self.spawn
+
+    def wakeup(self) -> Flag:
+        return Flag(self._simulation)
 
     async def wait(self, signal: Wakeup, seconds: float) -> None:
         assert isinstance(signal, Flag)
@@ -108,30 +79,31 @@ class SimRuntime(ReplyApplier, OneServer):
         finally:
             signal.park = None
 
-    async def sleep(self, seconds: float) -> None:
-        park = Park()
-        self._simulation.after(seconds + OVERSHOOT, park.resolve)
-        await park
-
-    async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
-        await self.sleep(seconds)
-
-    def wakeup(self) -> Flag:
-        return Flag(self._simulation)
-
-    def jitter(self) -> float:
-        return self._simulation.random.random()
-
     async def close(self) -> None:
         raise AssertionError("no part of the logic closes a runtime")
+
+
+class SimRuntime(SimBackend, DirectRuntime):
+    """The real runtime for one server over this network."""
+
+    _connections: Connections
+
+    def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
+        super().__init__(node.process, repair, node, Connections(node, pipelined=pipelined))
+
+    def _connections_for(self, _: bytes) -> Connections:
+        return self._connections
 
 
 class Client(Process):
     """One client of one process."""
 
+    keeper: Any
+    """Of a client of a cluster: what asks for the topology."""
+
     def __init__(self, simulation: Simulation, name: str, network: Network, config: Config) -> None:
         super().__init__(simulation, name)
-        self._weather = network.fault_plan
+        self.fault_plan = network.fault_plan
         self._network = network
         self.session = Session(config, self)
         self.session.watchdog = Watchdog(
@@ -139,15 +111,21 @@ class Client(Process):
         )
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
-        scripts = ScriptSet()
-        scripts.use(with_shebang=self.simulation.random.random() < 0.5)
-        self.node = Node(self, self._network, scripts)
+        self.scripts = ScriptSet()
+        self.scripts.use(with_shebang=self.simulation.random.random() < 0.5)
         waiters = ChannelRegistry(self.simulation.clock)
         self.subscription = Subscription(self, self._network, waiters)
         waiters.attach(self.subscription)
-        runtime = SimRuntime(self.node, post, pipelined=self._weather.pipelined)
-        self._watchdog_runtime = SimRuntime(self.node, post, pipelined=False)
+        runtime, self._watchdog_runtime = self._runtimes(post)
         return Resources(self.name, runtime, self._watchdog_runtime, waiters, registries())
+
+    def _runtimes(self, post: Callable[[bytes], None]) -> tuple[Any, Any]:
+        """For calls, and for the watchdog."""
+        node = Node(self, self._network, self.scripts, SERVER)
+        return (
+            SimRuntime(node, post, pipelined=self.fault_plan.pipelined),
+            SimRuntime(node, post, pipelined=False),
+        )
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""

@@ -104,20 +104,17 @@ class Lists(Keys):
         value[:0] = reversed(items)
         return len(value)
 
-    def do_lpop(self, key: bytes) -> bytes | None:
-        return self._pop(key, 0)
-
-    def do_rpop(self, key: bytes) -> bytes | None:
-        return self._pop(key, -1)
-
-    def _pop(self, key: bytes, index: int) -> bytes | None:
+    def do_lpop(self, key: bytes, place: int = 0) -> bytes | None:
         value = self.of(List, key)
         if value is None:
             return None
-        item = value.pop(index)
+        item = value.pop(place)
         if not value:
             self.drop(key)
         return item
+
+    def do_rpop(self, key: bytes) -> bytes | None:
+        return self.do_lpop(key, -1)
 
     def do_lrem(self, key: bytes, count: bytes, item: bytes) -> int:
         most = integer(count)
@@ -138,40 +135,27 @@ class Lists(Keys):
 class SortedSets(Keys):
     """The commands for sorted sets."""
 
-    def do_zadd(self, key: bytes, *args: bytes) -> Reply:
-        options = 0
-        while options < len(args) and args[options].upper() in (b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"):
-            options += 1
-        flags = {word.upper() for word in args[:options]}
-        pairs = args[options:]
+    def do_zadd(self, key: bytes, *args: bytes) -> int:
+        """Of its options NX and XX."""
+        flag = args[0].upper()
+        pairs = args[1:] if flag in (b"NX", b"XX") else args
         if len(pairs) % 2 or not pairs:
             raise ResponseError(SYNTAX)
-        if {b"NX", b"XX"} <= flags or (b"NX" in flags and flags & {b"GT", b"LT"}) or {b"GT", b"LT"} <= flags:
-            raise ResponseError("ERR options at the same time are not compatible")
         scores = [_float(text, NO_FLOAT) for text in pairs[::2]]
         value = self.of(SortedSet, key)
         members = SortedSet() if value is None else value
         before = len(members)
-        changed = 0
-        new: float | None = None
         for score, member in zip(scores, pairs[1::2], strict=True):
-            old = members.get(member)
-            if (old is None and b"XX" in flags) or (old is not None and b"NX" in flags):
-                continue
-            new = score + (old or 0.0) if b"INCR" in flags else score
-            if old is not None and ((b"GT" in flags and new <= old) or (b"LT" in flags and new >= old)):
-                new = None
-                continue
-            members[member] = new
-            changed += new != old
+            if flag not in (b"NX", b"XX") or (member in members) is (flag == b"XX"):
+                members[member] = score
         if value is None and members:
             self.put(key, members)
-        if b"INCR" in flags:
-            return None if new is None else readable(new)
-        return changed if b"CH" in flags else len(members) - before
+        return len(members) - before
 
-    def do_zincrby(self, key: bytes, by: bytes, member: bytes) -> Reply:
-        return self.do_zadd(key, b"INCR", by, member)
+    def do_zincrby(self, key: bytes, by: bytes, member: bytes) -> bytes:
+        score = _float(by, NO_FLOAT) + (self.of(SortedSet, key) or SortedSet()).get(member, 0.0)
+        self.do_zadd(key, readable(score), member)
+        return readable(score)
 
     def do_zscore(self, key: bytes, member: bytes) -> bytes | None:
         score = (self.of(SortedSet, key) or SortedSet()).get(member)
@@ -213,15 +197,8 @@ class SortedSets(Keys):
         return self._listed(key, members, scores=b"WITHSCORES" in words)
 
     def do_zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> list[bytes]:
-        words = [word.upper() for word in options]
-        if b"BYSCORE" in words:
-            words.remove(b"BYSCORE")
-            return self.do_zrangebyscore(key, first, last, *words)
-        first_index, last_index = integer(first), integer(last)
-        members = self._sorted(key)
-        if b"REV" in words:
-            members.reverse()
-        return self._listed(key, _part(members, first_index, last_index), scores=b"WITHSCORES" in words)
+        members = _part(self._sorted(key), integer(first), integer(last))
+        return self._listed(key, members, scores=b"WITHSCORES" in [word.upper() for word in options])
 
     def _sorted(self, key: bytes) -> list[bytes]:
         scores = self.of(SortedSet, key) or SortedSet()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -10,18 +11,15 @@ from pyredisson.errors import LockLostError
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import MEMBER_WAIT, RedLockLogic
-from pyredisson.logic.holds import HELD, LOST, Hold
+from pyredisson.logic.holds import HELD, LOST
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.permits.count_down_latch import LONGEST_WAIT, CountDownLatchLogic
 
-from .client import Client
 from .judge import AFTERMATH, FAILED, Judge, Neglect, User
 from .network import Network
 
 ROUNDS = 10.0
 """Seconds after which one of several competing users has acquired a whole group."""
-RESTARTED = 6
-"""How often a server restarts empty."""
 DEEPEST = 3
 """How many levels of a group one user acquires."""
 
@@ -29,12 +27,10 @@ DEEPEST = 3
 class GroupUser(User):
     """Acquires a group, perhaps several levels, and releases it."""
 
-    _judge: GroupJudge
-
-    def __init__(self, client: Client, judge: GroupJudge, members: Sequence[LockLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        owners = {member.session: member.session.owners.new() for member in members}
-        self.groups = [self.group(part) for part in self.parts(members)]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        owners = {member.session: member.session.owners.new() for member in self.objects}
+        self.groups = [self.group(part) for part in self.parts(self.objects)]
         self.parties = [GroupOwner([owners[member.session] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)
         self.wants: GroupLogic | None = None
@@ -68,25 +64,19 @@ class GroupUser(User):
 
     async def _acquire(self, number: int) -> bool:
         group = self.groups[number]
-        lease = self.lease_time()
-        wait = self.wait_time(endless=True)
-        deadline = None if wait is None else self.simulation.now + wait
-        began = self.simulation.now
-        self.begin("acquire %s, lease %s, wait %s", group, lease, wait)
+        lease = None if self.random.random() < 0.7 else self.random.choice((200, 1000, 2 * self.session.lease_ms))
         self.wants = group
-        taken = await self.attempt(group.acquire(self.parties[number], lease, deadline), "acquire")
+        taken = await self.acquire(
+            f"acquire {group}, lease {lease}",
+            lambda deadline: group.acquire(self.parties[number], lease, deadline),
+            endless=True,
+        )
         if taken is FAILED:
             return False
         self.depths[number] += taken
-        if not taken:
-            self._judge.gave_up(self.name, deadline)
-        self._judge.answered(self, number, taken=taken, waited=self.simulation.now - began)
+        self._judge.answered(self, number, taken=taken)
         self.ended(f"acquire: {taken}")
         return bool(taken)
-
-    def lease_time(self) -> int | None:
-        """The lease of the next acquire, in ms; None: renewed."""
-        return None if self.random.random() < 0.7 else self.random.choice((200, 1000, 2 * self.session.lease_ms))
 
     async def _release(self, number: int) -> None:
         hold = self.hold(number)
@@ -139,32 +129,13 @@ class RedLockUser(GroupUser):
         return [[member for member in members if member.key == key] for key in dict.fromkeys(m.key for m in members)]
 
 
-class LongRedLockUser(RedLockUser):
-    """Holds a red lock for some leases."""
-
-    def lease_time(self) -> int | None:
-        return None
-
-    async def nap(self) -> None:
-        if any(self.depths):
-            await self.session.runtime.sleep(self.random.random() * 4 * self.lease)
-        else:
-            await super().nap()
-
-
 class GroupJudge(Judge):
     """A group has one holder on enough servers; a user without a hold has no member on any server."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self._networks = networks
-        self._takers: list[GroupUser] = []
         self._neglect = Neglect(self, lease + ROUNDS)
-
-    def add(self, user: User) -> None:
-        super().add(user)
-        assert isinstance(user, GroupUser)
-        self._takers.append(user)
 
     def settles_at(self) -> float:
         return max(super().settles_at(), *(network.up_at + AFTERMATH for network in self._networks))
@@ -172,10 +143,8 @@ class GroupJudge(Judge):
     def rests_at(self) -> float:
         return max(super().rests_at(), self.settles_at())
 
-    def answered(self, user: GroupUser, number: int, *, taken: bool, waited: float) -> None:
+    def answered(self, user: GroupUser, number: int, *, taken: bool) -> None:
         """An acquire came to its end."""
-        self.acquired += taken
-        self.waits += waited > 3 * self.fault_plan.slowest
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")
@@ -189,7 +158,7 @@ class GroupJudge(Judge):
 
     def look(self) -> None:
         believers: dict[object, GroupUser] = {}
-        for user in self._takers:
+        for user in self.users:
             for number, group in enumerate(user.groups):
                 if user.depths[number] and user.client.alive and self._believes(user, number):
                     # Not the place: that has the members in the order of this user.
@@ -198,14 +167,14 @@ class GroupJudge(Judge):
                         self.blame(f"{group} is held by {believers[what].name} and by {user.name}")
                     believers[what] = user
         served: dict[User, bool] = {}
-        for user in self._takers:
+        for user in self.users:
             if user.wants is not None and user.client.alive and not any(map(self._holders, user.wants.members)):
                 served[user] = True
         self._neglect.look(served)
 
     def closing(self) -> None:
         super().closing()
-        for user in self._takers:
+        for user in self.users:
             self._leaked(user, user.operations)
 
     def _believes(self, user: GroupUser, number: int) -> bool:
@@ -216,15 +185,11 @@ class GroupJudge(Judge):
         for member, part in zip(group.members, hold.holds, strict=True):
             if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.simulation.now:
                 sure += 1
-                if part.owner not in self._holders(member) and not self._was_forgotten(member, part):
+                if part.owner not in self._holders(member):
                     self.blame(
                         f"{user.name}: believes in {member.key!r} on {member.session.server}, which knows nothing"
                     )
         return sure >= group.quorum
-
-    def _was_forgotten(self, member: LockLogic, part: Hold) -> bool:
-        """Whether the server of the member has restarted without this hold."""
-        return False
 
     def _network(self, member: LockLogic) -> Network:
         return self._networks[int(member.session.server.removeprefix("s"))]
@@ -273,42 +238,11 @@ class RedLockJudge(GroupJudge):
             self.simulation.after(random.random(), down.go_down, random.random() * 10)
 
 
-class RestartedRedLockJudge(RedLockJudge):
-    """One server after the other restarts empty. Each is away for longer than a lease, as a red lock demands it."""
-
-    def __init__(self, networks: Sequence[Network], lease: float) -> None:
-        super().__init__(networks, lease)
-        self._lease = lease
-        self._forgotten: set[tuple[Network, bytes, bytes]] = set()
-
-    def begin(self) -> None:
-        away, gap = self._away(), self._lease * (0.5 + self.simulation.random.random())
-        for number in range(RESTARTED):
-            network = self._networks[number % len(self._networks)]
-            self.simulation.after(number * (away + gap), self._restart, network, away)
-
-    def _away(self) -> float:
-        # The longest lease that a user asks for.
-        return 2.1 * self._lease
-
-    def _restart(self, network: Network, away: float) -> None:
-        for key in (b"a", b"b"):
-            self._forgotten.update((network, key, name) for name in network.server.keyspace.hash(key))
-        network.go_down(away)
-        network.restart()
-
-    def _was_forgotten(self, member: LockLogic, part: Hold) -> bool:
-        return (self._network(member), member.key, part.owner) in self._forgotten
-
-
 class LatchUser(User):
     """Counts down once or twice, and waits for the others to have done so."""
 
-    _judge: LatchJudge
-
-    def __init__(self, client: Client, judge: LatchJudge, objects: Sequence[CountDownLatchLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.latches = objects
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.counts = self.random.randint(1, 2)
         """How often it is going to count down each latch."""
         self.waits_for: bytes | None = None
@@ -316,12 +250,12 @@ class LatchUser(User):
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.counts):
-            for latch in self.latches:
+            for latch in self.objects:
                 if self.random.random() < 0.3:
                     await self._wait(latch, patient=False)
                 await self._count_down(latch)
             await self.nap()
-        for latch in self.latches:
+        for latch in self.objects:
             # The counts of dead users remain.
             await self._wait(latch, patient=not self.fault_plan.deaths)
 
@@ -333,14 +267,10 @@ class LatchUser(User):
             self.ended("counted down")
 
     async def _wait(self, latch: CountDownLatchLogic, *, patient: bool) -> None:
-        wait = self.wait_time(endless=patient)
-        began = self.simulation.now
-        deadline = None if wait is None else began + wait
-        self.begin("wait for %r, %s", latch.key, wait)
         self.waits_for = latch.key
-        opened = await self.attempt(latch.wait(deadline), "waiting")
+        opened = await self.acquire(f"wait for {latch.key!r}", latch.wait, endless=patient)
         if opened is not FAILED:
-            self._judge.answered(self, latch.key, deadline, began, opened=opened)
+            self._judge.answered(self, latch.key, opened=opened)
             self.ended(f"wait: {opened}")
 
     def ended(self, outcome: str) -> None:
@@ -353,19 +283,16 @@ class LatchJudge(Judge):
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
-        self._waiters: list[LatchUser] = []
         self._due: dict[bytes, int] = {}
         """How much must still be counted down, by those who have begun to."""
         self._seen: dict[bytes, int] = {}
         self._neglect = Neglect(self, LONGEST_WAIT)
         self._spare = self.simulation.random.randint(0, 1)
 
-    def add(self, user: User) -> None:
+    def add(self, user: Any) -> None:
         super().add(user)
-        assert isinstance(user, LatchUser)
-        self._waiters.append(user)
-        for latch in user.latches:
-            count = max(1, sum(user.counts for user in self._waiters) - self._spare)
+        for latch in user.objects:
+            count = max(1, sum(user.counts for user in self.users) - self._spare)
             self._due[latch.key] = self._seen[latch.key] = count
             self.keyspace.values[latch.key] = b"%d" % count
 
@@ -373,13 +300,9 @@ class LatchJudge(Judge):
         """A user begins to count down."""
         self._due[key] -= 1
 
-    def answered(self, user: LatchUser, key: bytes, deadline: float | None, began: float, *, opened: bool) -> None:
-        """A wait ended because the latch opened."""
-        self.acquired += opened
-        self.waits += self.simulation.now - began > 3 * self.fault_plan.slowest
-        if not opened:
-            self.gave_up(user.name, deadline)
-        elif self._count(key):
+    def answered(self, user: LatchUser, key: bytes, *, opened: bool) -> None:
+        """A wait came to its end."""
+        if opened and self._count(key):
             self.blame(f"{user.name}: went on while {key!r} was at {self._count(key)}")
 
     def look(self) -> None:
@@ -389,7 +312,7 @@ class LatchJudge(Judge):
                 self.blame(f"{key!r} went from {self._seen[key]} to {count}, and must be {due} at least")
             self._seen[key] = count
         opened = {key for key, count in self._seen.items() if not count}
-        waiting = [user for user in self._waiters if user.waits_for in opened and user.client.alive]
+        waiting = [user for user in self.users if user.waits_for in opened and user.client.alive]
         self._neglect.look(dict.fromkeys(waiting, False))
 
     def closing(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from logging import LogRecord
 from typing import Any, NoReturn
 
@@ -21,14 +21,16 @@ STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
 class User:
     """A thread or a task of a client."""
 
-    def __init__(self, client: Client, judge: Judge, name: str) -> None:
+    def __init__(self, client: Client, judge: Any, objects: Sequence[Any], name: str) -> None:
+        """`objects`: the locks, or other primitives, that it uses."""
         self.client = client
+        self.objects = objects
         self.name = name
         self.task: Task | None = None
         self.session = client.session
         self.simulation = client.simulation
         self.random = client.simulation.random
-        self.fault_plan = client.node.network.fault_plan
+        self.fault_plan = client.fault_plan
         self.lease = client.session.lease_ms / 1000
         self.operations = 0
         """How many it has begun."""
@@ -63,6 +65,22 @@ class User:
         if die < 0.5 and endless:
             return None
         return 0.0 if die < 0.65 else self.random.random() * self.random.choice((0.05, 1, 5))
+
+    async def acquire(
+        self, what: str, operation: Callable[[float | None], Coroutine[Any, Any, Any]], *, endless: bool
+    ) -> Any:
+        """The result of an acquire or a wait, which gets its deadline; or `FAILED`. `endless`: it may have none."""
+        wait = self.wait_time(endless=endless)
+        began = self.simulation.now
+        deadline = None if wait is None else began + wait
+        self.begin("%s, wait %s", what, wait)
+        got = await self.attempt(operation(deadline), "acquire")
+        if not got:
+            self._judge.gave_up(self.name, deadline)
+        elif got is not FAILED:
+            self._judge.acquired += 1
+        self._judge.waits += self.simulation.now - began > 3 * self.fault_plan.slowest
+        return got
 
     async def attempt(self, operation: Coroutine[Any, Any, Any], what: str) -> Any:
         """The result of an operation that has begun; `FAILED` ends it."""
@@ -130,7 +148,7 @@ class Judge:
         self.waits = 0
         self.lost = 0
         self.verdict = ""
-        self.users: list[User] = []
+        self.users: list[Any] = []
         self._busy: list[User] = []
         self.simulation.after_event = self._after_event
 

@@ -83,6 +83,12 @@ class Keys:
         self.valid_until.pop(key, None)
         self.freed[key] = (self._clock(), False)
 
+    def lose(self, key: bytes) -> None:
+        """Removes a key as if it had expired: no message is published."""
+        self.values.pop(key, None)
+        self.valid_until.pop(key, None)
+        self.freed[key] = (self._clock(), True)
+
     def now(self) -> int:
         """Milliseconds."""
         return int(self._clock() * 1000)
@@ -114,10 +120,7 @@ class Keys:
         return Status(names.get(type(self.value(key)), b"none"))
 
     def do_pexpire(self, key: bytes, lease: bytes) -> int:
-        return self.do_pexpireat(key, b"%d" % (self.now() + integer(lease)))
-
-    def do_pexpireat(self, key: bytes, when: bytes) -> int:
-        ends = integer(when)
+        ends = self.now() + integer(lease)
         if self.value(key) is None:
             return 0
         if ends <= self.now():
@@ -176,21 +179,18 @@ class Keys:
                 if span <= 0:
                     raise ResponseError("ERR invalid expire time in 'set' command")
                 ends = self.now() + span
-            elif word in (b"NX", b"XX", b"KEEPTTL", b"GET"):
+            elif word in (b"NX", b"XX", b"KEEPTTL"):
                 flags.add(word)
             else:
                 raise ResponseError(SYNTAX)
-        before = self.of(bytes, key) if b"GET" in flags else self.value(key)
-        refused = b"XX" in flags if before is None else b"NX" in flags
-        if not refused:
-            self.put(key, value)
-            if b"KEEPTTL" not in flags:
-                self.valid_until.pop(key, None)
-            if ends is not None:
-                self.valid_until[key] = ends
-        if b"GET" in flags:
-            return before
-        return None if refused else OK
+        if b"XX" in flags if self.value(key) is None else b"NX" in flags:
+            return None
+        self.put(key, value)
+        if b"KEEPTTL" not in flags:
+            self.valid_until.pop(key, None)
+        if ends is not None:
+            self.valid_until[key] = ends
+        return OK
 
     def do_append(self, key: bytes, text: bytes) -> int:
         value = (self.of(bytes, key) or b"") + text

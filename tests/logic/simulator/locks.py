@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -14,7 +15,6 @@ from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
-from .client import Client
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
 from .keys import List, Value
 from .network import Network
@@ -27,17 +27,17 @@ class Owner(User):
 
     _judge: LockJudge
 
-    def __init__(self, client: Client, judge: LockJudge, locks: Sequence[LockLogic], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.holder = client.session.owners.new()
-        self.locks = locks
-        self.depth = {lock.identity: 0 for lock in locks}
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.holder = self.session.owners.new()
+        self.locks: Sequence[LockLogic] = self.objects
+        self.depth = {lock.identity: 0 for lock in self.locks}
         """How many acquires have returned True and were not released, for each lock."""
         self.wants: tuple[LockLogic, float] | None = None
         """The lock that it waits for, and since when."""
         self._unclean: set[Hashable] = set()
         """The locks for which an undo may be in flight, so that the server's count may differ."""
-        self._used = locks[0]
+        self._used = self.locks[0]
         """The lock of the present operation."""
         self.began = 0.0
         """When its latest release began."""
@@ -73,16 +73,16 @@ class Owner(User):
     async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
         random, place = self.random, lock.identity
         lease = None if random.random() < 0.7 else random.choice((50, 1000, 2 * self.session.lease_ms))
-        wait = self.wait_time(endless=patient or self.depth[place] > 0)
-        began = self.simulation.now
-        deadline = None if wait is None else began + wait
-        self.wants = (lock, began)
-        self.begin("acquire %r, lease %s, wait %s", place, lease, wait)
+        self.wants = (lock, self.simulation.now)
         if self.depth[place] == 0:
             self._unclean.discard(place)
         self._used = lock
         try:
-            taken = await self.attempt(lock.acquire(self.holder, lease, deadline), "acquire")
+            taken = await self.acquire(
+                f"acquire {place!r}, lease {lease}",
+                lambda deadline: lock.acquire(self.holder, lease, deadline),
+                endless=patient or self.depth[place] > 0,
+            )
         except (LockAlreadyHeldError, LockUpgradeError) as error:
             self._judge.refused(self, lock, error)
             self.ended(f"acquire: {error!r}")
@@ -92,7 +92,8 @@ class Owner(User):
             return False
         if taken:
             self.depth[place] += 1
-        self._judge.answered(self, lock, deadline, taken=taken)
+        elif not self._judge.keyspace.hash(lock.key):
+            self._judge.neglected(lock.key)
         self.ended(f"acquire: {taken}")
         if taken:
             self._judge.taken(self, lock, clean=place not in self._unclean)
@@ -100,8 +101,8 @@ class Owner(User):
 
     async def _release(self, lock: LockLogic) -> None:
         hold = lock.hold_of(self.holder.id)
-        self._judge.has_hold(self.name, hold)
-        assert hold is not None
+        if hold is None:
+            self._judge.blame(f"{self.name}: its hold was forgotten")
         self.begin("release %r", lock.identity)
         self.began = self.simulation.now
         self.depth[lock.identity] -= 1
@@ -109,7 +110,8 @@ class Owner(User):
         try:
             done = await self.attempt(lock.release(self.holder, hold), "release")
         except LockLostError as error:
-            self._judge.told_lost(self.name, hold, error)
+            if hold.state is not LOST:
+                self._judge.blame(f"{self.name}: got {error} for a hold that was {hold.state.value}")
             self.ended(f"release: {error}")
             return
         if done is FAILED:
@@ -142,36 +144,22 @@ class LockJudge(Judge):
         super().__init__(networks, lease)
         self._forcing: dict[bytes, LockLogic] = {}
         self._tampered: set[tuple[bytes, bytes]] = set()
-        self.owners: list[Owner] = []
         networks[0].on_executed = self._executed
-        self.keyspace.on_taken = self._neglected
+        self.keyspace.on_taken = self.neglected
 
-    def add(self, user: User) -> None:
+    def add(self, user: Any) -> None:
         super().add(user)
-        assert isinstance(user, Owner)
-        self.owners.append(user)
         for lock in user.locks:
             command = lock.commands.force_release()
             for form in (command, without_list(command) or command):
                 # The same in EVALSHA and in EVAL: what follows the script.
                 self._forcing[form.partition(b"\r\n$40\r\n")[2][40:]] = lock
 
-    def answered(self, owner: Owner, lock: LockLogic, deadline: float | None, *, taken: bool) -> None:
-        """An acquire came to its end."""
-        assert owner.wants is not None
-        self.waits += self.simulation.now - owner.wants[1] > 3 * self.fault_plan.slowest
-        if taken:
-            self.acquired += 1
-            return
-        self.gave_up(owner.name, deadline)
-        if not self.keyspace.hash(lock.key):
-            self._neglected(lock.key)
-
     def taken(self, owner: Owner, lock: LockLogic, *, clean: bool) -> None:
         """An acquire returned True."""
         name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
-        self.has_hold(name, hold)
-        assert hold is not None
+        if hold is None:
+            self.blame(f"{name}: its hold was forgotten")
         depth = owner.depth[lock.identity]
         count = hold.count + (hold.lost_below.count if hold.lost_below is not None else 0)
         if count != depth:
@@ -191,16 +179,6 @@ class LockJudge(Judge):
         if not any(other.hold_of(owner.holder.id) for other in owner.locks if other.key == lock.key):
             self.blame(f"{owner.name}: {error!r}, but it holds nothing")
 
-    def has_hold(self, name: str, hold: Hold | None) -> None:
-        """An owner whose acquire returned True and that released nothing has a hold, lost or not."""
-        if hold is None:
-            self.blame(f"{name}: its hold was forgotten")
-
-    def told_lost(self, name: str, hold: Hold, error: LockLostError) -> None:
-        """A release raised that the hold was lost."""
-        if hold.state is not LOST:
-            self.blame(f"{name}: got {error} for a hold that was {hold.state.value}")
-
     def released(self, owner: Owner, hold: Hold) -> None:
         """A release returned without an error."""
 
@@ -216,7 +194,7 @@ class LockJudge(Judge):
                 continue
             if key not in self.keyspace.valid_until:
                 self.blame(f"{key!r} has no end")
-            for owner in self.owners:
+            for owner in self.users:
                 if owner.client.alive and not owner.gone and any(names(owner, name) for name in _words(value)):
                     self.blame(f"{owner.name}: {key!r} is left behind")
             if self.keyspace.valid_until[key] / 1000 > self.simulation.now + 2 * self.lease + self.soon:
@@ -224,7 +202,7 @@ class LockJudge(Judge):
         for client in self.clients:
             if not client.alive:
                 continue
-            ids = {owner.holder.id for owner in self.owners if owner.gone}
+            ids = {owner.holder.id for owner in self.users if owner.gone}
             left = [hold for hold in client.session.holds.table.values() if hold.key[1] not in ids]
             if left:
                 self.blame(f"{client.name}: a hold was not forgotten")
@@ -298,13 +276,13 @@ class LockJudge(Judge):
         ):
             self.blame(f"{hold.owner!r} was not notified that {hold.commands.key!r} was taken away")
 
-    def _neglected(self, key: bytes) -> None:
+    def neglected(self, key: bytes) -> None:
         """No lock is free for long while an owner waits for it."""
         freed = self.keyspace.freed.get(key)
         if freed is None:
             return
         when, expired = freed
-        for owner in self.owners:
+        for owner in self.users:
             if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
                 continue
             # Without a message: the remaining time of the holder, but one lease at most.
@@ -383,7 +361,7 @@ class FairJudge(LockJudge):
         super().look()
         if not self.fault_plan.calm:
             return
-        for key in {lock.key for owner in self.owners for lock in owner.locks}:
+        for key in {lock.key for owner in self.users for lock in owner.locks}:
             holder = next(iter(self.keyspace.hash(key)), None)
             if holder is not None and holder != self._holders.get(key):
                 self._granted(key, holder)
@@ -402,8 +380,8 @@ class FairJudge(LockJudge):
             if owner is not None:
                 self.blame(f"{owner.name} came before {holder!r}, which has {key!r} now")
 
-    def _waiter(self, key: bytes, name: bytes) -> Owner | None:
-        for owner in self.owners:
+    def _waiter(self, key: bytes, name: bytes) -> Any:
+        for owner in self.users:
             if owner.client.alive and owner.wants is not None and owner.wants[0].key == key and names(owner, name):
                 return owner
         return None
@@ -433,10 +411,10 @@ class ReadWriteJudge(LockJudge):
 
     def look(self) -> None:
         super().look()
-        for key in {lock.key for owner in self.owners for lock in owner.locks}:
+        for key in {lock.key for owner in self.users for lock in owner.locks}:
             self._look_at_claims(key)
         served: dict[User, bool] = {}
-        for owner in self.owners:
+        for owner in self.users:
             if owner.wants is None or not owner.client.alive:
                 continue
             lock = owner.wants[0]
@@ -463,7 +441,7 @@ class ReadWriteJudge(LockJudge):
             return
         for key in list(self.keyspace.values):
             reader, found, _ = key.rpartition(b":rwlock_timeout:")
-            for owner in self.owners:
+            for owner in self.users:
                 mine = owner.client.alive and not owner.gone and names(owner, reader.partition(b":")[2])
                 if found and mine and self.keyspace.value(key) is not None:
                     self.blame(f"{owner.name}: {key!r} is left behind")

@@ -1,4 +1,4 @@
-"""A cluster of two nodes between which slots move with their keys, and a client that knows it by redirects.
+"""A cluster between whose nodes slots move with their keys, and a client that knows it by redirects.
 
 The routing is the real one: `RoutingTable` and `RoutedRuntime`, over simulated connections.
 """
@@ -6,30 +6,27 @@ The routing is the real one: `RoutingTable` and `RoutedRuntime`, over simulated 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
 from typing import Any
 
 import hiredis
-from redis.exceptions import RedisError
 
 from pyredisson._backends.routed import RoutedRuntime, Settable
 from pyredisson._core import slot, slot_of_command
 from pyredisson._protocol.node import Node as RealNode
-from pyredisson._protocol.replies import ASKING, NoReply, Redirected, Reply, as_error
+from pyredisson._protocol.replies import ASKING, Reply, as_error
 from pyredisson._protocol.routing import RoutingTable
-from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
-from pyredisson.logic.ports import Granted, Wakeup
-from pyredisson.logic.session import Resources
+from pyredisson.logic.ports import Wakeup
 
-from .client import Client, SimRuntime
+from .client import Client, SimBackend
 from .network import FAULTS_END, Connections, Network, Node
-from .simulation import Cancelled, Flag
+from .simulation import Cancelled
 
 SLOTS = 16384
-ADDRESSES = (Address("node0", 1), Address("node1", 1))
-CONFIG = Config(topology="cluster", nodes=ADDRESSES)
+CONFIG = Config(topology="cluster", nodes=(Address("node", 1),))
 LONGEST_MOVE = 1.0
 """Seconds in which the keys of a slot move."""
 REFRESHED_AFTER = 0.5
@@ -40,7 +37,9 @@ _reader = hiredis.Reader()
 class Place:
     """Where the keys of one slot are."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: bytes = b"") -> None:
+        self.name = name
+        """The lock, or another primitive, on that slot."""
         self.serving = 0
         self.target: int | None = None
         """The node to which the slot is being moved."""
@@ -49,23 +48,28 @@ class Place:
 
 
 class MovingSlots:
-    """Which node serves each slot. Both nodes keep their data in one keyspace, as a key never is in two places."""
+    """Which node serves each slot. All nodes keep their data in one keyspace, as a key never is in two places."""
 
-    def __init__(self, home: Network) -> None:
+    def __init__(self, home: Network, keys: Sequence[bytes], nodes: int) -> None:
         self.home = home
+        home.cluster = self
         self.simulation = home.simulation
-        self.places: dict[int, Place] = {}
-        self.servers = [SlotServer(self, number) for number in range(len(ADDRESSES))]
+        self.places = {slot(key): Place(key) for key in keys}
+        self.nodes = nodes
+        self.replaced: set[int] = set()
+        """The nodes whose replicas serve in their place."""
+        self.servers = [SlotServer(self, number) for number in range(2 * nodes)]
+        """The nodes, and behind them the replica of each."""
 
     def place(self, number: int) -> Place:
         return self.places.setdefault(number, Place())
 
     def begin_move(self, key: bytes) -> None:
-        """The slot of that key begins to move to the other node."""
+        """The slot of that key begins to move to the next node."""
         place = self.place(slot(key))
         if place.target is not None:
             return
-        place.target = 1 - place.serving
+        place.target = (place.serving + 1) % self.nodes
         self.simulation.log("the slot of %r moves from node %d to node %d", key, place.serving, place.target)
         random = self.simulation.random
         duration = LONGEST_MOVE * random.random()
@@ -78,6 +82,15 @@ class MovingSlots:
         keyspace = self.home.server.keyspace
         return [key for key in list(keyspace.values) if slot(key) == number and keyspace.value(key) is not None]
 
+    def replace(self, number: int) -> None:
+        """A node dies for good, and its replica serves."""
+        self.simulation.log("node %d is replaced", number)
+        self.replaced.add(number)
+        self.servers[number].go_down(1e9)
+        for place in self.places.values():
+            if place.serving == number:
+                place.serving += self.nodes
+
     def _move_key(self, place: Place, key: bytes) -> None:
         if place.target is not None:
             place.moved.add(key)
@@ -89,32 +102,44 @@ class MovingSlots:
         place.moved.clear()
 
     def view(self) -> TopologyView:
-        """What the nodes say about the slots."""
-        ranges: list[list[tuple[int, int]]] = [[], []]
-        begin = 0
+        """What the nodes say about the slots. The first one serves those that no key has needed yet."""
+        ranges: list[list[tuple[int, int]]] = [[] for _ in self.servers]
+        begin, first = 0, self.nodes if 0 in self.replaced else 0
         for number in [*sorted(self.places), SLOTS]:
             if begin < number:
-                ranges[0].append((begin, number - 1))
+                ranges[first].append((begin, number - 1))
             if number < SLOTS:
                 ranges[self.places[number].serving].append((number, number))
             begin = number + 1
-        members = [Member(address, b"%d" % number) for number, address in enumerate(ADDRESSES)]
-        shards = [Shard(member, (), tuple(each)) for member, each in zip(members, ranges, strict=True) if each]
-        return TopologyView(tuple(shards))
+        members = [Member(server.address, server.identity) for server in self.servers]
+        return TopologyView(
+            tuple(
+                Shard(members[number], tuple(members[number + self.nodes : number + self.nodes + 1]), tuple(each))
+                for number, each in enumerate(ranges)
+                if each
+            )
+        )
 
 
 class SlotServer(Network):
-    """One of the nodes. It refuses commands for slots and keys that it doesn't have."""
+    """One of the nodes, with delays of its own. It refuses commands for slots and keys that it doesn't have."""
 
     def __init__(self, slots: MovingSlots, number: int) -> None:
-        super().__init__(slots.simulation, slots.home.fault_plan, None)
+        super().__init__(slots.simulation, copy(slots.home.fault_plan), None)
         self.number = number
+        self.address = Address(f"node{number}", 1)
         self._slots = slots
         self._asking = False
 
     @property
     def identity(self) -> bytes:
         return b"node%d" % self.number
+
+    def be_slow(self, seconds: float, delay: float) -> None:
+        """Messages to it, and its replies, take up to `delay` seconds each."""
+        self.simulation.log("node %d is slow for %.3f s", self.number, seconds)
+        self.simulation.after(seconds, setattr, self.fault_plan, "slowest", self._slots.home.fault_plan.slowest)
+        self.fault_plan.slowest = delay
 
     def execute(self, payload: bytes) -> Reply:
         if payload == ASKING:
@@ -149,56 +174,20 @@ class SlotServer(Network):
                 return None
             if len(missing) < len(names):
                 return "TRYAGAIN Multiple keys request during rehashing of slot"
-            return f"ASK {number} {_text(ADDRESSES[place.target])}"
+            return f"ASK {number} node{place.target}:1"
         if place.target == self.number and asking:
             present = set(self._slots.keys(number)) & place.moved
             if len(names) > 1 and any(name not in present for name in names):
                 return "TRYAGAIN Multiple keys request during rehashing of slot"
             return None
-        return f"MOVED {number} {_text(ADDRESSES[place.serving])}"
+        return f"MOVED {number} node{place.serving}:1"
 
 
-class SlotConnections:
+class RoutedConnections(Connections):
     """The connections of one runtime to one node."""
 
-    def __init__(self, real: RealNode, node: Node, *, pipelined: bool) -> None:
-        self._real = real
-        self._connections = Connections(node, pipelined=pipelined)
-
-    @property
-    def connected(self) -> bool:
-        return self._connections.shared is not None
-
-    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
-        (reply,), _ = await self.exchange((payload,), new_connection=new_connection)
-        if isinstance(reply, RedisError):
-            raise reply
-        return reply
-
-    async def exchange(
-        self, payloads: Sequence[bytes], *, new_connection: bool = False
-    ) -> tuple[list[Reply], bytes | None]:
-        replies, server_id = await self._connections.exchange(payloads, new_connection=new_connection)
-        self._real.on_handshake(server_id)
-        for reply in replies:
-            if isinstance(reply, Redirected):
-                reply.replied_by(self._real, server_id)
-        return replies, server_id
-
-    async def acquire(
-        self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
-    ) -> tuple[Reply, Reply, bytes | None]:
-        raise AssertionError("these nodes have no replicas")
-
-    def suspect(self) -> None:
-        """Has the server drop the connection that all calls share."""
-        shared = self._connections.shared
-        if shared is not None:
-            shared.cut()
-
-    def retire(self) -> None: ...
-
-    def disconnect(self) -> None: ...
+    async def acquire(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("these nodes have no replicas that are asked")
 
 
 class SimKeeper:
@@ -210,18 +199,10 @@ class SimKeeper:
         self._process = process
         self._coming = False
         table.apply(slots.view(), table.begin_view())
-        table.on_request = self._request
+        table.on_request = self.request
 
-    def wait_until_known(self, wakeup: Settable) -> None:
-        raise AssertionError("the topology is known")
-
-    def forget(self, wakeup: Settable) -> None:
-        raise AssertionError("the topology is known")
-
-    def check_known(self) -> None:
-        raise AssertionError("the topology is known")
-
-    def _request(self) -> None:
+    def request(self) -> None:
+        """Has the topology looked at soon."""
         if not self._coming:
             self._coming = True
             simulation = self._slots.simulation
@@ -235,60 +216,31 @@ class SimKeeper:
         simulation.after(delay, self._process.deliver, self.table.apply, view, begun)
 
 
-class MovingRuntime(RoutedRuntime[SlotConnections]):
+class MovingRuntime(SimBackend, RoutedRuntime[RoutedConnections]):
     """The real routed runtime over this network."""
 
-    blocking = False
-
     def __init__(self, client: MovingClient, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
-        super().__init__(CONFIG, client.scripts, client.keeper)
-        self._moving = client
+        super().__init__(client, repair, CONFIG, client.scripts, client.keeper)
         self._pipelined = pipelined
-        self._repair = repair
-        self._basis = SimRuntime(client.node, repair, pipelined=pipelined)
-        self.clock = self._basis.clock
-        self.spawn = self._basis.spawn
-        self.spawner = self._basis.spawner
-        self.jitter = self._basis.jitter  # type: ignore[method-assign]
 
-    def wakeup(self) -> Flag:
-        return self._basis.wakeup()
-
-    async def wait(self, wakeup: Wakeup, seconds: float) -> None:
-        await self._basis.wait(wakeup, seconds)
-
-    def post(self, payload: bytes) -> None:
-        if not self._moving.alive:
-            return
-        connections = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
-        if connections is None or not connections.connected:
-            self._repair(payload)
-        else:
-            self._moving.spawn(self._post(payload))
-
-    async def _post(self, payload: bytes) -> None:
-        try:
-            await self.send(payload)
-        except (NoReply, RedisError):
-            self._repair(payload)
-
-    async def close(self) -> None:
-        raise AssertionError("no part of the logic closes a runtime")
+    def _connections_for(self, payload: bytes) -> Connections | None:
+        return self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
 
     async def _ask(
-        self, connections: SlotConnections, payload: bytes, *, new_connection: bool
+        self, connections: RoutedConnections, payload: bytes, *, new_connection: bool
     ) -> tuple[Reply, bytes | None]:
         try:
             return await super()._ask(connections, payload, new_connection=new_connection)
         except Cancelled:
             # As `RoutedAioRuntime` does it.
-            connections.suspect()
+            connections.disconnect()
             raise
 
-    def _connections_to(self, node: RealNode) -> SlotConnections:
-        return SlotConnections(node, self._moving.sim_node(node), pipelined=self._pipelined)
+    def _connections_to(self, node: RealNode) -> RoutedConnections:
+        assert isinstance(node, Node)
+        return RoutedConnections(node, pipelined=self._pipelined)
 
-    def _end(self, connections: SlotConnections) -> None:
+    def _end(self, connections: Connections) -> None:
         raise AssertionError("no part of the logic closes a runtime")
 
     def _on_any_thread(self, wakeup: Wakeup) -> Settable:
@@ -300,32 +252,18 @@ class MovingRuntime(RoutedRuntime[SlotConnections]):
 
 
 class MovingClient(Client):
-    """A client of the cluster."""
+    """A client of the cluster. Any node hears the messages of all, so its subscription is to the network of all."""
 
-    slots: MovingSlots
-    """Set by a subclass: it is needed before a client has attributes of its own."""
+    def _runtimes(self, post: Callable[[bytes], None]) -> tuple[MovingRuntime, MovingRuntime]:
+        cluster = self._network.cluster
 
-    def open(self, post: Callable[[bytes], None]) -> Resources:
-        # Of the resources of the one server the subscription is used: any node hears the messages of all.
-        resources = super().open(post)
-        self.scripts: ScriptSet = self.node.scripts
-        self._sim_nodes: dict[Address, Node] = {}
-        table = RoutingTable(self._make_node, None)
-        self.keeper = SimKeeper(self.slots, table, self)
-        runtime = MovingRuntime(self, post, pipelined=self._weather.pipelined)
-        self._watchdog_runtime: Any = MovingRuntime(self, post, pipelined=False)
-        return resources._replace(runtime=runtime, watchdog_runtime=self._watchdog_runtime)
+        def make_node(address: Address) -> Node:
+            [server] = [server for server in cluster.servers if server.address == address]
+            return Node(self, server, self.scripts, CONFIG.at(address))
 
-    def sim_node(self, node: RealNode) -> Node:
-        return self._sim_nodes[node.endpoint]
-
-    def _make_node(self, address: Address) -> RealNode:
-        real = RealNode(CONFIG.at(address))
-        real.scripts = self.scripts
-        sim = self._sim_nodes[address] = Node(self, self.slots.servers[ADDRESSES.index(address)], self.scripts)
-        # Only whether there are any is asked.
-        real.suspects = sim.suspects  # type: ignore[assignment]
-        return real
+        self.keeper = SimKeeper(cluster, RoutingTable(make_node, None), self)
+        runtime = MovingRuntime(self, post, pipelined=self.fault_plan.pipelined)
+        return runtime, MovingRuntime(self, post, pipelined=False)
 
 
 def plan_moves(slots: MovingSlots, keys: Sequence[bytes], average: float) -> None:
@@ -341,7 +279,3 @@ def _keys_of(payload: bytes) -> list[bytes]:
     if words[0] in (b"EVALSHA", b"EVAL"):
         return words[3 : 3 + int(words[2])]
     return words[1:2]
-
-
-def _text(address: Address) -> str:
-    return f"{address.host}:{address.port}"

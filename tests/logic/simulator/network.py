@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
-from pyredisson._protocol.replies import NoReply, Reply, as_error
+from pyredisson._protocol.node import Node as RealNode
+from pyredisson._protocol.replies import NoReply, Redirected, Reply, as_error
 from pyredisson._protocol.scripts import ScriptSet
+from pyredisson._settings.config import Config
 from pyredisson.logic.channels import LINGER, ChannelRegistry
 
 from .server import Server
@@ -106,6 +109,8 @@ class Network:
         """Whether a connection is checked before it is used: is it still open?"""
         self.identified = True
         """Whether the clients may ask for the server's identity."""
+        self.cluster: Any = None
+        """The slots and their nodes, if this is the data of all nodes of a cluster."""
         self._restarts = 0
 
     @property
@@ -119,11 +124,8 @@ class Network:
         if self.on_restart is not None:
             self.on_restart()
         self._restarts += 1
-        now = self.simulation.now
         for key in list(self.server.keyspace.values):
-            self.server.keyspace.drop(key)
-            # As if it had expired: no message is published.
-            self.server.keyspace.freed[key] = (now, True)
+            self.server.keyspace.lose(key)
         self.server.flush_scripts()
         for connection in self.connections:
             connection.hang_up()
@@ -134,7 +136,7 @@ class Network:
     def go_down(self, seconds: float) -> None:
         """Nothing reaches the server for so long; it keeps its data."""
         self.simulation.log("a server is down for %.3f s", seconds)
-        self.up_at = self.simulation.now + seconds
+        self.up_at = max(self.up_at, self.simulation.now + seconds)
 
     @property
     def down(self) -> bool:
@@ -170,14 +172,16 @@ class Network:
         return [name for name in dict.fromkeys(heard) if name.startswith(pattern.removesuffix(b"*"))]
 
 
-class Node:
-    """A client's view of the server: which of its connections may still carry a command."""
+class Node(RealNode):
+    """A server, as one client sees it: which of its connections may still carry a command."""
 
-    def __init__(self, process: Process, network: Network, scripts: ScriptSet) -> None:
+    suspects: list[Any]
+
+    def __init__(self, process: Process, network: Network, scripts: ScriptSet, config: Config) -> None:
+        super().__init__(config)
         self.process = process
         self.network = network
         self.scripts = scripts
-        self.suspects: list[Connection] = []
         self.cuts = 0
 
 
@@ -258,13 +262,14 @@ class Connection:
         if self.closed:
             return
         self.abandon()
+        self._node.on_failure()
         kind = TimeoutError if silent == REPLY_TIMEOUT else ConnectionError
         for park in self._parks:
             park.resolve(error=self.no_reply(kind("the line is cut")))
 
 
 class Connections:
-    """The connections of one runtime: one at a time for each call, or one that all calls share."""
+    """The connections of one runtime to one server: one at a time for each call, or one that all calls share."""
 
     def __init__(self, node: Node, *, pipelined: bool) -> None:
         self._node = node
@@ -276,14 +281,19 @@ class Connections:
         """The connection that is open, where all calls share one."""
         return self._idle[0] if self._pipelined and self._idle and not self._idle[0].closed else None
 
-    def is_open(self) -> bool:
-        """Whether a connection is open that no call uses."""
+    @property
+    def connected(self) -> bool:
         return any(not connection.closed for connection in self._idle)
+
+    async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
+        (reply,), _ = await self.exchange((payload,), new_connection=new_connection)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
 
     async def exchange(
         self, payloads: Sequence[bytes], *, new_connection: bool = False
     ) -> tuple[list[Reply], bytes | None]:
-        """Commands in one write, their replies, and the identity of the server that gave them."""
         connection = await (
             self._share(new_connection=new_connection) if self._pipelined else self._take(new_connection=new_connection)
         )
@@ -303,7 +313,17 @@ class Connections:
             raise
         if not self._pipelined:
             self._idle.append(connection)
+        for reply in replies:
+            if isinstance(reply, Redirected):
+                reply.replied_by(self._node, connection.server)
         return replies, connection.server
+
+    def disconnect(self) -> None:
+        """The connection that all calls share fails."""
+        if self.shared is not None:
+            self.shared.cut()
+
+    def retire(self) -> None: ...
 
     async def _take(self, *, new_connection: bool) -> Connection:
         if new_connection:
@@ -331,10 +351,15 @@ class Connections:
             )
         else:
             simulation.after(fault_plan.delay(), self._welcome, suspects, park)
-        await park
+        try:
+            await park
+        except NoReply:
+            node.on_failure()
+            raise
         for suspect in suspects:
             if suspect in node.suspects:
                 node.suspects.remove(suspect)
+        node.on_handshake(connection.server)
         return connection
 
     def _welcome(self, suspects: list[Connection], park: Park) -> None:

@@ -13,7 +13,6 @@ from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableS
 from pyredisson.logic.permits.permit_wait import LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
-from .client import Client
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
 from .keys import Keys, SortedSet
 from .network import Network
@@ -28,11 +27,8 @@ OTHERS_TURN = 5.0
 class PoolUser(User):
     """Acquires permits of a semaphore of any kind, and releases them."""
 
-    _judge: PoolJudge
-
-    def __init__(self, client: Client, judge: PoolJudge, objects: Sequence[Any], name: str) -> None:
-        super().__init__(client, judge, name)
-        self.semaphores = objects
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.wants: tuple[bytes, int] | None = None
         """From which semaphore it wants how many."""
 
@@ -40,15 +36,10 @@ class PoolUser(User):
         self, key: bytes, permits: int, acquire: Callable[[float | None], Coroutine[Any, Any, Any]], about: str = ""
     ) -> Any:
         """The result of an acquire, which gets a deadline; or `FAILED`."""
-        # Permits of dead clients may never become free.
-        wait = self.wait_time(endless=not self.fault_plan.deaths)
-        deadline = None if wait is None else self.simulation.now + wait
-        self.begin(f"acquire %d of %r{about}, wait %s", permits, key, wait)
         self.wants = (key, permits)
-        had = await self.attempt(acquire(deadline), "acquire")
-        if not had:
-            self._judge.gave_up(self.name, deadline)
-        return had
+        # Permits of dead clients may never become free.
+        endless = not self.fault_plan.deaths
+        return await self.acquire(f"acquire {permits} of {key!r}{about}", acquire, endless=endless)
 
     def ended(self, outcome: str) -> None:
         self.wants = None
@@ -59,17 +50,15 @@ class PoolUser(User):
 class SemaphoreUser(PoolUser):
     """Acquires permits and releases them."""
 
-    _judge: SemaphoreJudge
-
-    def __init__(self, client: Client, judge: SemaphoreJudge, objects: Sequence[SemaphoreLogic], name: str) -> None:
-        super().__init__(client, judge, objects, name)
-        self.held = {semaphore.key: 0 for semaphore in objects}
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.held = {semaphore.key: 0 for semaphore in self.objects}
         """How many permits it has, by the semaphore's name."""
 
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.random.randint(1, 4)):
-            semaphore = self.random.choice(self.semaphores)
+            semaphore = self.random.choice(self.objects)
             if self.random.random() < 0.1:
                 await self._drain(semaphore)
             else:
@@ -81,11 +70,10 @@ class SemaphoreUser(PoolUser):
                 return
 
     async def _take(self, semaphore: SemaphoreLogic) -> None:
-        permits, began = self._need(), self.simulation.now
+        permits = self._need()
         had = await self.take(semaphore.key, permits, lambda deadline: semaphore.acquire(permits, deadline))
         if had is not FAILED:
             self.held[semaphore.key] += permits if had else 0
-            self._judge.count(had=had, waited=self.simulation.now - began)
             self.ended(f"acquire: {had}")
 
     def _need(self) -> int:
@@ -125,24 +113,16 @@ class PoolJudge(Judge):
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self.size = 1
-        self._takers: list[Any] = []
         self._neglect = Neglect(self, LONGEST_WAIT)
         self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:
         self.size = self.simulation.random.randint(1, LARGEST)
 
-    def add(self, user: User) -> None:
+    def add(self, user: Any) -> None:
         super().add(user)
-        assert isinstance(user, PoolUser)
-        self._takers.append(user)
-        for semaphore in user.semaphores:
+        for semaphore in user.objects:
             self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
-
-    def count(self, *, had: bool, waited: float) -> None:
-        """For the report."""
-        self.acquired += had
-        self.waits += waited > 3 * self.fault_plan.slowest
 
     def operation_ended(self) -> None:
         """Soon after the last operation no permits may be in use except those that users have."""
@@ -158,18 +138,18 @@ class PoolJudge(Judge):
 
     def keys(self) -> list[bytes]:
         """The names of the semaphores."""
-        return [semaphore.key for semaphore in self._takers[0].semaphores] if self._takers else []
+        return [semaphore.key for semaphore in self.users[0].objects] if self.users else []
 
     def waiting(self) -> list[Any]:
         """The users that wait for permits."""
-        return [user for user in self._takers if user.wants is not None and user.client.alive]
+        return [user for user in self.users if user.wants is not None and user.client.alive]
 
     def _begun(self) -> int:
-        return sum(user.operations for user in self._takers)
+        return sum(user.operations for user in self.users)
 
     def _settled(self, begun: int) -> None:
         # A later operation is checked later. Permits that dead clients were about to acquire are lost.
-        over = begun == self._begun() and not any(user.busy for user in self._takers)
+        over = begun == self._begun() and not any(user.busy for user in self.users)
         if over and all(client.alive for client in self.clients):
             self.settled()
 
@@ -204,7 +184,7 @@ class SemaphoreJudge(PoolJudge):
         return {key: int(self.keyspace.of(bytes, key) or 0) for key in self.keys()}
 
     def _taken(self, key: bytes) -> int:
-        return sum(user.held[key] for user in self._takers)
+        return sum(user.held[key] for user in self.users)
 
 
 class Claims:
@@ -238,12 +218,8 @@ class Claims:
 class PermitUser(PoolUser):
     """Acquires permits, and releases them by their ids."""
 
-    _judge: PermitJudge
-
-    def __init__(
-        self, client: Client, judge: PermitJudge, objects: Sequence[PermitExpirableSemaphoreLogic], name: str
-    ) -> None:
-        super().__init__(client, judge, objects, name)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.held: dict[bytes, float] = {}
         """Until when it has each permit at least; inf: until the release."""
         self.renewed_permits: set[bytes] = set()
@@ -253,7 +229,7 @@ class PermitUser(PoolUser):
     async def live(self) -> None:
         await self.arrive()
         for _ in range(self.random.randint(1, 4)):
-            semaphore = self.random.choice(self.semaphores)
+            semaphore = self.random.choice(self.objects)
             await self._take(semaphore)
             await self.nap()
             if self.held and self.random.random() < 0.1:
@@ -289,7 +265,6 @@ class PermitUser(PoolUser):
             self.held = dict.fromkeys(ids, math.inf if lease is None else began + lease / 1000)
             self.renewed_permits = set(ids) if renewed else set()
             self._singly = False
-        self._judge.count(had=bool(had), waited=self.simulation.now - began)
         self.ended(f"acquire: {len(had)}")
 
     async def _give_back(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
@@ -360,7 +335,7 @@ class PermitJudge(PoolJudge):
             free[key] = (count, sum(ends <= now for ends in in_use.values()))
             self._claims.look(key)
         everything = {permit for key in free for permit in self._in_use(key)}
-        for user in self._takers:
+        for user in self.users:
             if not user.client.alive:
                 continue
             for permit, ends in user.held.items():
@@ -393,7 +368,7 @@ class PermitJudge(PoolJudge):
 
     def settled(self) -> None:
         now = self.keyspace.now()
-        held = {permit for user in self._takers for permit in user.held}
+        held = {permit for user in self.users for permit in user.held}
         for key in self.keys():
             for permit, ends in self._in_use(key).items():
                 if ends > now and permit not in held:

@@ -34,11 +34,9 @@ from .groups import (
     GroupJudge,
     LatchJudge,
     LatchUser,
-    LongRedLockUser,
     MultiLockUser,
     RedLockJudge,
     RedLockUser,
-    RestartedRedLockJudge,
 )
 from .judge import Judge, User, Violation
 from .keys import Hash
@@ -46,6 +44,7 @@ from .locks import BACKOFF, FairJudge, LockJudge, Owner, ReadWriteJudge, SpinJud
 from .moving import MovingClient, MovingSlots, plan_moves
 from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
+from .shards import LongOwner, ShardJudge
 from .simulation import Simulation
 
 OWNER_AT = {"lock_release": -5, "lock_hand_over": -4, "fenced_hand_over": -4}
@@ -96,12 +95,14 @@ class Logic:
     servers: int = 1
     user: Callable[..., User] = Owner
     judge: Callable[..., Judge] = LockJudge
+    nodes: int = 1
+    """More than one: of a cluster."""
     moves: float = 0.0
-    """How often the slot of each name moves between the two nodes of a cluster."""
+    """How often the slot of each name moves between the nodes."""
+    names: int = 0
+    """How many names there are; 0: one or two. Then nothing breaks but what the judge plans."""
     restarts: float = 0.0
     """How often a server restarts empty. Then nothing else breaks."""
-    calm: bool = False
-    """Whether nothing breaks but what the judge plans."""
     checked: bool = True
     """Whether a connection is looked at before it is used."""
     identified: bool = True
@@ -115,7 +116,6 @@ def _spin(shared: Session, key: bytes) -> SpinLockLogic:
 
 
 PLAIN = Logic()
-RED_RESTARTS = Logic(servers=3, user=LongRedLockUser, judge=RestartedRedLockJudge, calm=True)
 MOVES = 6.0
 ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "semaphore", "latch")
 """Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
@@ -136,8 +136,9 @@ KINDS = {
     "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge),
     "restarts": Logic(judge=RestartJudge, restarts=3.0),
     "fenced_restarts": Logic(objects=(FencedLockLogic,), judge=RestartJudge, restarts=3.0),
+    "shards": Logic(user=LongOwner, judge=ShardJudge, nodes=3, names=12, users=4),
 }
-KINDS |= {f"moving_{kind}": replace(KINDS[kind], moves=MOVES) for kind in ON_A_CLUSTER}
+KINDS |= {f"moving_{kind}": replace(KINDS[kind], nodes=2, moves=MOVES) for kind in ON_A_CLUSTER}
 # The server's identity is enough to know that it is another one.
 KINDS |= {f"unchecked_{kind}": replace(KINDS[kind], checked=False) for kind in ("restarts", "fenced_restarts")}
 
@@ -178,7 +179,7 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
     fault_plan = FaultPlan(random, calm=crowd or random.random() < 0.4)
     if crowd:
         fault_plan.cancels = 0.5
-    if logic.restarts or logic.calm:
+    if logic.restarts or logic.names:
         fault_plan = FaultPlan(random, calm=True)
         fault_plan.calm = False
         fault_plan.cancels = fault_plan.forces = 0.0
@@ -188,10 +189,12 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
             network.server.load_all()
     lease = random.choice((3, 10))
     config = _CONFIGS[lease, hands_on_without_end]
-    keys = [b"a", b"b"][: 1 + (not crowd and random.random() < 0.3)]
-    client_type = _clients_of(networks[0], keys, logic)
+    count = logic.names or 1 + (not crowd and random.random() < 0.3)
+    keys = [b"lock%d" % number for number in range(count)]
+    cluster = MovingSlots(networks[0], keys, logic.nodes) if logic.nodes > 1 else None
     judge = logic.judge(networks, lease)
-    if logic.moves:
+    if cluster is not None and logic.moves:
+        plan_moves(cluster, keys, logic.moves)
         judge.expect_moves()
     judge.begin()
     level = logger.level
@@ -199,7 +202,8 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
     logger.addFilter(judge)
     try:
         for number in range(1 if crowd else random.randint(1, 3)):
-            clients = [client_type(simulation, f"c{number}", network, config) for network in networks]
+            client_class = Client if cluster is None else MovingClient
+            clients = [client_class(simulation, f"c{number}", network, config) for network in networks]
             judge.clients.extend(clients)
             for place, client in enumerate(clients):
                 client.session.server = f"s{place}"
@@ -226,15 +230,6 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
             client.die()
         logger.removeFilter(judge)
         logger.setLevel(level)
-
-
-def _clients_of(network: Network, keys: Sequence[bytes], logic: Logic) -> type[Client]:
-    """The kind of clients; where slots move, clients of a cluster."""
-    if not logic.moves:
-        return Client
-    moving = MovingSlots(network)
-    plan_moves(moving, keys, logic.moves)
-    return type("ClientOfThisCluster", (MovingClient,), {"slots": moving})
 
 
 @contextmanager

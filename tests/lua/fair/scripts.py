@@ -89,9 +89,6 @@ class Fair(Scripted):
     def java_acquire(self, owner: str) -> int | None:
         return Java(self, owner).acquire()
 
-    def java_release(self, owner: str) -> int | None:
-        return Java(self, owner).release()
-
     def queue(self) -> list[str]:
         """The queue as Redisson reads it. The list and the scores must have the same owners."""
         owners = [owner.decode() for owner in self.redis.lrange(QUEUE, 0, -1)]

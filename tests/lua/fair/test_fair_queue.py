@@ -58,20 +58,6 @@ class TestBesideJava:
         # However many there are: waiters of pyredisson subtract nothing from scores.
         scripts.serve(B, C, D)
 
-    def test_pyredisson_behind_java_for_a_long_time(self, scripts: Fair) -> None:
-        """A waiter that asks again from time to time keeps its place, however long it waits."""
-        java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.line(A, java, coffee, B)
-        for _ in range(20):
-            # A minute.
-            scripts.redis.zincrby(SCORES, -60_000, B)
-            scripts.redis.hincrby(WAITERS, B, -60_000)
-            scripts.acquire(B)
-        scripts.release(A)
-        scripts.serve(java, coffee)
-        assert scripts.queue() == [B]
-        assert scripts.acquire(B) is None
-
     def test_java_behind_pyredisson(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
         scripts.line(A, B, C, D)
@@ -87,45 +73,6 @@ class TestBesideJava:
         assert scripts.keys() == {LOCK, CLIENTS}
         assert 0 < scripts.redis.pttl(CLIENTS) <= 7_200_000
 
-    def test_java_drops_a_waiter_that_has_left(self, scripts: Fair) -> None:
-        java = Java(scripts, JAVA)
-        scripts.line(java, A, B, C)
-        scripts.leave(B)
-        java.release()
-        assert scripts.acquire(A) is None
-        java.acquire()
-        scripts.release(A)
-        java.drop_stale()
-        assert scripts.queue() == [C, JAVA]
-
-    def test_java_gives_up(self, scripts: Fair) -> None:
-        java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.line(A, java, coffee, B)
-        java.give_up()
-        coffee.give_up()
-        assert scripts.queue() == [B]
-        assert 7 < scripts.score(B) <= 8
-        scripts.release(A)
-        assert scripts.acquire(B) is None
-
-    def test_java_behind_a_waiter_that_left_behind_java(self, scripts: Fair) -> None:
-        """Java computes the scores of later waiters from that of the waiter that left. None of them is dropped."""
-        first, second, third = Java(scripts, JAVA), Java(scripts, COFFEE), Java(scripts, f"{COFFEE}3")
-        scripts.line(A, first, second, B, third)
-        scripts.redis.hset(WAITERS, B, 0)
-        scripts.acquire(C)
-        assert 599 < scripts.score(B) <= 600
-        scripts.redis.lrem(QUEUE, 0, C)
-        scripts.redis.zrem(SCORES, C)
-        scripts.redis.hdel(WAITERS, C)
-        third.give_up()
-        assert scripts.queue() == [JAVA, COFFEE, B]
-        scripts.line(third, C)
-        scripts.release(A)
-        scripts.serve(first, second, third)
-        assert scripts.queue() == [C]
-        assert scripts.acquire(C) is None
-
     def test_java_drops_a_waiter_that_has_an_offer(self, scripts: Fair) -> None:
         """The waiter enters the queue again, and must get the full time of a new offer."""
         java = Java(scripts, JAVA)
@@ -138,17 +85,6 @@ class TestBesideJava:
         java.release()
         assert scripts.acquire(C) == 2_000
         assert scripts.queue() == [B, C]
-
-    def test_java_behind_a_waiter_that_left(self, scripts: Fair) -> None:
-        java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.line(A, B, C, java)
-        scripts.leave(C)
-        java.give_up()
-        coffee.acquire()
-        assert 307 < scripts.score(COFFEE) <= 308
-        scripts.release(A)
-        scripts.serve(B)
-        assert coffee.acquire() is None
 
 
 class TestDeathBesideJava:
@@ -420,14 +356,3 @@ class TestCost:
         assert few.keys() == many.keys()
         assert all(abs(few[name] - many[name]) <= 3 for name in few)
         assert not {f"cmdstat_{name}" for name in ("lrem", "hgetall", "lpos")} & few.keys()
-
-    def test_scripts_that_examine_several_waiters_are_bounded(self, scripts: Fair) -> None:
-        """A heartbeat and a leave examine some places and fields, never all of them."""
-        scripts.line(A, *(f"{ME}:{100 + number}" for number in range(600)))
-        scripts.redis.config_resetstat()
-        scripts.heartbeat(ME, *(f"{ME}:{100 + number}" for number in range(PLACES)))
-        scripts.leave(f"{ME}:400")
-        calls = sum(entry["calls"] for entry in scripts.redis.info("commandstats").values())
-        assert calls < 120
-        # One slice of the hash each.
-        assert scripts.redis.info("commandstats")["cmdstat_hscan"]["calls"] == 2
