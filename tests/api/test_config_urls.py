@@ -129,45 +129,37 @@ class TestTls:
 
 
 SEVERAL = r"host:port,host:port"
+BAD_TLS = [
+    *("ssl_cert_reqs=perhaps", "ssl_ca_certs=/no/such/file", "ssl_keyfile=/no/such/file"),
+    *("ssl_ciphers=none-such", "ssl_min_version=1"),
+]
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    ("message", "urls"),
     [
-        ("redis://h?frobnicate=1", "frobnicate"),
-        ("rediss://h?ssl_cert_reqs=perhaps", "TLS"),
-        ("rediss://h?ssl_ca_certs=/no/such/file", "TLS"),
-        ("rediss://h?ssl_keyfile=/no/such/file", "TLS"),
-        ("rediss://h?ssl_ciphers=none-such", "TLS"),
-        ("rediss://h?ssl_min_version=1", "TLS"),
-        ("rediss://h?ssl_validate_ocsp=True", "OCSP"),
-        ("rediss://h?ssl_validate_ocsp_stapled=True", "OCSP"),
-        ("redis+cluster://", rf"redis\+cluster://user:password@{SEVERAL}"),
-        ("redis+cluster:///", rf"redis\+cluster://user:password@{SEVERAL}"),
-        ("redis+cluster://,", rf"redis\+cluster://user:password@{SEVERAL}"),
-        ("redis+sentinel://s1", rf"{SEVERAL}/master"),
-        ("redis+sentinel://s1/", rf"{SEVERAL}/master"),
-        ("redis+sentinel://s1/m/x", rf"{SEVERAL}/master"),
-        ("redis+sentinel://s1/m/1/2", rf"{SEVERAL}/master"),
-        ("redis+cluster://h/5", "database must be 0 in a cluster"),
-        ("redis+cluster://h?db=5", "database must be 0 in a cluster"),
-        ("redis+cluster://h?host=x", "host, port and path"),
-        ("redis+cluster://h?port=1", "host, port and path"),
-        ("redis+cluster://h?path=x", "host, port and path"),
-        ("redis+cluster://h?frobnicate=1", "frobnicate"),
-        ("redis+cluster://h?sentinel_ssl=true", "sentinel_ssl"),
-        ("redis+sentinel://h/m?sentinel_frobnicate=1", "sentinel_frobnicate"),
-        ("redis+sentinel://h/m?sentinel_ssl=perhaps", "sentinel_ssl must be true or false"),
-        ("redis+sentinel://h/m?sentinel_ssl", "sentinel_ssl must be true or false"),
-        ("redis+sentinel://h/m?sentinel_ssl_ca_certs=x", "sentinel_ssl_ca_certs: needs sentinel_ssl=true"),
-        ("redis+sentinel://h/m?sentinel_ssl=1&sentinel_ssl_ca_certs=/no/such/file", "TLS"),
-        ("redis+ring://h", "URL"),
-        ("unix+cluster:///run/r.sock", "URL"),
+        ("frobnicate", ["redis://h?frobnicate=1", "redis+cluster://h?frobnicate=1"]),
+        ("sentinel_frobnicate", ["redis+sentinel://h/m?sentinel_frobnicate=1"]),
+        ("TLS", [f"rediss://h?{option}" for option in BAD_TLS]),
+        ("TLS", ["redis+sentinel://h/m?sentinel_ssl=1&sentinel_ssl_ca_certs=/no/such/file"]),
+        ("OCSP", ["rediss://h?ssl_validate_ocsp=True", "rediss://h?ssl_validate_ocsp_stapled=True"]),
+        (rf"redis\+cluster://user:password@{SEVERAL}", [f"redis+cluster://{nodes}" for nodes in ("", "/", ",")]),
+        (rf"{SEVERAL}/master", [f"redis+sentinel://s1{master}" for master in ("", "/", "/m/x", "/m/1/2")]),
+        ("database must be 0 in a cluster", ["redis+cluster://h/5", "redis+cluster://h?db=5"]),
+        ("host, port and path", [f"redis+cluster://h?{option}" for option in ("host=x", "port=1", "path=x")]),
+        ("sentinel_ssl", ["redis+cluster://h?sentinel_ssl=true"]),
+        (
+            "sentinel_ssl must be true or false",
+            ["redis+sentinel://h/m?sentinel_ssl=perhaps", "redis+sentinel://h/m?sentinel_ssl"],
+        ),
+        ("sentinel_ssl_ca_certs: needs sentinel_ssl=true", ["redis+sentinel://h/m?sentinel_ssl_ca_certs=x"]),
+        ("URL", ["redis+ring://h", "unix+cluster:///run/r.sock"]),
     ],
 )
-def test_what_cannot_be_used(url: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Config.of(url)
+def test_what_cannot_be_used(message: str, urls: list[str]) -> None:
+    for url in urls:
+        with pytest.raises(ConfigError, match=message):
+            Config.of(url)
 
 
 BAD_URLS = """
@@ -202,15 +194,9 @@ def test_anything_else(address: object) -> None:
         Config.of(address)
 
 
-SECRET = "hunter2"
 PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 UNLIMITED = 2**31
 modules = pytest.mark.parametrize("module", [redis, redis.asyncio], ids=["threads", "asyncio"])
-
-
-def verified(context: ssl.SSLContext | None) -> bool:
-    assert context is not None
-    return context.verify_mode is ssl.CERT_REQUIRED
 
 
 @modules
@@ -233,14 +219,10 @@ class TestClients:
         config = Config.of(module.Redis(**theirs))
         assert {name: getattr(config, name) for name in ours} == ours
 
-    def test_tls(self, module: Any) -> None:
-        config = Config.of(module.Redis(host="h", ssl=True, ssl_cert_reqs="none"))
-        assert config.ssl
-        assert not verified(config.ssl_context)
-
     def test_pools(self, module: Any) -> None:
         pool = module.BlockingConnectionPool.from_url("rediss://:p@h/3?timeout=1", max_connections=5)
         config = Config.of(module.Redis(connection_pool=pool), host="other")
+        assert checks(config.ssl_context) == CHECKED
         assert (config.host, config.database, config.password) == ("other", 3, "p")
         assert (config.ssl, config.connection_pool_size, config.timeout) == (True, 5, 3.0)
 
@@ -280,11 +262,17 @@ class TestSentinelClients:
         )
 
     def test_tls(self, module: Any) -> None:
-        sentinels = module.Sentinel([("s1", 1)], sentinel_kwargs={"ssl": True, "ssl_cert_reqs": "none"}, ssl=True)
-        config = Config.of(sentinels.master_for("m"))
-        assert (verified(config.ssl_context), verified(config.sentinel_ssl_context)) == (True, False)
-        config = Config.of(module.Sentinel([("s1", 1)]).master_for("m", ssl=True))
-        assert (config.ssl, config.sentinel_ssl) == (True, False)
+        one = module.Redis(host="h", ssl=True, ssl_cert_reqs="none")
+        both = module.Sentinel([("s1", 1)], sentinel_kwargs={"ssl": True, "ssl_cert_reqs": "none"}, ssl=True)
+        master = module.Sentinel([("s1", 1)]).master_for("m", ssl=True)
+        for client, servers, sentinels in (
+            (one, UNCHECKED, None),
+            (both.master_for("m"), CHECKED, UNCHECKED),
+            (master, CHECKED, None),
+        ):
+            config = Config.of(client)
+            assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
+            assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
 
     def test_one_host_for_all_masters(self, module: Any) -> None:
         sentinels = module.Sentinel([("s1", 1)])
@@ -321,7 +309,7 @@ class TestAsyncioClusterClients:
             ssl_cert_reqs="none",
         )
         config = Config.of(client, timeout=6)
-        assert not verified(config.ssl_context)
+        assert checks(config.ssl_context) == UNCHECKED
         assert set(config.nodes) == {("h", 7000), ("h2", 7001)}
         assert (config.topology, config.username, config.password, config.client_name) == ("cluster", "u", "p", "me")
         assert (config.timeout, config.connection_pool_size) == (6.0, 9)
@@ -333,11 +321,9 @@ class TestAsyncioClusterClients:
         config = Config.of(redis.asyncio.RedisCluster(host="h", load_balancing_strategy=LoadBalancingStrategy.RANDOM))
         assert config.nodes == (("h", 6379),)
 
-    def test_a_url(self) -> None:
+    def test_a_url_and_mapped_addresses(self) -> None:
         config = Config.of(redis.asyncio.RedisCluster.from_url(f"rediss://:{SECRET}@h:7000?socket_timeout=2"))
         assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2.0)
-
-    def test_mapped_addresses(self) -> None:
         client = redis.asyncio.RedisCluster(host="h", address_remap=lambda address: ("gate", address[1]))
         config = Config.of(client)
         assert config.nodes == (("h", 6379),)
@@ -361,8 +347,6 @@ class TestClusterClients:
             config = Config.of(client)
         theirs: dict[str, Any] = {"client_name": "me", "timeout": 7.0, "connect_timeout": config.connect_timeout}
         assert config == Config(topology="cluster", nodes=(Address("127.0.0.1", one_node.port),), **theirs)
-
-    def test_a_url(self, one_node: Address) -> None:
         with redis.RedisCluster.from_url(f"redis://{one_node}?client_name=me") as client:
             config = Config.of(client)
         assert (config.topology, config.client_name, config.ssl) == ("cluster", "me", False)

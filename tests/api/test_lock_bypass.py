@@ -52,28 +52,16 @@ async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold
         await other.result()
 
 
-def hand_overs_known(server_state: ServerState, server: Server) -> bool:
-    """Whether a script that hands something on has run since the server has forgotten all scripts."""
-    texts = [script(name, with_shebang=server.version >= (7,)) for name in HAND_OVERS]
-    return any(server_state.redis.script_exists(*(text.sha for text in texts)))
-
-
 @pytest.mark.usefixtures("no_scripts")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "seconds"), [*((kind, 0) for kind in KINDS), ("lock", LONG)])
 async def test_no_hand_over_without_time(
-    backend: Backend, server: Server, server_state: ServerState, kind: str
+    backend: Backend, server: Server, server_state: ServerState, kind: str, seconds: float
 ) -> None:
-    client = backend.connect(local_hand_over_time=0)
+    client = backend.connect(local_hand_over_time=seconds)
     await client.get_semaphore("orders" if kind == "semaphore" else "unused").try_set_permits(1)
     await contend(backend, client, kind, 20)
-    assert not hand_overs_known(server_state, server)
-
-
-@pytest.mark.usefixtures("no_scripts")
-async def test_hand_overs_are_noticed(backend: Backend, server: Server, server_state: ServerState) -> None:
-    """The control of the test before."""
-    await contend(backend, backend.connect(local_hand_over_time=LONG), "lock", 20)
-    assert hand_overs_known(server_state, server)
+    scripts = [script(name, with_shebang=server.version >= (7,)) for name in HAND_OVERS]
+    assert any(server_state.redis.script_exists(*(each.sha for each in scripts))) == bool(seconds)
 
 
 def executed(monitor: Any, sha: str) -> str:
@@ -109,9 +97,8 @@ import sys, threading, time
 import pyredisson, redis
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks import queued_wait
-url, threads, series, hold, rounds = sys.argv[1], *map(float, sys.argv[2:6])
-if len(sys.argv) > 6:
-    hand_over.OTHERS_FIRST = queued_wait.OTHERS_FIRST = float(sys.argv[6])
+url, threads, series, hold, others_first = sys.argv[1], *map(float, sys.argv[2:])
+hand_over.OTHERS_FIRST = queued_wait.OTHERS_FIRST = others_first
 counter = redis.Redis.from_url(url)
 end = threading.Event()
 with pyredisson.connect(url, local_hand_over_time=series) as client:
@@ -121,19 +108,15 @@ with pyredisson.connect(url, local_hand_over_time=series) as client:
     print("ready", flush=True)
     sys.stdin.readline()
     def work():
-        done = 0
-        while done != rounds and not end.is_set():
+        while not end.is_set():
             with lock:
-                if hold:
-                    counter.incr("acquisitions")
-                    time.sleep(hold)
-            done += 1
+                counter.incr("acquisitions")
+                time.sleep(hold)
     workers = [threading.Thread(target=work) for _ in range(int(threads))]
     for worker in workers:
         worker.start()
-    if rounds < 0:
-        sys.stdin.readline()
-        end.set()
+    sys.stdin.readline()
+    end.set()
     for worker in workers:
         worker.join()
     print("done", flush=True)
@@ -145,7 +128,7 @@ async def test_a_waiter_is_passed_over_a_limited_number_of_times(
 ) -> None:
     """Threads of another process always want the lock. However slow the machine, they don't keep it."""
     redis = server_state.redis
-    busy = child(BUSY, server.url, 8, SERIES, HOLD, -1, OTHERS_FIRST)
+    busy = child(BUSY, server.url, 8, SERIES, HOLD, OTHERS_FIRST)
     assert busy.receive() == "ready"
     lock = backend.connect().get_lock("orders")
     busy.send()
@@ -163,17 +146,3 @@ async def test_a_waiter_is_passed_over_a_limited_number_of_times(
     # The rest of one series, and sometimes more: a waiter that is woken late finds the lock taken again.
     assert median(passed) <= 3 * IN_SERIES
     assert max(passed) <= 20 * IN_SERIES
-
-
-async def test_few_calls_for_each_acquisition_of_two_processes(
-    server: Server, server_state: ServerState, child: Callable[..., Child]
-) -> None:
-    busy = [child(BUSY, server.url, 8, 0.01, 0, 50) for _ in range(2)]
-    for each in busy:
-        assert each.receive() == "ready"
-    before = server_state.scripts()
-    for each in busy:
-        each.send()
-    for each in busy:
-        assert each.receive() == "done"
-    assert server_state.scripts() - before <= 2.5 * 2 * 8 * 50
