@@ -330,12 +330,6 @@ async def test_what_is_lost_and_not_released(backend: Backend) -> None:
     assert client.holds() == []
 
 
-async def test_a_lease_that_has_ended(backend: Backend) -> None:
-    client = backend.connect()
-    await client.get_lock("a").lock(0.05)
-    await backend.until(lambda: client.holds()[0].lost)
-
-
 async def test_what_a_debugger_shows(backend: Backend) -> None:
     client = backend.connect()
     lock, other = client.get_lock("orders"), client.get_lock("orders", owner=7)
