@@ -15,6 +15,7 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
@@ -71,16 +72,19 @@ ENDLESS: list[Callable[[Any], Awaitable[Any]]] = [
 
 
 @kinds
-async def test_acquire_and_release(backend: Backend, server_state: ServerState, kind: str) -> None:
-    lock = lock_of(backend.connect(), kind)
+async def test_acquire_and_release(backend: Backend, server_state: ServerState, proxy: Proxy, kind: str) -> None:
+    lock = lock_of(backend.connect(proxy.url), kind)
     for acquire, release in ((lock.try_lock, lock.unlock), (lock.acquire, lock.release)):
-        before = server_state.scripts()
         assert await acquire() is True
         assert 29_000 < server_state.redis.pttl("orders") <= 30_000
         assert "1" in server_state.holds("orders").values()
         assert await release() is None
         assert left(server_state.redis) == set()
-        assert server_state.scripts() == before + 2
+    proxy.forget()
+    for _ in range(2):
+        await lock.lock()
+        await lock.unlock()
+    assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
     with pytest.raises(LockNotHeldError, match="is free"):
         await lock.unlock()
     with pytest.raises(RuntimeError, match="is free"):
@@ -110,11 +114,12 @@ async def test_questions(backend: Backend, kind: str) -> None:
     assert await asked(lock) == free
 
 
-async def test_a_key_that_never_expires(backend: Backend, admin: Redis) -> None:
+@kinds
+async def test_a_key_that_never_expires(backend: Backend, admin: Redis, kind: str) -> None:
     admin.hset("orders", "somebody", 1)
-    for kind in ("lock", "fair", "spin"):
-        assert await lock_of(backend.connect(), kind).remain_time_to_live() == math.inf
-    assert not await lock_of(backend.connect(), "fenced").try_lock()
+    lock = lock_of(backend.connect(), kind)
+    assert kind in ("read", "write") or await lock.remain_time_to_live() == math.inf
+    assert not await lock.try_lock()
 
 
 @kinds
@@ -310,11 +315,21 @@ async def test_blocks(backend: Backend, server_state: ServerState, kind: str) ->
         assert repr(entered) == repr(lock)
         assert 50_000 < server_state.redis.pttl("orders") <= 60_000
     assert left(server_state.redis) == set()
-    with pytest.raises(KeyError) as caught:
+    for lost in (False, True):
+        with pytest.raises(KeyError) as caught:
+            async with lock:
+                if lost:
+                    server_state.redis.delete("orders")
+                raise KeyError("mine")
+        notes = getattr(caught.value, "__notes__", [])
+        assert [bool(re.search("LockLostError.*orders", note)) for note in notes] == [True] * lost
+        assert not await lock.is_locked()
+    with pytest.raises(LockLostError, match="orders"):
         async with lock:
-            raise KeyError("mine")
-    assert not hasattr(caught.value, "__notes__")
-    assert not await lock.is_locked()
+            server_state.redis.delete("orders")
+    with pytest.raises(LockLostError, match="orders"):
+        async with lock.hold(lease_time=0.05):
+            await backend.sleep(0.1)
 
 
 async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_state: ServerState) -> None:
@@ -360,6 +375,10 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert type(lock) is getattr(pyredisson.asyncio, name)
     assert hasattr(pyredisson, name)
     assert not hasattr(lock, "__dict__")
+    # The types for everything that locks.
+    assert isinstance(lock, pyredisson.asyncio.Lockable)
+    assert isinstance(getattr(lock_of(threads.connect(), kind), "_target"), pyredisson.Lockable)  # noqa: B009
+    assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
@@ -411,7 +430,10 @@ async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
 
 
 async def test_closing_releases_held_locks_and_no_others(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
+    def connections() -> int:
+        return sum(entry["name"] == "to-be-closed" for entry in server_state.redis.client_list())
+
+    client = backend.connect(client_name="to-be-closed")
     for kind in [*KINDS, *GROUPS]:
         await lock_of(client, kind, kind).lock()
     await lock_of(client, "lock", "lock").lock()
@@ -419,6 +441,9 @@ async def test_closing_releases_held_locks_and_no_others(backend: Backend, serve
     await client.get_lock("taken").lock(60)
     server_state.redis.delete("taken")
     server_state.redis.hset("taken", "somebody:1", 1)
+    # It has a connection for messages as well.
+    assert not await client.get_lock("taken", owner=9).try_lock(wait_time=0.2)
+    assert connections() >= 2
     # Waiters of another client are notified.
     waiting = [await one_waits(backend, client, kind, backend.connect(), f"{kind}:2") for kind in ("lock", "fair")]
     await client.close()
@@ -426,17 +451,4 @@ async def test_closing_releases_held_locks_and_no_others(backend: Backend, serve
         await other.result()
     assert left(server_state.redis) == {"lock:2", "fair:2", "taken", "redisson_lock_token:{fenced}"}
     assert server_state.holds("taken") == {"somebody:1": "1"}
-
-
-async def test_no_connection_remains(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
-    ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
-    await ours[0].lock()
-    assert not await ours[1].try_lock(wait_time=0.2)
-
-    def connections() -> int:
-        return sum(entry["name"] == "to-be-closed" for entry in server_state.redis.client_list())
-
-    await backend.until(lambda: connections() >= 2)
-    await client.close()
     await backend.until(lambda: connections() == 0)

@@ -77,16 +77,6 @@ class TestEvent:
             time.sleep(0.001)
         assert lock.lost.is_set()
 
-    async def test_the_watchdog_finds_it(self, server_state: ServerState, lock: Lock) -> None:
-        """And renews no lock of another owner."""
-        await lock.lock()
-        server_state.redis.delete("orders")
-        server_state.redis.hset("orders", "somebody:1", 1)
-        server_state.redis.pexpire("orders", 60_000)
-        assert await lock.lost.wait(TIME_LIMIT) is True
-        assert server_state.holds("orders") == {"somebody:1": "1"}
-        assert server_state.redis.pttl("orders") > 50_000
-
     async def test_what_ends_the_wait_without_a_loss(self, backend: Backend) -> None:
         client = backend.connect()
         lock = client.get_lock("orders", owner=1)
@@ -173,21 +163,6 @@ class TestGivingBack:
         assert not server_state.redis.exists("orders")
         with pytest.raises(LockLostError):
             await lock.unlock()
-
-    async def test_leaving_a_block(self, backend: Backend, server_state: ServerState) -> None:
-        lock = backend.connect().get_lock("orders")
-        with pytest.raises(LockLostError, match="orders"):
-            async with lock.hold(lease_time=0.05):
-                await backend.sleep(0.1)
-        with pytest.raises(LockLostError, match="orders"):
-            async with lock:
-                server_state.redis.delete("orders")
-        with pytest.raises(KeyError) as caught:
-            async with lock:
-                server_state.redis.delete("orders")
-                raise KeyError("mine")
-        [note] = caught.value.__notes__
-        assert re.search("LockLostError.*orders", note)
 
 
 class TestManyLosses:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pyredisson.asyncio import Client
-from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend, OtherOwner
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
@@ -66,14 +65,6 @@ async def finish(server_state: ServerState, others: list[OtherOwner[None]]) -> N
 
 
 class TestCalls:
-    async def test_an_uncontended_lock_is_one_command(self, backend: Backend, proxy: Proxy) -> None:
-        lock = backend.connect(proxy.url).get_lock("orders")
-        for _ in range(2):
-            proxy.forget()
-            await lock.lock()
-            await lock.unlock()
-        assert [words[0] for words in proxy.commands] == [b"EVALSHA", b"EVALSHA"]
-
     async def test_none_while_waiting(self, backend: Backend, server_state: ServerState) -> None:
         before = server_state.scripts()
         holder, _, other = await one_waits(backend, backend.connect())
