@@ -40,6 +40,9 @@ def test_without_a_url() -> None:
     config = Config(database=2, ssl=True)
     assert Config.of(config) is config
     assert Config.of(config, timeout=9) == dataclasses.replace(config, timeout=9.0)
+    for address in (3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()):
+        with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
+            Config.of(address)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +191,6 @@ def test_bad_urls_do_not_give_the_password_away(url: str) -> None:
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-@pytest.mark.parametrize("address", [3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()])
-def test_anything_else(address: object) -> None:
-    with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
-        Config.of(address)
-
-
 PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 UNLIMITED = 2**31
 modules = pytest.mark.parametrize("module", [redis, redis.asyncio], ids=["threads", "asyncio"])
@@ -226,15 +223,13 @@ class TestClients:
         assert (config.host, config.database, config.password) == ("other", 3, "p")
         assert (config.ssl, config.connection_pool_size, config.timeout) == (True, 5, 3.0)
 
-    def test_a_renewal_has_its_own_handshake(self, module: Any) -> None:
+    def test_what_cannot_be_taken_over(self, module: Any) -> None:
+        """A renewal has its own handshake."""
         with pytest.raises(ConfigError, match="redis_connect_func"):
             Config.of(module.Redis(redis_connect_func=print))
-
-
-@pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
-def test_ocsp(option: str) -> None:
-    with pytest.raises(ConfigError, match="OCSP"):
-        Config.of(redis.Redis(ssl=True, **{option: True}))  # type: ignore[arg-type]
+        for option in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled") if module is redis else ():
+            with pytest.raises(ConfigError, match="OCSP"):
+                Config.of(module.Redis(ssl=True, **{option: True}))
 
 
 @modules
@@ -274,11 +269,6 @@ class TestSentinelClients:
             assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
             assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
 
-    def test_one_host_for_all_masters(self, module: Any) -> None:
-        sentinels = module.Sentinel([("s1", 1)])
-        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
-        assert Config.of(sentinels.master_for("m")).address_mapper == OneHost("10.0.0.1")
-
     def test_what_cannot_be_taken_over(self, module: Any) -> None:
         sentinels = module.Sentinel([("s1", 1)])
         own = module.Sentinel([("s1", 1)], sentinel_kwargs={"credential_provider": PROVIDER})
@@ -292,6 +282,8 @@ class TestSentinelClients:
             with pytest.raises(ConfigError, match=message):
                 Config.of(client)
         assert Config.of(sentinels.master_for("m", credential_provider=PROVIDER)).credential_provider is PROVIDER
+        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
+        assert Config.of(sentinels.master_for("m")).address_mapper == OneHost("10.0.0.1")
 
 
 class TestAsyncioClusterClients:

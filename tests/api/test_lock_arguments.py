@@ -59,21 +59,18 @@ async def test_names(backend: Backend, kind: str) -> None:
             lock_of(client, kind, name)
 
 
-async def test_a_name_that_is_no_text(backend: Backend) -> None:
+async def test_a_name_that_is_no_text_and_mappers(backend: Backend) -> None:
     text = re.escape(r"the name 'a\ud800' can't be encoded as UTF-8 (position 1)")
-    with pytest.raises(ValueError, match=text):
-        backend.connect(NOWHERE).get_lock("a\ud800")
     mapping = backend.connect(NOWHERE, name_mapper=lambda name: name)
-    with pytest.raises(ValueError, match=text):
-        mapping.get_lock("a\ud800")
+    for client in (backend.connect(NOWHERE), mapping):
+        with pytest.raises(ValueError, match=text):
+            client.get_lock("a\ud800")
     with pytest.raises(ValueError, match=re.escape(r"the name b'a\xff' isn't UTF-8 (position 1)")):
         mapping.get_lock(b"a\xff")
-
-
-@pytest.mark.parametrize(("mapped", "error"), [("", ValueError), (None, TypeError), (b"x", TypeError)])
-async def test_what_a_mapper_may_not_return(backend: Backend, mapped: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        backend.connect(NOWHERE, name_mapper=lambda _: mapped).get_lock("orders")
+    for mapped, error in (("", ValueError), (None, TypeError), (b"x", TypeError)):
+        mapper: Any = lambda _, mapped=mapped: mapped  # noqa: E731
+        with pytest.raises(error):
+            backend.connect(NOWHERE, name_mapper=mapper).get_lock("orders")
 
 
 @pytest.mark.parametrize(

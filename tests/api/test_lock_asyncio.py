@@ -134,15 +134,14 @@ class TestLostBody:
         async with lock:
             assert await lock.is_held()
 
-    async def test_at_the_end_of_a_fixed_lease(self, lock: Lock) -> None:
+    async def test_a_fixed_lease(self, lock: Lock) -> None:
+        """By default its body is cancelled when it ends."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.1):
                 await until_lost()
         assert 0.09 < loop.time() - started < WOKEN
-
-    async def test_by_default(self, lock: Lock) -> None:
         finished = False
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05, cancel_on_lost=False):
@@ -185,18 +184,16 @@ class TestLostBody:
     @pytest.mark.parametrize("also_lost", [False, True])
     async def test_a_cancellation_from_outside_stays_one(self, lock: Lock, *, also_lost: bool) -> None:
         """Who was cancelled from outside must end, whatever else happened."""
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), lock:
+                await until_lost()
+        assert not await lock.is_locked()
         task = await in_a_task(lock)
         if also_lost:
             await lock.force_unlock()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not await lock.is_locked()
-
-    async def test_a_timeout_around_it(self, lock: Lock) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), lock:
-                await until_lost()
         assert not await lock.is_locked()
 
 
@@ -278,15 +275,6 @@ class TestSleeps:
         # The first one is the longest: the timer is set anew for each of the others.
         await asyncio.gather(*map(wait, (0.09, 0.03, 0.06, 0.0, 0.03)))
         assert ended == [0.0, 0.03, 0.03, 0.06, 0.09]
-
-    async def test_a_wait_without_end_goes_on_until_it_is_woken(self, sleeps: Sleeps) -> None:
-        endless, long = AioWakeup(sleeps), AioWakeup(sleeps)
-        tasks = [asyncio.create_task(endless.wait(None)), asyncio.create_task(long.wait(float("inf")))]
-        assert not await AioWakeup(sleeps).wait(0.01)
-        assert not any(task.done() for task in tasks)
-        endless.set()
-        long.set()
-        assert await asyncio.gather(*tasks) == [True, True]
 
     async def test_a_wakeup_is_used_for_many_waits(self, sleeps: Sleeps) -> None:
         """One that is woken, is over, or is cancelled leaves nothing behind."""
