@@ -228,19 +228,16 @@ class TestAddress:
 
 
 class TestNodes:
-    @pytest.mark.parametrize("topology", ["cluster", "replicated"])
-    @pytest.mark.parametrize("nodes", [NODES, ["h1:7000", "h2:7001"], [("h1", 7000), ["h2", 7001]]])
-    def test_the_first_one_is_host_and_port(self, topology: Topology, nodes: Any) -> None:
-        config = Config.of(topology=topology, nodes=nodes, host="ignored", port=1)
-        assert config.nodes == NODES
-        assert (config.host, config.port) == ("h1", 7000)
-        assert all(type(node) is Address for node in config.nodes)
-
     @pytest.mark.parametrize(("topology", "port"), [("cluster", 6379), ("replicated", 6379), ("sentinel", 26379)])
-    def test_default_ports(self, topology: Topology, port: int) -> None:
-        name = "mymaster" if topology == "sentinel" else None
-        config = Config.of(topology=topology, nodes=["a", f"b:{port}", "[::1]", ("a", port), "b"], master_name=name)
-        # Each node once.
+    def test_each_once_and_the_first_is_host_and_port(self, topology: Topology, port: int) -> None:
+        fields: dict[str, Any] = {"topology": topology, "master_name": "m" if topology == "sentinel" else None}
+        spelled: list[Any] = [NODES, ["h1:7000", "h2:7001"], [("h1", 7000), ["h2", 7001]]]
+        for nodes in spelled:
+            config = Config.of(nodes=nodes, host="ignored", port=1, **fields)
+            assert config.nodes == NODES
+            assert (config.host, config.port) == ("h1", 7000)
+            assert all(type(node) is Address for node in config.nodes)
+        config = Config.of(nodes=["a", f"b:{port}", "[::1]", ("a", port), "b"], **fields)
         assert config.nodes == (("a", port), ("b", port), ("::1", port))
 
     @pytest.mark.parametrize(

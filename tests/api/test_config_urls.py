@@ -35,11 +35,18 @@ def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None
     return None if context is None else (context.verify_mode, context.check_hostname)
 
 
-def test_without_a_url() -> None:
+def test_what_config_of_accepts() -> None:
     assert Config.of() == Config.of(None) == Config()
     config = Config(database=2, ssl=True)
     assert Config.of(config) is config
     assert Config.of(config, timeout=9) == dataclasses.replace(config, timeout=9.0)
+    # Fields win.
+    config = Config.of("redis://u:p@h/1", database=7, password="q")
+    assert (config.database, config.password) == (7, "q")
+    url = "redis+sentinel://:p@s1/m?sentinel_password=q"
+    config = Config.of(url, master_name="n", nodes=["s2:1"], sentinel_password="r", sharded_pubsub="on")
+    assert (config.master_name, config.nodes, config.host) == ("n", (("s2", 1),), "s2")
+    assert (config.password, config.sentinel_password, config.sharded_pubsub) == ("p", "r", "on")
     for address in (3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()):
         with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
             Config.of(address)
@@ -88,15 +95,6 @@ def test_without_a_url() -> None:
 )
 def test_urls(url: str, fields: dict[str, Any]) -> None:
     assert Config.of(url) == Config(**fields)
-
-
-def test_fields_win() -> None:
-    config = Config.of("redis://u:p@h/1", database=7, password="q")
-    assert (config.database, config.password) == (7, "q")
-    url = "redis+sentinel://:p@s1/m?sentinel_password=q"
-    config = Config.of(url, master_name="n", nodes=["s2:1"], sentinel_password="r", sharded_pubsub="on")
-    assert (config.master_name, config.nodes, config.host) == ("n", (("s2", 1),), "s2")
-    assert (config.password, config.sentinel_password, config.sharded_pubsub) == ("p", "r", "on")
 
 
 class TestTls:

@@ -199,9 +199,7 @@ class TestWaiting:
         await latch.count_down()
         done.java_counts_down()
         assert await other.result() is True
-
-    async def test_a_name_with_braces(self, done: Done) -> None:
-        """Redisson adds its own all the same."""
+        # To a name with braces Redisson adds its own all the same.
         done.redis.set("{t}done", 1)
         latch = done.client.get_count_down_latch("{t}done")
         other = done.backend.spawn(latch.wait)

@@ -416,22 +416,20 @@ async def test_an_outage(backend: Backend, proxy: Proxy) -> None:
     assert all(event.error for event in failed)
 
 
-async def test_a_client_without_an_observer_beside_one_with(client: Any, other: Any) -> None:
+async def test_other_observers(backend: Backend, client: Any, other: Any) -> None:
+    """A client without one is not told of, and an observer has the events that it has methods for."""
     assert tracing.on
     lock, semaphore = other.get_lock("a"), other.get_semaphore("s")
     for call in (lock.lock, lock.unlock, semaphore.release, semaphore.acquire):
         await call()
     assert told(client) == []
-
-
-async def test_only_the_methods_that_it_has(backend: Backend) -> None:
-    """Other events don't push these out. The number of the hold is the same as if all were told."""
-    client = backend.connect(observer=Recorder("released"))
+    third = backend.connect(observer=Recorder("released"))
     for _ in range(2):
-        async with client.get_lock("a"):
+        async with third.get_lock("a"):
             pass
-    events = told(client)
+    events = told(third)
     assert whats(events) == ["released"] * 2
+    # The number of the hold is the same as if all were told.
     assert len({event.hold_id for event in events}) == 2
 
 

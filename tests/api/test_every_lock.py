@@ -268,40 +268,34 @@ async def test_force_unlock_and_delete(backend: Backend, server_state: ServerSta
     assert await lock.try_lock()
 
 
-async def test_the_watchdog_keeps_every_kind(backend: Backend, server_state: ServerState) -> None:
+async def test_leases_of_every_kind(backend: Backend, server_state: ServerState) -> None:
+    """The watchdog keeps a lock that has no lease of its own, and renews no fixed lease."""
     client = backend.connect(lock_watchdog_timeout=1.5)
-    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
-    for lock in locks.values():
+    renewed = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
+    fixed = {f"{kind}:fixed": lock_of(client, kind, f"{kind}:fixed") for kind in [*KINDS, *GROUPS]}
+    for lock in renewed.values():
         await lock.lock()
-    until = time.monotonic() + 2
-    while time.monotonic() < until:
-        for kind in locks:
+    started = time.monotonic()
+    for lock in fixed.values():
+        assert await lock.try_lock(lease_time=1.8)
+    while server_state.redis.exists(*fixed):
+        for kind in renewed:
             assert 0 < server_state.redis.pttl(kind) <= 1500, kind
         await backend.sleep(0.05)
-    for lock in locks.values():
-        assert await lock.is_held()
-        await lock.unlock()
-    assert server_state.redis.keys() == [b"redisson_lock_token:{fenced}"]
-
-
-async def test_a_fixed_lease_of_any_kind_is_not_renewed(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(lock_watchdog_timeout=1.5)
-    renewed = client.get_lock("renewed")
-    await renewed.lock()
-    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
-    started = time.monotonic()
-    for lock in locks.values():
-        assert await lock.try_lock(lease_time=1.8)
-    await backend.until(lambda: not server_state.redis.exists(*locks))
-    assert 1.7 < time.monotonic() - started < 3.5
-    for lock in locks.values():
+        assert time.monotonic() - started < 3.5
+    assert time.monotonic() - started > 1.7
+    for lock in fixed.values():
         assert lock.lost.is_set()
         assert not await lock.is_held()
         with pytest.raises(LockLostError):
             await lock.unlock()
         # One that isn't re-entrant doesn't refuse its owner for that.
         assert await lock.try_lock()
-    assert await renewed.is_held()
+        await lock.unlock()
+    for lock in renewed.values():
+        assert await lock.is_held()
+        await lock.unlock()
+    assert {*server_state.redis.keys()} == {b"redisson_lock_token:{fenced}", b"redisson_lock_token:{fenced:fixed}"}
 
 
 @kinds

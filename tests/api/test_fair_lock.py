@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CHANNEL, CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter, start_waiters
+from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter, start_waiters
 from .kinds import FAIR, JAVA, one_waits
 
 pytestmark = pytest.mark.asyncio
@@ -30,37 +29,16 @@ async def load_hand_over(backend: Backend, client: Any) -> None:
     await waiter.unlock()
 
 
-class TestOrder:
-    @pytest.mark.parametrize("turns", [[0, 1] * 6, [0, 0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 0, 0, 1]])
-    async def test_first_come_first_served(self, backend: Backend, queue: Queue, turns: list[int]) -> None:
-        """However the waiters of two clients come one after the other; locks of both kinds share the queue."""
-        clients = [backend.connect(), backend.connect()]
-        async with held(clients[0].get_fair_lock("orders", owner=1)):
-            others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
-        for other in others:
-            await other.result()
-        assert served == list(range(len(turns)))
-        assert queue.keys() == set()
-
-    async def test_no_waiter_overtakes_another(self, backend: Backend, queue: Queue) -> None:
-        """Who comes again, or only tries, finds those who wait before him."""
-        client = backend.connect()
-        lock = client.get_fair_lock("orders")
-        served: list[str] = []
-
-        async def work() -> None:
-            async with client.get_fair_lock("orders"):
-                served.append("other")
-                assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
-
-        await lock.lock()
-        other = await start_waiter(backend, queue, work)
-        await lock.unlock()
-        await lock.lock()
-        served.append("again")
-        await lock.unlock()
+@pytest.mark.parametrize("turns", [[0, 1] * 6, [0, 0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 0, 0, 1]])
+async def test_first_come_first_served(backend: Backend, queue: Queue, turns: list[int]) -> None:
+    """However the waiters of two clients come one after the other; locks of both kinds share the queue."""
+    clients = [backend.connect(), backend.connect()]
+    async with held(clients[0].get_fair_lock("orders", owner=1)):
+        others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
+    for other in others:
         await other.result()
-        assert served == ["other", "again"]
+    assert served == list(range(len(turns)))
+    assert queue.keys() == set()
 
 
 class TestCalls:
@@ -140,40 +118,6 @@ async def heartbeats(backend: Backend, queue: Queue, count: int) -> None:
     """Waits until so many more have arrived."""
     before = queue.heartbeats()
     await backend.until(lambda: queue.heartbeats() >= before + count)
-
-
-class TestTurns:
-    async def test_force_unlock_wakes_the_next_only(self, backend: Backend, queue: Queue) -> None:
-        lock, *others = locks(backend.connect(), 3)
-        await lock.lock()
-        first, second = [await start_waiter(backend, queue, other.lock) for other in others]
-        assert await lock.force_unlock()
-        await first.result()
-        assert not second.done()
-        assert await lock.delete()
-        await second.result()
-        assert await lock.delete()
-        assert not await lock.delete()
-        assert queue.keys() == set()
-
-    async def test_java_waits_first(self, backend: Backend, queue: Queue) -> None:
-        holder, waiter = locks(backend.connect(), 2)
-        await holder.lock()
-        queue.enter(JAVA)
-        other = await start_waiter(backend, queue, waiter.lock)
-        with queue.ear_of(JAVA) as told:
-            await holder.unlock()
-            await backend.until(told)
-        await backend.sleep(0.1)
-        assert not other.done()
-        # What Redisson's acquire and unlock do.
-        queue.leave(JAVA)
-        [owner] = queue.owners()
-        queue.redis.zincrby(SCORES, -300_000, owner)
-        queue.redis.hset("orders", JAVA, 1)
-        queue.redis.delete("orders")
-        queue.redis.publish(f"{CHANNEL}:{owner}", "0")
-        await other.result()
 
 
 class TestLosingPlaces:
@@ -258,26 +202,6 @@ async def test_the_lead_is_passed_on(backend: Backend, queue: Queue) -> None:
     await heartbeats(backend, queue, 3)
     queue.redis.delete("orders")
     await first.result()
-
-
-class TestCancelled:
-    async def test_a_task_passes_its_turn_on(self, tasks: Backend, queue: Queue) -> None:
-        """The waiter was notified that it is its turn, and was cancelled before it could acquire the lock."""
-        holder, lock = locks(tasks.connect(), 2)
-        await holder.lock()
-        first = asyncio.ensure_future(lock.lock())
-        await tasks.until(lambda: len(queue) == 1)
-        second = asyncio.ensure_future(tasks.connect().get_fair_lock("orders", owner=3).lock())
-        await tasks.until(lambda: len(queue) == 2)
-        release = asyncio.ensure_future(holder.unlock())
-        await asyncio.sleep(0)
-        # The release has been sent, so it arrives before the command of the waiter that leaves.
-        first.cancel()
-        async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.wait([first])
-            await release
-            await second
-        assert first.cancelled()
 
 
 async def test_waiters_of_a_closed_client_leave_in_one_call(backend: Backend, queue: Queue) -> None:

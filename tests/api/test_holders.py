@@ -169,6 +169,10 @@ async def test_an_announcement_that_cannot_be_read_hides_no_holder(
     found = await holder_of(lock)
     # It may be Java's, or not.
     assert found.foreign is None
+    # Nor does a server that can't be asked hide a timeout.
+    proxy.cut_reply(HOLDER)
+    error = await refused(lock, "can't be told")
+    assert error.holder is None
 
 
 async def test_a_lock_that_is_kept(backend: Backend, server_state: ServerState) -> None:
@@ -220,14 +224,6 @@ async def test_a_read_write_lock(backend: Backend) -> None:
         await backend.connect().get_read_write_lock("orders").read_lock().lock()
     said = "write lock 'orders' is held by 5 readers, one of them .*, free in .* waited 0 s"
     await refused(mine.write_lock(), said)
-
-
-async def test_a_server_that_cannot_be_asked_hides_no_timeout(backend: Backend, proxy: Proxy) -> None:
-    holder = backend.connect()
-    await holder.get_lock("orders").lock()
-    proxy.cut_reply(HOLDER)
-    error = await refused(backend.connect(proxy.url).get_lock("orders"), "can't be told")
-    assert error.holder is None
 
 
 @kinds

@@ -94,20 +94,6 @@ def current_task() -> asyncio.Task[Any]:
     return task
 
 
-async def in_a_task(lock: Lock) -> asyncio.Task[None]:
-    """A task that has entered the lock, and stays in it."""
-    entered = asyncio.Event()
-
-    async def work() -> None:
-        async with lock:
-            entered.set()
-            await until_lost()
-
-    task = asyncio.create_task(work())
-    await entered.wait()
-    return task
-
-
 class TestLostBody:
     """`async with` ends its body when the hold is lost."""
 
@@ -188,7 +174,15 @@ class TestLostBody:
             async with asyncio.timeout(0.05), lock:
                 await until_lost()
         assert not await lock.is_locked()
-        task = await in_a_task(lock)
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with lock:
+                entered.set()
+                await until_lost()
+
+        task = asyncio.create_task(work())
+        await entered.wait()
         if also_lost:
             await lock.force_unlock()
         task.cancel()

@@ -56,12 +56,9 @@ async def test_urls(backend: Backend, server: Server) -> None:
 
 async def test_tls(backend: Backend, tls_server: Server) -> None:
     await works(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
-
-
-async def test_tls_with_an_unknown_certificate(backend: Backend, tls_server: Server) -> None:
-    client = backend.connect(tls_server.tls_url, retry_attempts=0)
+    unknown = backend.connect(tls_server.tls_url, retry_attempts=0)
     with pytest.raises(redis.exceptions.ConnectionError, match="certificate"):
-        await client.get_lock("orders").lock()
+        await unknown.get_lock("orders").lock()
 
 
 async def test_a_server_without_tls(backend: Backend, server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +102,7 @@ async def test_fields_can_be_given_beside_an_address(backend: Backend, server: S
         assert "me" in [entry["name"] for entry in admin.client_list()]
 
 
-async def test_a_password(backend: Backend, guarded: Server) -> None:
+async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> None:
     await works(backend, guarded.url)
     address = f"redis://{guarded.host}:{guarded.port}"
     await works(backend, address, password=guarded.password)
@@ -113,15 +110,11 @@ async def test_a_password(backend: Backend, guarded: Server) -> None:
         client = backend.connect(address, **wrong)
         with pytest.raises(AuthenticationError):
             await client.get_lock("orders").lock()
-
-
-async def test_an_acl_user(backend: Backend, guarded: Server) -> None:
-    address = f"{guarded.host}:{guarded.port}"
-    await works(backend, f"redis://alice:p%2520@{address}/0")
-    await works(backend, f"redis://{address}", username="alice", password="p%20")
-    client = backend.connect(f"redis://alice:p%2520@{address}")
+    await works(backend, address, username="alice", password="p%20")
+    alice = address.replace("//", "//alice:p%2520@")
+    await works(backend, f"{alice}/0")
     with pytest.raises(NoPermissionError):
-        await client.get_lock("another key").lock()
+        await backend.connect(alice).get_lock("another key").lock()
 
 
 async def test_connecting_never_blocks(backend: Backend) -> None:

@@ -136,32 +136,28 @@ class TestGivingBack:
             await lock.unlock()
         assert server_state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
 
-    async def test_forced_by_the_holder_itself(self, lock: Lock) -> None:
-        await lose(lock)
-        assert lock.lost.is_set()
-        # A new hold above it.
-        await lock.lock()
-        assert not lock.lost.is_set()
-        await lock.unlock()
-        assert not await lock.is_locked()
-        with pytest.raises(LockLostError, match="force"):
-            await lock.unlock()
-
     @pytest.mark.parametrize("kind", REENTRANT)
-    async def test_a_nested_acquire_finds_the_loss(
-        self, backend: Backend, server_state: ServerState, kind: str
+    @pytest.mark.parametrize("forced", [False, True])
+    async def test_a_new_hold_above_one_that_is_lost(
+        self, backend: Backend, server_state: ServerState, kind: str, *, forced: bool
     ) -> None:
+        """A nested acquire finds the loss. What the holder itself has forced, it knows before."""
         lock = lock_of(backend.connect(), kind)
         await lock.lock(60)
         lost = lock.lost
-        server_state.redis.delete("orders")
+        if forced:
+            await lock.force_unlock()
+            assert lost.is_set()
+        else:
+            server_state.redis.delete("orders")
         await lock.lock(60)
         assert lost.is_set()
+        assert not lock.lost.is_set()
         assert "1" in server_state.holds("orders").values()
         assert await lock.get_hold_count() == 1
         await lock.unlock()
         assert not server_state.redis.exists("orders")
-        with pytest.raises(LockLostError):
+        with pytest.raises(LockLostError, match="force" if forced else "orders"):
             await lock.unlock()
 
 
@@ -359,38 +355,23 @@ class TestCallback:
 
     @pytest.mark.parametrize("group", [False, True])
     async def test_removing_it(self, backend: Backend, client: Any, lock: Any, *, group: bool) -> None:
-        calls: list[str] = []
+        calls: list[Any] = []
+        kept: list[Any] = []
         if group:
             lock = client.get_multi_lock(lock, client.get_lock("other"))
         again = lock if group else client.get_lock("orders")
-
-        def callback(_: Any) -> None:
-            calls.append("removed")
-
-        lock.on_lost(callback)
-        assert client.get_lock("stock").remove_on_lost(callback) is False
+        # A bound method is another object each time. It is registered twice.
+        lock.on_lost(calls.append)
+        lock.on_lost(calls.append)
+        assert client.get_lock("stock").remove_on_lost(calls.append) is False
         # Any handle of the name will do.
-        assert again.remove_on_lost(callback) is True
-        assert lock.remove_on_lost(callback) is False
-        lock.on_lost(lambda _: calls.append("kept"))
+        assert again.remove_on_lost(calls.append) is True
+        lock.on_lost(kept.append)
         await lock.lock(0.03)
-        await backend.until(lambda: "kept" in calls)
-        assert calls == ["kept"]
-
-    async def test_removing_one_of_two_registrations(self, backend: Backend, client: Any, lock: Lock) -> None:
-        calls: list[Any] = []
-        told: list[Any] = []
-        # A bound method is another object each time.
-        lock.on_lost(calls.append)
-        lock.on_lost(calls.append)
-        assert lock.remove_on_lost(calls.append)
-        lock.on_lost(told.append)
-        await lock.lock(0.03)
-        await backend.until(lambda: bool(told and calls))
+        await backend.until(lambda: bool(kept and calls))
         assert len(calls) == 1
-        assert lock.remove_on_lost(calls.append)
-        assert not lock.remove_on_lost(calls.append)
-        assert lock.remove_on_lost(told.append)
+        assert [lock.remove_on_lost(calls.append) for _ in range(2)] == [True, False]
+        assert lock.remove_on_lost(kept.append)
         assert not client._session.lost_callbacks._registered
 
     async def test_a_coroutine_function(self, tasks: Backend) -> None:

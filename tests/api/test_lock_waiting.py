@@ -82,19 +82,6 @@ class TestCalls:
         # The release, which has entered the waiter.
         assert server_state.scripts() == before + 4
 
-    async def test_two_for_each_turn_without_hand_overs(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect(local_hand_over_time=0)
-        holder = client.get_lock("orders", owner=1)
-        await holder.lock()
-        others = await start_waiters(backend, client, WAITERS)
-        before = server_state.scripts()
-        await holder.unlock()
-        for other in others:
-            await other.result()
-        await backend.until(lambda: server_state.redis.keys() == [])
-        # A release and an acquire; a late confirmation is allowed for.
-        assert server_state.scripts() - before <= 2 * (WAITERS + 1) + 4
-
     @pytest.mark.parametrize("clients", [1, 3])
     async def test_one_of_two_clients_each_for_a_message_of_redisson(
         self, backend: Backend, server_state: ServerState, clients: int
