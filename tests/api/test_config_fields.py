@@ -35,6 +35,39 @@ NODES = (Address("h1", 7000), Address("h2", 7001))
 SENTINEL: dict[str, Any] = {"topology": "sentinel", "nodes": NODES, "master_name": "m"}
 
 
+WRONG: list[tuple[str, list[Any]]] = [
+    *((field, [math.nan, math.inf, -1, True, "3", None]) for field in sorted(_DURATIONS)),
+    ("timeout", [0, 2**31]),  # a socket that never waits; settimeout() would wrap round and time out at once
+    ("connect_timeout", [0, 2**31]),
+    ("ping_interval", [2**31]),
+    ("lock_watchdog_timeout", [0, 2**52]),
+    ("fair_lock_wait_timeout", [2**52]),
+    ("topology_refresh_interval", [0]),
+    ("replicas_sync_timeout", [0, 2**31]),  # WAIT would wait for ever
+    ("retry_attempts", [-1, 1.0, True]),
+    ("port", [0, 65536, "6379"]),
+    ("database", [-1]),
+    ("connection_pool_size", [0]),
+    ("release_when_owner_ends", ["yes"]),
+    ("socket_keepalive", [None]),
+    ("name_mapper", ["prefix"]),
+    ("host", ["", None, "a\udcff", "a..b"]),  # no DNS name has an empty part
+    ("password", ["secret\udcff"]),
+    ("username", ["\udcff", b"user"]),
+    ("path", [""]),
+    ("client_name", [3, "", "two words", "café", "a\n"]),
+    ("announce", [1]),
+    ("observer", [object(), Observer(), SimpleNamespace(acquired="no method")]),  # those of Observer do nothing
+    ("check_lock_synced_replicas", ["yes"]),
+    ("min_synced_replicas", [0, True]),
+    ("sharded_pubsub", [True, "perhaps"]),
+    ("address_mapper", [{"a": "b"}]),
+    ("master_name", [b"mymaster"]),
+    ("sentinel_ssl", [None]),
+]
+"""Fields, and values that they can't have."""
+
+
 class TestDurations:
     @pytest.mark.parametrize(
         ("value", "expected"),
@@ -78,39 +111,7 @@ class TestFields:
         assert (config.check_lock_synced_replicas, config.replicas_sync_timeout) == (True, 1.0)
         assert config.min_synced_replicas == 1
 
-    @pytest.mark.parametrize(
-        ("field", "values"),
-        [
-            *((field, [math.nan, math.inf, -1, True, "3", None]) for field in sorted(_DURATIONS)),
-            ("timeout", [0, 2**31]),  # a socket that never waits; settimeout() would wrap round and time out at once
-            ("connect_timeout", [0, 2**31]),
-            ("ping_interval", [2**31]),
-            ("lock_watchdog_timeout", [0, 2**52]),
-            ("fair_lock_wait_timeout", [2**52]),
-            ("topology_refresh_interval", [0]),
-            ("replicas_sync_timeout", [0, 2**31]),  # WAIT would wait for ever
-            ("retry_attempts", [-1, 1.0, True]),
-            ("port", [0, 65536, "6379"]),
-            ("database", [-1]),
-            ("connection_pool_size", [0]),
-            ("release_when_owner_ends", ["yes"]),
-            ("socket_keepalive", [None]),
-            ("name_mapper", ["prefix"]),
-            ("host", ["", None, "a\udcff", "a..b"]),  # no DNS name has an empty part
-            ("password", ["secret\udcff"]),
-            ("username", ["\udcff", b"user"]),
-            ("path", [""]),
-            ("client_name", [3, "", "two words", "café", "a\n"]),
-            ("announce", [1]),
-            ("observer", [object(), Observer(), SimpleNamespace(acquired="no method")]),  # those of Observer do nothing
-            ("check_lock_synced_replicas", ["yes"]),
-            ("min_synced_replicas", [0, True]),
-            ("sharded_pubsub", [True, "perhaps"]),
-            ("address_mapper", [{"a": "b"}]),
-            ("master_name", [b"mymaster"]),
-            ("sentinel_ssl", [None]),
-        ],
-    )
+    @pytest.mark.parametrize(("field", "values"), WRONG)
     def test_values_that_cannot_be(self, field: str, values: list[Any]) -> None:
         for value in values:
             with pytest.raises(ConfigError, match=field):

@@ -313,7 +313,7 @@ class TestAsyncioClusterClients:
 
     def test_a_url_and_mapped_addresses(self) -> None:
         config = Config.of(redis.asyncio.RedisCluster.from_url(f"rediss://:{SECRET}@h:7000?socket_timeout=2"))
-        assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2.0)
+        assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2)
         client = redis.asyncio.RedisCluster(host="h", address_remap=lambda address: ("gate", address[1]))
         config = Config.of(client)
         assert config.nodes == (("h", 6379),)
