@@ -153,6 +153,16 @@ def test_an_exit_without_an_entry(client: pyredisson.Client) -> None:
     assert not lock.is_locked()
 
 
+@pytest.mark.filterwarnings("ignore:.*left on another")
+def test_the_bodys_exception_wins(client: pyredisson.Client, pools: Pools) -> None:
+    lock = client.get_lock("orders")
+    block = pools.enter(lock)
+    lock.force_unlock()
+    error = KeyError("mine")
+    assert not pools.leave(block, error)
+    assert any("LockLostError" in note for note in error.__notes__)
+
+
 entered_by = pytest.mark.parametrize(
     "enter", [lambda lock: lock, lambda lock: lock.hold(wait_time=5)], ids=["with", "hold"]
 )

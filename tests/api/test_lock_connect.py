@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyErr
 
 import pyredisson
 from pyredisson import Config
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 
@@ -163,12 +164,15 @@ def kind(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 async def test_the_life_of_a_lock(backend: Backend, kind: Server) -> None:
-    client = backend.connect(kind.url, retry_attempts=0)
+    client = backend.connect(kind.url, retry_attempts=0, lock_watchdog_timeout=3)
     lock, other = client.get_lock("orders", owner=1), client.get_lock("orders", owner=2)
+    renew, release = (script(f"lock_{name}", with_shebang=kind.version >= (7,)).sha for name in ("renew", "release"))
     with kind.redis() as admin:
         admin.flushall()
         admin.script_flush()
         await lock.lock()
+        await backend.until(lambda: all(admin.script_exists(renew)))
+        assert not lock.lost.is_set()
         await lock.lock()
         assert not await other.try_lock(wait_time=0.05)
         await lock.unlock()
@@ -184,4 +188,9 @@ async def test_the_life_of_a_lock(backend: Backend, kind: Server) -> None:
                 await lock.try_lock()
         finally:
             admin.replicaof("NO", "ONE")
-    assert await lock.try_lock()
+        assert await lock.try_lock()
+        # The server knows no script when the client is closed.
+        admin.script_flush()
+        await client.close()
+        assert all(admin.script_exists(release))
+        assert not admin.exists("orders")
