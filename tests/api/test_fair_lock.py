@@ -120,6 +120,26 @@ async def heartbeats(backend: Backend, queue: Queue, count: int) -> None:
     await backend.until(lambda: queue.heartbeats() >= before + count)
 
 
+@pytest.mark.usefixtures("frequent_heartbeats")
+async def test_a_head_that_never_takes_the_lock(backend: Backend, queue: Queue) -> None:
+    """Its client is alive, so that only the expired offer shows that it doesn't acquire the lock."""
+    client = backend.connect()
+    holder, waiter = locks(client, 2)
+    await holder.lock()
+    ghost = f"{client.id}:ghost"
+    queue.enter(ghost)
+    queue.redis.hset(WAITERS, ghost, 10**13)
+    other = await start_waiter(backend, queue, waiter.lock)
+    await holder.unlock()
+    at, whom = queue.redis.hget(WAITERS, ":offered").decode().split()
+    assert whom == ghost
+    await backend.sleep(0.2)
+    assert not other.done()
+    # As if two seconds had passed.
+    queue.redis.hset(WAITERS, ":offered", f"{int(at) - 2_000} {ghost}")
+    await other.result()
+
+
 class TestLosingPlaces:
     """What Java, an operator or the server's clock does to the queue of living waiters."""
 
@@ -128,7 +148,10 @@ class TestLosingPlaces:
     async def test_the_queue_is_spoilt(self, backend: Backend, queue: Queue, what: str) -> None:
         """Everybody is served all the same, and in order where the server still knows it."""
         hold_elsewhere(queue)
-        others, served = await start_waiters(backend, queue, [backend.connect(), backend.connect()], 8)
+        clients = [backend.connect(), backend.connect()]
+        others, served = await start_waiters(backend, queue, clients, 8)
+        # The last acquire of each, behind its subscription, would enter the spoilt queue.
+        await backend.until(lambda: all(fair_waiters(client, "orders") == 4 for client in clients))
         await backend.until(lambda: queue.redis.zcard(CLIENTS) == 2)
         owners = queue.owners()
         SPOILED[what](queue)
