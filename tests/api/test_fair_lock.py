@@ -41,6 +41,27 @@ async def test_first_come_first_served(backend: Backend, queue: Queue, turns: li
     assert queue.keys() == set()
 
 
+async def test_no_waiter_overtakes_another(backend: Backend, queue: Queue) -> None:
+    """Who comes again, or only tries, finds those who wait before him."""
+    client = backend.connect()
+    lock = client.get_fair_lock("orders")
+    served: list[str] = []
+
+    async def work() -> None:
+        async with client.get_fair_lock("orders"):
+            served.append("other")
+            assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
+
+    await lock.lock()
+    other = await start_waiter(backend, queue, work)
+    await lock.unlock()
+    await lock.lock()
+    served.append("again")
+    await lock.unlock()
+    await other.result()
+    assert served == ["other", "again"]
+
+
 class TestCalls:
     @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
     async def test_scripts_for_a_hand_off(self, backend: Backend, queue: Queue, seconds: float, calls: int) -> None:

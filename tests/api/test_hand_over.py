@@ -99,9 +99,10 @@ def handle(client: Any, kind: str, owner: int, lock: str | None = None) -> Any:
 async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, fault: str, kind: str) -> None:
     it = Contention(backend, server_state, kind, proxy.url, timeout=0.3)
     await it.begin()
-    getattr(proxy, fault)(HAND_OVER[kind])
+    struck = getattr(proxy, fault)(HAND_OVER[kind])
     await it.holder.release()
     await it.waiting.result()
+    assert struck.happened.is_set()
     assert it.holds() == 1
     await it.waiter.release()
     await it.free()
