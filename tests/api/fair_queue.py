@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -86,7 +86,7 @@ async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaita
 
 
 async def start_waiters(
-    backend: Backend, queue: Queue, clients: list[Any], count: int, kind: str = "fair"
+    backend: Backend, queue: Queue, clients: list[Any], count: int, kinds: Sequence[str] = ("fair",)
 ) -> tuple[list[OtherOwner[None]], list[int]]:
     """So many owners of these clients in turn that enter the queue one after the other, and leave the lock at once.
 
@@ -96,7 +96,7 @@ async def start_waiters(
 
     def waiter(number: int) -> Callable[[], Awaitable[None]]:
         async def work() -> None:
-            async with lock_of(clients[number % len(clients)], kind):
+            async with lock_of(clients[number % len(clients)], kinds[number % len(kinds)]):
                 served.append(number)
 
         return work

@@ -35,11 +35,21 @@ def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None
     return None if context is None else (context.verify_mode, context.check_hostname)
 
 
-def test_without_a_url() -> None:
+def test_what_config_of_accepts() -> None:
     assert Config.of() == Config.of(None) == Config()
     config = Config(database=2, ssl=True)
     assert Config.of(config) is config
     assert Config.of(config, timeout=9) == dataclasses.replace(config, timeout=9.0)
+    # Fields win.
+    config = Config.of("redis://u:p@h/1", database=7, password="q")
+    assert (config.database, config.password) == (7, "q")
+    url = "redis+sentinel://:p@s1/m?sentinel_password=q"
+    config = Config.of(url, master_name="n", nodes=["s2:1"], sentinel_password="r", sharded_pubsub="on")
+    assert (config.master_name, config.nodes, config.host) == ("n", (("s2", 1),), "s2")
+    assert (config.password, config.sentinel_password, config.sharded_pubsub) == ("p", "r", "on")
+    for address in (3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()):
+        with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
+            Config.of(address)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +97,6 @@ def test_urls(url: str, fields: dict[str, Any]) -> None:
     assert Config.of(url) == Config(**fields)
 
 
-def test_fields_win() -> None:
-    config = Config.of("redis://u:p@h/1", database=7, password="q")
-    assert (config.database, config.password) == (7, "q")
-    url = "redis+sentinel://:p@s1/m?sentinel_password=q"
-    config = Config.of(url, master_name="n", nodes=["s2:1"], sentinel_password="r", sharded_pubsub="on")
-    assert (config.master_name, config.nodes, config.host) == ("n", (("s2", 1),), "s2")
-    assert (config.password, config.sentinel_password, config.sharded_pubsub) == ("p", "r", "on")
-
-
 class TestTls:
     @pytest.mark.parametrize(
         ("url", "servers", "sentinels"),
@@ -129,45 +130,37 @@ class TestTls:
 
 
 SEVERAL = r"host:port,host:port"
+BAD_TLS = [
+    *("ssl_cert_reqs=perhaps", "ssl_ca_certs=/no/such/file", "ssl_keyfile=/no/such/file"),
+    *("ssl_ciphers=none-such", "ssl_min_version=1"),
+]
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    ("message", "urls"),
     [
-        ("redis://h?frobnicate=1", "frobnicate"),
-        ("rediss://h?ssl_cert_reqs=perhaps", "TLS"),
-        ("rediss://h?ssl_ca_certs=/no/such/file", "TLS"),
-        ("rediss://h?ssl_keyfile=/no/such/file", "TLS"),
-        ("rediss://h?ssl_ciphers=none-such", "TLS"),
-        ("rediss://h?ssl_min_version=1", "TLS"),
-        ("rediss://h?ssl_validate_ocsp=True", "OCSP"),
-        ("rediss://h?ssl_validate_ocsp_stapled=True", "OCSP"),
-        ("redis+cluster://", rf"redis\+cluster://user:password@{SEVERAL}"),
-        ("redis+cluster:///", rf"redis\+cluster://user:password@{SEVERAL}"),
-        ("redis+cluster://,", rf"redis\+cluster://user:password@{SEVERAL}"),
-        ("redis+sentinel://s1", rf"{SEVERAL}/master"),
-        ("redis+sentinel://s1/", rf"{SEVERAL}/master"),
-        ("redis+sentinel://s1/m/x", rf"{SEVERAL}/master"),
-        ("redis+sentinel://s1/m/1/2", rf"{SEVERAL}/master"),
-        ("redis+cluster://h/5", "database must be 0 in a cluster"),
-        ("redis+cluster://h?db=5", "database must be 0 in a cluster"),
-        ("redis+cluster://h?host=x", "host, port and path"),
-        ("redis+cluster://h?port=1", "host, port and path"),
-        ("redis+cluster://h?path=x", "host, port and path"),
-        ("redis+cluster://h?frobnicate=1", "frobnicate"),
-        ("redis+cluster://h?sentinel_ssl=true", "sentinel_ssl"),
-        ("redis+sentinel://h/m?sentinel_frobnicate=1", "sentinel_frobnicate"),
-        ("redis+sentinel://h/m?sentinel_ssl=perhaps", "sentinel_ssl must be true or false"),
-        ("redis+sentinel://h/m?sentinel_ssl", "sentinel_ssl must be true or false"),
-        ("redis+sentinel://h/m?sentinel_ssl_ca_certs=x", "sentinel_ssl_ca_certs: needs sentinel_ssl=true"),
-        ("redis+sentinel://h/m?sentinel_ssl=1&sentinel_ssl_ca_certs=/no/such/file", "TLS"),
-        ("redis+ring://h", "URL"),
-        ("unix+cluster:///run/r.sock", "URL"),
+        ("frobnicate", ["redis://h?frobnicate=1", "redis+cluster://h?frobnicate=1"]),
+        ("sentinel_frobnicate", ["redis+sentinel://h/m?sentinel_frobnicate=1"]),
+        ("TLS", [f"rediss://h?{option}" for option in BAD_TLS]),
+        ("TLS", ["redis+sentinel://h/m?sentinel_ssl=1&sentinel_ssl_ca_certs=/no/such/file"]),
+        ("OCSP", ["rediss://h?ssl_validate_ocsp=True", "rediss://h?ssl_validate_ocsp_stapled=True"]),
+        (rf"redis\+cluster://user:password@{SEVERAL}", [f"redis+cluster://{nodes}" for nodes in ("", "/", ",")]),
+        (rf"{SEVERAL}/master", [f"redis+sentinel://s1{master}" for master in ("", "/", "/m/x", "/m/1/2")]),
+        ("database must be 0 in a cluster", ["redis+cluster://h/5", "redis+cluster://h?db=5"]),
+        ("host, port and path", [f"redis+cluster://h?{option}" for option in ("host=x", "port=1", "path=x")]),
+        ("sentinel_ssl", ["redis+cluster://h?sentinel_ssl=true"]),
+        (
+            "sentinel_ssl must be true or false",
+            ["redis+sentinel://h/m?sentinel_ssl=perhaps", "redis+sentinel://h/m?sentinel_ssl"],
+        ),
+        ("sentinel_ssl_ca_certs: needs sentinel_ssl=true", ["redis+sentinel://h/m?sentinel_ssl_ca_certs=x"]),
+        ("URL", ["redis+ring://h", "unix+cluster:///run/r.sock"]),
     ],
 )
-def test_what_cannot_be_used(url: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Config.of(url)
+def test_what_cannot_be_used(message: str, urls: list[str]) -> None:
+    for url in urls:
+        with pytest.raises(ConfigError, match=message):
+            Config.of(url)
 
 
 BAD_URLS = """
@@ -196,21 +189,9 @@ def test_bad_urls_do_not_give_the_password_away(url: str) -> None:
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-@pytest.mark.parametrize("address", [3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()])
-def test_anything_else(address: object) -> None:
-    with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
-        Config.of(address)
-
-
-SECRET = "hunter2"
 PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 UNLIMITED = 2**31
 modules = pytest.mark.parametrize("module", [redis, redis.asyncio], ids=["threads", "asyncio"])
-
-
-def verified(context: ssl.SSLContext | None) -> bool:
-    assert context is not None
-    return context.verify_mode is ssl.CERT_REQUIRED
 
 
 @modules
@@ -233,26 +214,20 @@ class TestClients:
         config = Config.of(module.Redis(**theirs))
         assert {name: getattr(config, name) for name in ours} == ours
 
-    def test_tls(self, module: Any) -> None:
-        config = Config.of(module.Redis(host="h", ssl=True, ssl_cert_reqs="none"))
-        assert config.ssl
-        assert not verified(config.ssl_context)
-
     def test_pools(self, module: Any) -> None:
         pool = module.BlockingConnectionPool.from_url("rediss://:p@h/3?timeout=1", max_connections=5)
         config = Config.of(module.Redis(connection_pool=pool), host="other")
+        assert checks(config.ssl_context) == CHECKED
         assert (config.host, config.database, config.password) == ("other", 3, "p")
         assert (config.ssl, config.connection_pool_size, config.timeout) == (True, 5, 3.0)
 
-    def test_a_renewal_has_its_own_handshake(self, module: Any) -> None:
+    def test_what_cannot_be_taken_over(self, module: Any) -> None:
+        """A renewal has its own handshake."""
         with pytest.raises(ConfigError, match="redis_connect_func"):
             Config.of(module.Redis(redis_connect_func=print))
-
-
-@pytest.mark.parametrize("option", ["ssl_validate_ocsp", "ssl_validate_ocsp_stapled"])
-def test_ocsp(option: str) -> None:
-    with pytest.raises(ConfigError, match="OCSP"):
-        Config.of(redis.Redis(ssl=True, **{option: True}))  # type: ignore[arg-type]
+        for option in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled") if module is redis else ():
+            with pytest.raises(ConfigError, match="OCSP"):
+                Config.of(module.Redis(ssl=True, **{option: True}))
 
 
 @modules
@@ -280,16 +255,17 @@ class TestSentinelClients:
         )
 
     def test_tls(self, module: Any) -> None:
-        sentinels = module.Sentinel([("s1", 1)], sentinel_kwargs={"ssl": True, "ssl_cert_reqs": "none"}, ssl=True)
-        config = Config.of(sentinels.master_for("m"))
-        assert (verified(config.ssl_context), verified(config.sentinel_ssl_context)) == (True, False)
-        config = Config.of(module.Sentinel([("s1", 1)]).master_for("m", ssl=True))
-        assert (config.ssl, config.sentinel_ssl) == (True, False)
-
-    def test_one_host_for_all_masters(self, module: Any) -> None:
-        sentinels = module.Sentinel([("s1", 1)])
-        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
-        assert Config.of(sentinels.master_for("m")).address_mapper == OneHost("10.0.0.1")
+        one = module.Redis(host="h", ssl=True, ssl_cert_reqs="none")
+        both = module.Sentinel([("s1", 1)], sentinel_kwargs={"ssl": True, "ssl_cert_reqs": "none"}, ssl=True)
+        master = module.Sentinel([("s1", 1)]).master_for("m", ssl=True)
+        for client, servers, sentinels in (
+            (one, UNCHECKED, None),
+            (both.master_for("m"), CHECKED, UNCHECKED),
+            (master, CHECKED, None),
+        ):
+            config = Config.of(client)
+            assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
+            assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
 
     def test_what_cannot_be_taken_over(self, module: Any) -> None:
         sentinels = module.Sentinel([("s1", 1)])
@@ -304,6 +280,8 @@ class TestSentinelClients:
             with pytest.raises(ConfigError, match=message):
                 Config.of(client)
         assert Config.of(sentinels.master_for("m", credential_provider=PROVIDER)).credential_provider is PROVIDER
+        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
+        assert Config.of(sentinels.master_for("m")).address_mapper == OneHost("10.0.0.1")
 
 
 class TestAsyncioClusterClients:
@@ -321,7 +299,7 @@ class TestAsyncioClusterClients:
             ssl_cert_reqs="none",
         )
         config = Config.of(client, timeout=6)
-        assert not verified(config.ssl_context)
+        assert checks(config.ssl_context) == UNCHECKED
         assert set(config.nodes) == {("h", 7000), ("h2", 7001)}
         assert (config.topology, config.username, config.password, config.client_name) == ("cluster", "u", "p", "me")
         assert (config.timeout, config.connection_pool_size) == (6.0, 9)
@@ -333,11 +311,9 @@ class TestAsyncioClusterClients:
         config = Config.of(redis.asyncio.RedisCluster(host="h", load_balancing_strategy=LoadBalancingStrategy.RANDOM))
         assert config.nodes == (("h", 6379),)
 
-    def test_a_url(self) -> None:
+    def test_a_url_and_mapped_addresses(self) -> None:
         config = Config.of(redis.asyncio.RedisCluster.from_url(f"rediss://:{SECRET}@h:7000?socket_timeout=2"))
-        assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2.0)
-
-    def test_mapped_addresses(self) -> None:
+        assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2)
         client = redis.asyncio.RedisCluster(host="h", address_remap=lambda address: ("gate", address[1]))
         config = Config.of(client)
         assert config.nodes == (("h", 6379),)
@@ -361,8 +337,6 @@ class TestClusterClients:
             config = Config.of(client)
         theirs: dict[str, Any] = {"client_name": "me", "timeout": 7.0, "connect_timeout": config.connect_timeout}
         assert config == Config(topology="cluster", nodes=(Address("127.0.0.1", one_node.port),), **theirs)
-
-    def test_a_url(self, one_node: Address) -> None:
         with redis.RedisCluster.from_url(f"redis://{one_node}?client_name=me") as client:
             config = Config.of(client)
         assert (config.topology, config.client_name, config.ssl) == ("cluster", "me", False)

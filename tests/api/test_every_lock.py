@@ -15,6 +15,7 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
@@ -71,16 +72,19 @@ ENDLESS: list[Callable[[Any], Awaitable[Any]]] = [
 
 
 @kinds
-async def test_acquire_and_release(backend: Backend, server_state: ServerState, kind: str) -> None:
-    lock = lock_of(backend.connect(), kind)
+async def test_acquire_and_release(backend: Backend, server_state: ServerState, proxy: Proxy, kind: str) -> None:
+    lock = lock_of(backend.connect(proxy.url), kind)
     for acquire, release in ((lock.try_lock, lock.unlock), (lock.acquire, lock.release)):
-        before = server_state.scripts()
         assert await acquire() is True
         assert 29_000 < server_state.redis.pttl("orders") <= 30_000
         assert "1" in server_state.holds("orders").values()
         assert await release() is None
         assert left(server_state.redis) == set()
-        assert server_state.scripts() == before + 2
+    proxy.forget()
+    for _ in range(2):
+        await lock.lock()
+        await lock.unlock()
+    assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
     with pytest.raises(LockNotHeldError, match="is free"):
         await lock.unlock()
     with pytest.raises(RuntimeError, match="is free"):
@@ -110,11 +114,12 @@ async def test_questions(backend: Backend, kind: str) -> None:
     assert await asked(lock) == free
 
 
-async def test_a_key_that_never_expires(backend: Backend, admin: Redis) -> None:
+@kinds
+async def test_a_key_that_never_expires(backend: Backend, admin: Redis, kind: str) -> None:
     admin.hset("orders", "somebody", 1)
-    for kind in ("lock", "fair", "spin"):
-        assert await lock_of(backend.connect(), kind).remain_time_to_live() == math.inf
-    assert not await lock_of(backend.connect(), "fenced").try_lock()
+    lock = lock_of(backend.connect(), kind)
+    assert kind in ("read", "write") or await lock.remain_time_to_live() == math.inf
+    assert not await lock.try_lock()
 
 
 @kinds
@@ -263,40 +268,34 @@ async def test_force_unlock_and_delete(backend: Backend, server_state: ServerSta
     assert await lock.try_lock()
 
 
-async def test_the_watchdog_keeps_every_kind(backend: Backend, server_state: ServerState) -> None:
+async def test_leases_of_every_kind(backend: Backend, server_state: ServerState) -> None:
+    """The watchdog keeps a lock that has no lease of its own, and renews no fixed lease."""
     client = backend.connect(lock_watchdog_timeout=1.5)
-    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
-    for lock in locks.values():
+    renewed = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
+    fixed = {f"{kind}:fixed": lock_of(client, kind, f"{kind}:fixed") for kind in [*KINDS, *GROUPS]}
+    for lock in renewed.values():
         await lock.lock()
-    until = time.monotonic() + 2
-    while time.monotonic() < until:
-        for kind in locks:
+    started = time.monotonic()
+    for lock in fixed.values():
+        assert await lock.try_lock(lease_time=1.8)
+    while server_state.redis.exists(*fixed):
+        for kind in renewed:
             assert 0 < server_state.redis.pttl(kind) <= 1500, kind
         await backend.sleep(0.05)
-    for lock in locks.values():
-        assert await lock.is_held()
-        await lock.unlock()
-    assert server_state.redis.keys() == [b"redisson_lock_token:{fenced}"]
-
-
-async def test_a_fixed_lease_of_any_kind_is_not_renewed(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect(lock_watchdog_timeout=1.5)
-    renewed = client.get_lock("renewed")
-    await renewed.lock()
-    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
-    started = time.monotonic()
-    for lock in locks.values():
-        assert await lock.try_lock(lease_time=1.8)
-    await backend.until(lambda: not server_state.redis.exists(*locks))
-    assert 1.7 < time.monotonic() - started < 3.5
-    for lock in locks.values():
+        assert time.monotonic() - started < 3.5
+    assert time.monotonic() - started > 1.7
+    for lock in fixed.values():
         assert lock.lost.is_set()
         assert not await lock.is_held()
         with pytest.raises(LockLostError):
             await lock.unlock()
         # One that isn't re-entrant doesn't refuse its owner for that.
         assert await lock.try_lock()
-    assert await renewed.is_held()
+        await lock.unlock()
+    for lock in renewed.values():
+        assert await lock.is_held()
+        await lock.unlock()
+    assert {*server_state.redis.keys()} == {b"redisson_lock_token:{fenced}", b"redisson_lock_token:{fenced:fixed}"}
 
 
 @kinds
@@ -310,11 +309,21 @@ async def test_blocks(backend: Backend, server_state: ServerState, kind: str) ->
         assert repr(entered) == repr(lock)
         assert 50_000 < server_state.redis.pttl("orders") <= 60_000
     assert left(server_state.redis) == set()
-    with pytest.raises(KeyError) as caught:
+    for lost in (False, True):
+        with pytest.raises(KeyError) as caught:
+            async with lock:
+                if lost:
+                    server_state.redis.delete("orders")
+                raise KeyError("mine")
+        notes = getattr(caught.value, "__notes__", [])
+        assert [bool(re.search("LockLostError.*orders", note)) for note in notes] == [True] * lost
+        assert not await lock.is_locked()
+    with pytest.raises(LockLostError, match="orders"):
         async with lock:
-            raise KeyError("mine")
-    assert not hasattr(caught.value, "__notes__")
-    assert not await lock.is_locked()
+            server_state.redis.delete("orders")
+    with pytest.raises(LockLostError, match="orders"):
+        async with lock.hold(lease_time=0.05):
+            await backend.sleep(0.1)
 
 
 async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_state: ServerState) -> None:
@@ -360,6 +369,10 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert type(lock) is getattr(pyredisson.asyncio, name)
     assert hasattr(pyredisson, name)
     assert not hasattr(lock, "__dict__")
+    # The types for everything that locks.
+    assert isinstance(lock, pyredisson.asyncio.Lockable)
+    assert isinstance(getattr(lock_of(threads.connect(), kind), "_target"), pyredisson.Lockable)  # noqa: B009
+    assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
@@ -385,25 +398,15 @@ async def test_owners_take_turns(backend: Backend, kind: str) -> None:
     assert sorted(turns) == sorted([*range(6)] * 5)
 
 
-async def test_closing_it(backend: Backend) -> None:
-    async with backend.connect() as client:
-        assert client.id in repr(client)
-        assert client.closed is False
-        assert await client.get_lock("orders").try_lock()
-    assert client.closed is True
-    await client.close()
-    assert client.closed
-    # One that never talked.
-    started = time.monotonic()
-    await backend.connect(NOWHERE).close()
-    assert time.monotonic() - started < WOKEN
-
-
 async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
     client = backend.connect()
     lock = client.get_lock("orders")
     await lock.lock()
-    await client.close()
+    assert client.id in repr(client)
+    assert client.closed is False
+    for _ in range(2):
+        await client.close()
+        assert client.closed is True
     for call in (
         *(lock.lock, lock.try_lock, lock.acquire, lock.unlock, lock.release, lock.force_unlock, lock.delete),
         *(lock.is_locked, lock.locked, lock.is_held, lock.is_held_by_current_thread, lambda: lock.is_held_by(1)),
@@ -414,6 +417,10 @@ async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
             await call()
     with pytest.raises(RuntimeError):
         await client.get_lock("orders").lock()
+    # One that never talked.
+    async with backend.connect(NOWHERE) as silent:
+        pass
+    assert silent.closed
 
 
 async def test_closing_releases_held_locks_and_no_others(backend: Backend, server_state: ServerState) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +9,13 @@ from typing import Any
 import pytest
 
 from pyredisson import ClosedError, LockLostError
-from pyredisson.logic.locks.fair_queue import HEARTBEAT_INTERVAL
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CHANNEL, CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter, start_waiters
+from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter, start_waiters
 from .kinds import FAIR, JAVA, one_waits
 
 pytestmark = pytest.mark.asyncio
@@ -31,98 +29,61 @@ async def load_hand_over(backend: Backend, client: Any) -> None:
     await waiter.unlock()
 
 
-class TestOrder:
-    @pytest.mark.parametrize("kind", FAIR)
-    @pytest.mark.parametrize("turns", [[0, 1] * 6, [0, 0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 0, 0, 1]])
-    async def test_first_come_first_served(self, backend: Backend, queue: Queue, kind: str, turns: list[int]) -> None:
-        """However the waiters of two clients come one after the other."""
-        clients = [backend.connect(), backend.connect()]
-        async with held(clients[0].get_fair_lock("orders", owner=1)):
-            others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), kind)
-        for other in others:
-            await other.result()
-        assert served == list(range(len(turns)))
-        assert queue.keys() == set()
-
-    async def test_no_waiter_overtakes_another(self, backend: Backend, queue: Queue) -> None:
-        """Who comes again, or only tries, finds those who wait before him."""
-        client = backend.connect()
-        lock = client.get_fair_lock("orders")
-        served: list[str] = []
-
-        async def work() -> None:
-            async with client.get_fair_lock("orders"):
-                served.append("other")
-                assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
-
-        await lock.lock()
-        other = await start_waiter(backend, queue, work)
-        await lock.unlock()
-        await lock.lock()
-        served.append("again")
-        await lock.unlock()
+@pytest.mark.parametrize("turns", [[0, 1] * 6, [0, 0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 0, 0, 1]])
+async def test_first_come_first_served(backend: Backend, queue: Queue, turns: list[int]) -> None:
+    """However the waiters of two clients come one after the other; locks of both kinds share the queue."""
+    clients = [backend.connect(), backend.connect()]
+    async with held(clients[0].get_fair_lock("orders", owner=1)):
+        others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
+    for other in others:
         await other.result()
-        assert served == ["other", "again"]
+    assert served == list(range(len(turns)))
+    assert queue.keys() == set()
 
-    async def test_one_that_is_not_reentrant_shares_the_queue(self, backend: Backend, queue: Queue) -> None:
-        client = backend.connect()
-        async with held(client.get_non_reentrant_fair_lock("orders", owner=1)):
-            assert not await client.get_fair_lock("orders").try_lock()
-            other = await start_waiter(backend, queue, client.get_fair_lock("orders", owner=2).lock)
-            last = await start_waiter(backend, queue, client.get_non_reentrant_fair_lock("orders", owner=3).lock)
-        await other.result()
-        assert not last.done()
-        await client.get_fair_lock("orders", owner=2).unlock()
-        await last.result()
+
+async def test_no_waiter_overtakes_another(backend: Backend, queue: Queue) -> None:
+    """Who comes again, or only tries, finds those who wait before him."""
+    client = backend.connect()
+    lock = client.get_fair_lock("orders")
+    served: list[str] = []
+
+    async def work() -> None:
+        async with client.get_fair_lock("orders"):
+            served.append("other")
+            assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
+
+    await lock.lock()
+    other = await start_waiter(backend, queue, work)
+    await lock.unlock()
+    await lock.lock()
+    served.append("again")
+    await lock.unlock()
+    await other.result()
+    assert served == ["other", "again"]
 
 
 class TestCalls:
     @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
-    async def test_scripts_for_a_hand_off(self, tasks: Backend, queue: Queue, seconds: float, calls: int) -> None:
-        """However many wait; and one connection listens for all of them. A busy machine adds attempts, not one each."""
-        client = tasks.connect(local_hand_over_time=seconds)
-        await load_hand_over(tasks, client)
-        began = time.monotonic()
-        count = 200
-        served: list[int] = []
-
-        async def work(number: int) -> None:
-            async with client.get_fair_lock("orders"):
-                served.append(number)
-
-        before = queue.scripts()
-        async with held(client.get_fair_lock("orders", owner=1)):
-            others = [tasks.spawn(lambda number=number: work(number)) for number in range(count)]  # type: ignore[misc]
-            # Each sends an acquire, and another one after its subscription is confirmed.
-            await tasks.until(lambda: len(queue) == count and queue.listening(count))
-            await tasks.until(lambda: queue.scripts() >= before + 1 + 2 * count)
-            listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
-            assert len(listeners) == 1
-        for other in others:
-            await other.result()
-        assert served == list(range(count))
-        # At last a release that hands nothing on.
-        by_time = 1 + (time.monotonic() - began) / HEARTBEAT_INTERVAL
-        assert 0 <= queue.scripts() - (before + 1 + 2 * count + calls * count + 1) <= by_time
-        assert queue.keys() == set()
-
-    @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
-    async def test_scripts_for_a_hand_off_between_threads(
-        self, threads: Backend, queue: Queue, seconds: float, calls: int
-    ) -> None:
-        client = threads.connect(local_hand_over_time=seconds)
-        await load_hand_over(threads, client)
+    async def test_scripts_for_a_hand_off(self, backend: Backend, queue: Queue, seconds: float, calls: int) -> None:
+        """However many wait; and one connection listens for all of them."""
+        client = backend.connect(local_hand_over_time=seconds)
+        await load_hand_over(backend, client)
         others = []
         async with held(client.get_fair_lock("orders", owner=1)):
             for count in range(1, 21):
                 before = queue.scripts()
-                others += (await start_waiters(threads, queue, [client], 1))[0]
-                await threads.until(lambda count=count: queue.listening(count))  # type: ignore[misc]
-                await threads.until(lambda before=before: queue.scripts() == before + 2)  # type: ignore[misc]
+                others += (await start_waiters(backend, queue, [client], 1))[0]
+                await backend.until(lambda count=count: queue.listening(count))  # type: ignore[misc]
+                # It sends an acquire, and another one after its subscription is confirmed.
+                await backend.until(lambda before=before: queue.scripts() == before + 2)  # type: ignore[misc]
+            listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
+            assert len(listeners) == 1
             before = queue.scripts()
         for other in others:
             await other.result()
+        # At last a release that hands nothing on.
         assert queue.scripts() == before + calls * 20 + 1
+        assert queue.keys() == set()
 
     async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
@@ -156,7 +117,10 @@ SPOILED: dict[str, Callable[[Queue], object]] = {
     "a step of the clock": lambda queue: queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000),
     # As by a Java client whose clock is ahead.
     "two were evicted": lambda queue: list(map(queue.leave, queue.owners()[:2])),
+    "deleted as by java": lambda queue: queue.redis.delete(*KEYS[:3]),
 }
+FREED = ("everything is gone", "deleted as by java")
+"""What frees the lock, too. No message is published: heartbeats notify the waiters."""
 KEPT = ("our own keys are gone", "a step of the clock")
 """What leaves the order as it was."""
 
@@ -177,67 +141,24 @@ async def heartbeats(backend: Backend, queue: Queue, count: int) -> None:
     await backend.until(lambda: queue.heartbeats() >= before + count)
 
 
-class TestTurns:
-    async def test_a_lease_that_ends_in_another_client(self, backend: Backend, queue: Queue) -> None:
-        holder, waiter = backend.connect(), backend.connect()
-        assert await holder.get_fair_lock("orders").try_lock(lease_time=0.7)
-        other = await start_waiter(backend, queue, waiter.get_fair_lock("orders").lock)
-        last = await start_waiter(backend, queue, holder.get_fair_lock("orders", owner=1).lock)
-        await other.result()
-        assert not last.done()
-        assert await waiter.get_fair_lock("orders").force_unlock()
-        await last.result()
-
-    async def test_force_unlock_wakes_the_next_only(self, backend: Backend, queue: Queue) -> None:
-        lock, *others = locks(backend.connect(), 3)
-        await lock.lock()
-        first, second = [await start_waiter(backend, queue, other.lock) for other in others]
-        assert await lock.force_unlock()
-        await first.result()
-        assert not second.done()
-        assert await lock.delete()
-        await second.result()
-        assert await lock.delete()
-        assert not await lock.delete()
-        assert queue.keys() == set()
-
-    @pytest.mark.usefixtures("frequent_heartbeats")
-    async def test_a_head_that_never_takes_the_lock(self, backend: Backend, queue: Queue) -> None:
-        """Its client is alive, so that only the expired offer shows that it doesn't acquire the lock."""
-        client = backend.connect()
-        holder, waiter = locks(client, 2)
-        await holder.lock()
-        ghost = f"{client.id}:ghost"
-        queue.enter(ghost)
-        queue.redis.hset(WAITERS, ghost, 10**13)
-        other = await start_waiter(backend, queue, waiter.lock)
-        await holder.unlock()
-        at, whom = queue.redis.hget(WAITERS, ":offered").decode().split()
-        assert whom == ghost
-        await backend.sleep(0.2)
-        assert not other.done()
-        # As if two seconds had passed.
-        queue.redis.hset(WAITERS, ":offered", f"{int(at) - 2_000} {ghost}")
-        await other.result()
-
-    async def test_java_waits_first(self, backend: Backend, queue: Queue) -> None:
-        holder, waiter = locks(backend.connect(), 2)
-        await holder.lock()
-        queue.enter(JAVA)
-        other = await start_waiter(backend, queue, waiter.lock)
-        with queue.ear_of(JAVA) as told:
-            await holder.unlock()
-            await backend.until(told)
-        await backend.sleep(0.1)
-        assert not other.done()
-        # What Redisson's acquire and unlock do.
-        queue.leave(JAVA)
-        [owner] = queue.owners()
-        queue.redis.zincrby(SCORES, -300_000, owner)
-        queue.redis.hset("orders", JAVA, 1)
-        queue.redis.delete("orders")
-        queue.redis.publish(f"{CHANNEL}:{owner}", "0")
-        await other.result()
+@pytest.mark.usefixtures("frequent_heartbeats")
+async def test_a_head_that_never_takes_the_lock(backend: Backend, queue: Queue) -> None:
+    """Its client is alive, so that only the expired offer shows that it doesn't acquire the lock."""
+    client = backend.connect()
+    holder, waiter = locks(client, 2)
+    await holder.lock()
+    ghost = f"{client.id}:ghost"
+    queue.enter(ghost)
+    queue.redis.hset(WAITERS, ghost, 10**13)
+    other = await start_waiter(backend, queue, waiter.lock)
+    await holder.unlock()
+    at, whom = queue.redis.hget(WAITERS, ":offered").decode().split()
+    assert whom == ghost
+    await backend.sleep(0.2)
+    assert not other.done()
+    # As if two seconds had passed.
+    queue.redis.hset(WAITERS, ":offered", f"{int(at) - 2_000} {ghost}")
+    await other.result()
 
 
 class TestLosingPlaces:
@@ -248,11 +169,14 @@ class TestLosingPlaces:
     async def test_the_queue_is_spoilt(self, backend: Backend, queue: Queue, what: str) -> None:
         """Everybody is served all the same, and in order where the server still knows it."""
         hold_elsewhere(queue)
-        others, served = await start_waiters(backend, queue, [backend.connect(), backend.connect()], 8)
+        clients = [backend.connect(), backend.connect()]
+        others, served = await start_waiters(backend, queue, clients, 8)
+        # The last acquire of each, behind its subscription, would enter the spoilt queue.
+        await backend.until(lambda: all(fair_waiters(client, "orders") == 4 for client in clients))
         await backend.until(lambda: queue.redis.zcard(CLIENTS) == 2)
         owners = queue.owners()
         SPOILED[what](queue)
-        if what != "everything is gone":
+        if what not in FREED:
             await heartbeats(backend, queue, 4)
             await backend.until(lambda: len(queue) == 8)
             expected = owners[2:] if what == "two were evicted" else owners if what in KEPT else []
@@ -286,97 +210,42 @@ class TestLosingPlaces:
             await holder.unlock()
         assert lost.is_set()
 
-    async def test_the_lock_is_deleted_as_java_does(self, backend: Backend, queue: Queue) -> None:
-        """No message is published: heartbeats notify the waiters."""
-        hold_elsewhere(queue)
-        others = [await start_waiter(backend, queue, lock.lock) for lock in locks(backend.connect(), 2)]
-        queue.redis.delete(*KEYS[:3])
-        deleted = time.monotonic()
-        await backend.until(lambda: any(other.done() for other in others))
-        assert time.monotonic() - deleted < SOON
+
+@pytest.mark.parametrize("way", ["unlock", "force_unlock"])
+async def test_more_dead_waiters_than_one_call_drops(backend: Backend, queue: Queue, way: str) -> None:
+    """A try gets the lock behind them. Its release notifies the waiter behind them, though nobody else is there."""
+    dead = [f"0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:{number}" for number in range(900)]
+
+    def die() -> None:
+        queue.enter(*dead)
+        queue.redis.hset(WAITERS, mapping=dict.fromkeys(dead, 1))
+
+    die()
+    before = queue.scripts()
+    lock = backend.connect().get_fair_lock("orders")
+    assert await lock.try_lock()
+    assert queue.scripts() >= before + 4
+    die()
+    queue.enter(JAVA)
+    with queue.ear_of(JAVA) as told:
+        await getattr(lock, way)()
+        await backend.until(told)
+    assert queue.owners() == [JAVA]
 
 
-class TestManyDead:
-    """So many that no call drops them all."""
-
-    def die(self, queue: Queue, count: int) -> None:
-        owners = [f"0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55:{number}" for number in range(count)]
-        queue.enter(*owners)
-        queue.redis.hset(WAITERS, mapping=dict.fromkeys(owners, 1))
-
-    async def test_a_try_gets_the_lock_behind_them(self, backend: Backend, queue: Queue) -> None:
-        self.die(queue, 900)
-        before = queue.scripts()
-        lock = backend.connect().get_fair_lock("orders")
-        assert await lock.try_lock()
-        assert queue.scripts() >= before + 4
-        await lock.unlock()
-        assert queue.keys() == set()
-
-    @pytest.mark.parametrize("way", ["unlock", "force_unlock"])
-    async def test_a_waiter_behind_dead_waiters_is_notified(self, backend: Backend, queue: Queue, way: str) -> None:
-        """Though nobody else of ours is there."""
-        lock = backend.connect().get_fair_lock("orders")
-        await lock.lock()
-        self.die(queue, 900)
-        queue.enter(JAVA)
-        with queue.ear_of(JAVA) as told:
-            await getattr(lock, way)()
-            await backend.until(told)
-        assert queue.owners() == [JAVA]
-
-
-class TestGivingUp:
-    @pytest.mark.usefixtures("frequent_heartbeats")
-    async def test_the_lead_is_passed_on(self, backend: Backend, queue: Queue) -> None:
-        """Whoever ticked for the others leaves, and they stay alive."""
-        hold_elsewhere(queue)
-        lock, *leaders = locks(backend.connect(), 4)
-        first = await start_waiter(backend, queue, lock.lock)
-        for leader in leaders:
-            leaves = await start_waiter(backend, queue, lambda leader=leader: leader.try_lock(0.5))  # type: ignore[misc]
-            assert not await leaves.result()
-            await backend.until(lambda: len(queue) == 1)
-        await heartbeats(backend, queue, 3)
-        queue.redis.delete("orders")
-        await first.result()
-
-
-class TestCancelled:
-    async def test_a_task_passes_its_turn_on(self, tasks: Backend, queue: Queue) -> None:
-        """The waiter was notified that it is its turn, and was cancelled before it could acquire the lock."""
-        holder, lock = locks(tasks.connect(), 2)
-        await holder.lock()
-        first = asyncio.ensure_future(lock.lock())
-        await tasks.until(lambda: len(queue) == 1)
-        second = asyncio.ensure_future(tasks.connect().get_fair_lock("orders", owner=3).lock())
-        await tasks.until(lambda: len(queue) == 2)
-        release = asyncio.ensure_future(holder.unlock())
-        await asyncio.sleep(0)
-        # The release has been sent, so it arrives before the command of the waiter that leaves.
-        first.cancel()
-        async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.wait([first])
-            await release
-            await second
-        assert first.cancelled()
-
-    async def test_many_leave_nothing(self, tasks: Backend, queue: Queue) -> None:
-        """However long others stand before and behind them."""
-        holder, before, behind, *others = locks(tasks.connect(), 503)
-        await holder.lock()
-        first = await start_waiter(tasks, queue, before.lock)
-        waiting = [asyncio.ensure_future(lock.lock()) for lock in others]
-        await tasks.until(lambda: len(queue) == 501)
-        last = await start_waiter(tasks, queue, behind.lock)
-        for task in waiting:
-            task.cancel()
-        await asyncio.wait(waiting)
-        await tasks.until(lambda: len(queue) == 2)
-        await holder.unlock()
-        await first.result()
-        await before.unlock()
-        await last.result()
+@pytest.mark.usefixtures("frequent_heartbeats")
+async def test_the_lead_is_passed_on(backend: Backend, queue: Queue) -> None:
+    """Whoever ticked for the others leaves, and they stay alive."""
+    hold_elsewhere(queue)
+    lock, *leaders = locks(backend.connect(), 4)
+    first = await start_waiter(backend, queue, lock.lock)
+    for leader in leaders:
+        leaves = await start_waiter(backend, queue, lambda leader=leader: leader.try_lock(0.5))  # type: ignore[misc]
+        assert not await leaves.result()
+        await backend.until(lambda: len(queue) == 1)
+    await heartbeats(backend, queue, 3)
+    queue.redis.delete("orders")
+    await first.result()
 
 
 async def test_waiters_of_a_closed_client_leave_in_one_call(backend: Backend, queue: Queue) -> None:
@@ -423,26 +292,32 @@ class TestHandingOn:
         await theirs.unlock()
         await second.result()
 
-    async def test_a_dead_waiter_before_it(self, backend: Backend, queue: Queue) -> None:
+    @pytest.mark.parametrize("what", ["a dead waiter before it", "its place was lost", "it was spoilt"])
+    async def test_a_queue_that_has_changed(self, backend: Backend, queue: Queue, what: str) -> None:
+        """The dead waiter is dropped by the same call. A waiter without a place enters the queue again.
+
+        If the server refuses the script, the lock is released as without a waiter.
+        """
         holder, waiter, other = await one_waits(backend, backend.connect(), "fair")
-        queue.redis.lpush(QUEUE, "dead:1")
-        queue.redis.zadd(SCORES, {"dead:1": 1})
         before = queue.scripts()
-        await holder.unlock()
+        if what == "a dead waiter before it":
+            queue.redis.lpush(QUEUE, "dead:1")
+            queue.redis.zadd(SCORES, {"dead:1": 1})
+            await holder.unlock()
+        else:
+            queue.redis.delete(QUEUE, SCORES)
+            if what == "it was spoilt":
+                queue.redis.set(QUEUE, "text")
+                with pytest.raises(Exception, match="WRONGTYPE"):
+                    await holder.unlock()
+                queue.redis.delete(QUEUE)
+            else:
+                await holder.unlock()
         await other.result()
         # A first call of the script is sent twice.
-        assert queue.scripts() - before <= 2
+        assert what != "a dead waiter before it" or queue.scripts() - before <= 2
         await waiter.unlock()
-        assert queue.keys() == set()
-
-    async def test_a_place_that_was_lost(self, backend: Backend, queue: Queue) -> None:
-        """The waiter enters the queue again, and gets the lock."""
-        holder, waiter, other = await one_waits(backend, backend.connect(), "fair")
-        queue.redis.delete(QUEUE, SCORES)
-        await holder.unlock()
-        await other.result()
-        await waiter.unlock()
-        await backend.until(lambda: queue.keys() <= {WAITERS})
+        await backend.until(lambda: queue.keys() <= (set() if what == "a dead waiter before it" else {WAITERS}))
 
     async def test_a_command_that_takes_long_costs_no_place(
         self, threads: Backend, proxy: Proxy, queue: Queue, server_state: ServerState
@@ -474,14 +349,3 @@ class TestHandingOn:
         await waiter.unlock()
         await last.result()
         await theirs.unlock()
-
-    async def test_a_script_that_the_server_refuses_fails_no_release(self, backend: Backend, queue: Queue) -> None:
-        """Another tool has spoilt the queue: the lock is released as without a waiter."""
-        holder, waiter, other = await one_waits(backend, backend.connect(), "fair")
-        queue.redis.delete(QUEUE)
-        queue.redis.set(QUEUE, "text")
-        with pytest.raises(Exception, match="WRONGTYPE"):
-            await holder.unlock()
-        queue.redis.delete(QUEUE)
-        await other.result()
-        await waiter.unlock()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -58,18 +58,19 @@ class TestRedis:
             assert await writer.write(token, "SET", "report", f"by {token}") == b"OK"
             assert admin.get("report") == b"by %d" % token
             assert admin.get(NEWEST) == b"%d" % token
+            # It is remembered for a day after each write.
+            assert 86_000 < admin.ttl(NEWEST) <= fencing.REMEMBERED == 86_400
+            admin.expire(NEWEST, 10)
         for token in (1, 2**53 - 2):
             with pytest.raises(StaleTokenError, match=rf"(?s)\b{token}\b.*'report'.*\b{2**53 - 1}\b"):
                 await writer.write(token, "SET", "report", "old")
         assert admin.get("report") == b"by %d" % (2**53 - 1)
         assert admin.get(NEWEST) == b"%d" % (2**53 - 1)
+        # One that is refused doesn't count.
+        assert admin.ttl(NEWEST) <= 10
+        assert admin.ttl("report") == -1
 
     @pytest.mark.usefixtures("no_scripts")
-    async def test_each_key_has_its_own(self, writer: Writer, admin: Redis) -> None:
-        assert await writer.write(7, "SET", "report", "x") == b"OK"
-        await writer.write(6, "SET", "{shop}report", "y")
-        assert admin.get("pyredisson_fencing:{shop}report") == b"6"
-
     async def test_any_command_that_writes_one_key(self, writer: Writer, admin: Redis) -> None:
         assert await writer.write(1, "HSET", "report", "a", 1, "b", 2.5) == 2
         assert admin.hgetall("report") == {b"a": b"1", b"b": b"2.5"}
@@ -77,20 +78,9 @@ class TestRedis:
         assert await writer.write(3, "RPUSH", b"report", "x", b"\xff") == 2
         assert await writer.write(3, "LRANGE", "report", 0, -1) == [b"x", b"\xff"]
         assert await writer.write(3, "LPOP", "nothing") is None
-
-    async def test_the_newest_token_is_remembered_for_a_day_after_each_write(
-        self, writer: Writer, admin: Redis
-    ) -> None:
-        await writer.write(2, "SET", "report", "x")
-        assert 86_000 < admin.ttl(NEWEST) <= fencing.REMEMBERED == 86_400
-        admin.expire(NEWEST, 10)
-        # One that is refused doesn't count.
-        with pytest.raises(StaleTokenError):
-            await writer.write(1, "SET", "report", "y")
-        assert admin.ttl(NEWEST) <= 10
-        await writer.write(2, "SET", "report", "x")
-        assert admin.ttl(NEWEST) > 86_000
-        assert admin.ttl("report") == -1
+        # Each key has its own newest token.
+        await writer.write(1, "SET", "{shop}report", "y")
+        assert admin.get("pyredisson_fencing:{shop}report") == b"1"
 
     async def test_what_redis_reports_passes_through(self, writer: Writer, admin: Redis) -> None:
         await writer.write(1, "SET", "report", "text")
@@ -101,12 +91,13 @@ class TestRedis:
         with pytest.raises(StaleTokenError):
             await writer.write(1, "SET", "report", "old")
 
-    @pytest.mark.parametrize("wrong", ["text", "list"])
-    async def test_a_newest_token_that_is_none(self, writer: Writer, admin: Redis, wrong: str) -> None:
-        admin.set(NEWEST, wrong) if wrong == "text" else admin.rpush(NEWEST, wrong)
-        with pytest.raises(ResponseError):
-            await writer.write(1, "SET", "report", "x")
-        assert not admin.exists("report")
+        # What somebody else has put in the place of the newest token is none.
+        for spoil in (admin.set, admin.rpush):
+            admin.delete(NEWEST)
+            spoil(NEWEST, "spoilt")
+            with pytest.raises(ResponseError):
+                await writer.write(3, "SET", "report", "x")
+        assert admin.get("report") == b"text"
 
     async def test_what_cannot_be(self, writer: Writer, server_state: ServerState) -> None:
         before = server_state.commands()
@@ -122,8 +113,47 @@ class TestRedis:
         assert server_state.commands() == before
 
 
-async def late_and_next(backend: Backend, write: Callable[[int, str], Any]) -> None:
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Callable[..., sqlite3.Connection]]:
+    """Opens connections to one database that has the table."""
+    opened: list[sqlite3.Connection] = []
+
+    def connect(kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+        opened.append(sqlite3.connect(tmp_path / "pages.db", timeout=TIME_LIMIT, factory=kind))
+        return opened[-1]
+
+    with connect() as connection:
+        fencing.create_table(connection)
+        connection.execute("CREATE TABLE pages (name TEXT PRIMARY KEY, text TEXT)")
+        connection.execute("INSERT INTO pages VALUES ('report', '')")
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+Database = Callable[..., sqlite3.Connection]
+
+
+def newest(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute("SELECT resource, token FROM pyredisson_fencing").fetchall())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("resource", ["redis", "database"])
+async def test_a_late_writer_is_refused(backend: Backend, admin: Redis, database: Database, resource: str) -> None:
     """One writer is paused beyond its lease. Another one acquires the lock and writes. Then the first one continues."""
+
+    written: list[str] = []
+
+    def write(token: int, text: str) -> None:
+        if resource == "redis":
+            fencing.write(admin, token, "SET", "page", text)
+        else:
+            with database() as connection:
+                fencing.claim(connection, "report", token)
+                connection.execute("UPDATE pages SET text = ? WHERE name = 'report'", (text,))
+        written.append(text)
+
     late, next_one = backend.connect().get_fenced_lock("report"), backend.connect().get_fenced_lock("report")
     async with late.hold(lease_time=60):
         write(late.token, "begun")
@@ -143,55 +173,9 @@ async def late_and_next(backend: Backend, write: Callable[[int, str], Any]) -> N
         await late.unlock()
     assert await late.try_lock()
     write(late.token, "in time")
-
-
-@pytest.mark.asyncio
-async def test_a_late_writer_is_refused_by_redis(backend: Backend, admin: Redis) -> None:
-    written: list[str] = []
-
-    def write(token: int, text: str) -> None:
-        fencing.write(admin, token, "SET", "page", text)
-        written.append(text)
-
-    await late_and_next(backend, write)
     assert written == ["begun", "half done", "by the next one", "by the next one, again", "in time"]
-    assert admin.get("page") == b"in time"
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
-    """Opens connections to one database that has the table."""
-    opened: list[sqlite3.Connection] = []
-
-    def connect() -> sqlite3.Connection:
-        opened.append(sqlite3.connect(tmp_path / "pages.db", timeout=TIME_LIMIT))
-        return opened[-1]
-
-    with connect() as connection:
-        fencing.create_table(connection)
-        connection.execute("CREATE TABLE pages (name TEXT PRIMARY KEY, text TEXT)")
-        connection.execute("INSERT INTO pages VALUES ('report', '')")
-    yield connect
-    for connection in opened:
-        connection.close()
-
-
-Database = Callable[[], sqlite3.Connection]
-
-
-def newest(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute("SELECT resource, token FROM pyredisson_fencing").fetchall())
-
-
-@pytest.mark.asyncio
-async def test_a_late_writer_is_refused_by_a_database(backend: Backend, database: Database) -> None:
-    def write(token: int, text: str) -> None:
-        with database() as connection:
-            fencing.claim(connection, "report", token)
-            connection.execute("UPDATE pages SET text = ? WHERE name = 'report'", (text,))
-
-    await late_and_next(backend, write)
-    assert database().execute("SELECT text FROM pages").fetchall() == [("in time",)]
+    [(text,)] = database().execute("SELECT text FROM pages").fetchall()
+    assert (admin.get("page"), text) == ((b"in time", "") if resource == "redis" else (None, "in time"))
 
 
 class TestSql:
@@ -207,24 +191,19 @@ class TestSql:
         assert newest(database()) == {"report": 6}
         assert database().execute("SELECT text FROM pages").fetchall() == [("",)]
 
-    def test_each_resource_has_its_own(self, database: Database) -> None:
+    def test_each_resource_has_its_own_in_the_callers_transaction(self, database: Database) -> None:
         connection = database()
         tokens = {"report": 2**53 - 1, "'; --": 6, "berichtä": 5}
+        fencing.claim(connection, "berichtä", 7)
+        assert connection.in_transaction
+        connection.rollback()
         for resource, token in tokens.items():
             fencing.claim(connection, resource, token)
+        assert newest(database()) == {}
         # The table may be there already.
         fencing.create_table(connection)
-        assert newest(connection) == tokens
-
-    def test_it_is_the_callers_transaction(self, database: Database) -> None:
-        connection = database()
-        fencing.claim(connection, "report", 7)
-        assert connection.in_transaction
-        assert newest(database()) == {}
-        connection.rollback()
-        fencing.claim(connection, "report", 6)
         connection.commit()
-        assert newest(database()) == {"report": 6}
+        assert newest(database()) == tokens
 
     @pytest.mark.parametrize(
         ("style", "mark"), [("qmark", "?"), ("format", "%s"), ("pyformat", "%s"), ("numeric", ":1")]
@@ -235,20 +214,14 @@ class TestSql:
         """A module of that style, with the statements put into SQLite's."""
         statements: list[str] = []
 
-        class Cursor:
-            def __init__(self) -> None:
-                self._cursor = connection.cursor()
-
-            def execute(self, statement: str, parameters: tuple[object, ...]) -> None:
+        class Cursor(sqlite3.Cursor):
+            def execute(self, statement: str, parameters: Any = ()) -> Cursor:
                 statements.append(statement)
-                self._cursor.execute(re.sub(r"%s|:\d", "?", statement), parameters)
+                return super().execute(re.sub(r"%s|:\d", "?", statement), parameters)
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self._cursor, name)
-
-        class Connection:
-            def cursor(self) -> Cursor:
-                return Cursor()
+        class Connection(sqlite3.Connection):
+            def cursor(self) -> Cursor:  # type: ignore[override]
+                return super().cursor(Cursor)
 
         class Mine(Connection):
             """As a user's own, derived from the module's."""
@@ -257,12 +230,12 @@ class TestSql:
         module.paramstyle = style  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "another_database", module)
         Connection.__module__ = "another_database.connections"
-        connection = database()
-        for made in (Connection(), Mine()):
-            fencing.claim(made, "report", 7)
-            with pytest.raises(StaleTokenError, match="7"):
-                fencing.claim(made, "report", 6)
-        assert newest(connection) == {"report": 7}
+        for kind in (Connection, Mine):
+            with database(kind) as made:
+                fencing.claim(made, "report", 7)
+                with pytest.raises(StaleTokenError, match="7"):
+                    fencing.claim(made, "report", 6)
+        assert newest(database()) == {"report": 7}
         assert len(statements) == 6
         assert all(mark in statement for statement in statements)
 
@@ -273,17 +246,11 @@ class TestSql:
                 fencing.claim(connection, "report", token)
         with pytest.raises(TypeError, match="resource"):
             fencing.claim(connection, b"report", 1)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="Stranger"):
-            fencing.claim(Stranger(), "report", 1)
+        # No module says how the statements of that connection are written.
+        with pytest.raises(TypeError, match="SimpleNamespace"):
+            fencing.claim(SimpleNamespace(), "report", 1)
         assert newest(connection) == {}
 
     def test_without_the_table(self) -> None:
         with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(sqlite3.OperationalError):
             fencing.claim(connection, "report", 1)
-
-
-class Stranger:
-    """A connection of no module that says how its statements are written."""
-
-    def cursor(self) -> Any:
-        raise AssertionError("nothing must be sent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
 from typing import Any
@@ -23,34 +24,26 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestOwner:
-    async def test_gather(self, tasks: Backend) -> None:
+    async def test_calls_in_tasks_that_are_made_for_them(self, tasks: Backend) -> None:
         client = tasks.connect()
-        orders, stock = client.get_lock("orders"), client.get_lock("stock")
+        orders, stock, semaphore = client.get_lock("orders"), client.get_lock("stock"), client.get_semaphore("permits")
         await asyncio.gather(orders.lock(), stock.lock())
-        assert await orders.is_held()
-        assert await stock.is_held()
         taken, held, count = await asyncio.gather(orders.try_lock(), orders.is_held(), orders.get_hold_count())
         assert (taken, held, count) == (True, True, 2)
         await asyncio.gather(orders.unlock(), stock.unlock())
-        await orders.unlock()
+        assert await asyncio.wait_for(orders.is_held(), TIME_LIMIT)
+        assert not await stock.is_held()
+        await asyncio.wait_for(orders.unlock(), TIME_LIMIT)
         assert not await orders.is_locked()
-
-    async def test_calls_in_tasks_that_are_made_for_them(self, tasks: Backend) -> None:
-        client = tasks.connect()
-        lock, semaphore = client.get_lock("orders"), client.get_semaphore("permits")
-        await asyncio.wait_for(lock.lock(), TIME_LIMIT)
-        assert await asyncio.wait_for(lock.is_held(), TIME_LIMIT)
-        await asyncio.wait_for(lock.unlock(), TIME_LIMIT)
-        call = lock.lock()
+        call = orders.lock()
         assert asyncio.iscoroutine(call)
         await asyncio.create_task(call)
-        assert await lock.is_held()
+        assert await orders.is_held()
         assert await semaphore.try_set_permits(1)
         async with asyncio.TaskGroup() as group:
-            group.create_task(lock.lock(), name="locks for the task that made it")
+            group.create_task(orders.lock(), name="locks for the task that made it")
             group.create_task(semaphore.acquire())
-        assert await lock.get_hold_count() == 2
-        assert await lock.unlock() is None  # type: ignore[func-returns-value]
+        assert await orders.get_hold_count() == 2
         assert await semaphore.release() is None  # type: ignore[func-returns-value]
         assert await semaphore.acquire() is None  # type: ignore[func-returns-value]
 
@@ -101,20 +94,6 @@ def current_task() -> asyncio.Task[Any]:
     return task
 
 
-async def in_a_task(lock: Lock) -> asyncio.Task[None]:
-    """A task that has entered the lock, and stays in it."""
-    entered = asyncio.Event()
-
-    async def work() -> None:
-        async with lock:
-            entered.set()
-            await until_lost()
-
-    task = asyncio.create_task(work())
-    await entered.wait()
-    return task
-
-
 class TestLostBody:
     """`async with` ends its body when the hold is lost."""
 
@@ -122,27 +101,33 @@ class TestLostBody:
     def lock(self, tasks: Backend) -> Lock:
         return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
-    async def test_it_is_cancelled(self, lock: Lock, server_state: ServerState) -> None:
-        task = current_task()
-        for scope in (lock, lock.hold(), lock.hold(wait_time=1)):
+    async def test_it_is_cancelled(self, tasks: Backend, lock: Lock, server_state: ServerState) -> None:
+        task, stock = current_task(), tasks.connect().get_lock("stock")
+        nested = [lock, lock, lock.hold()]
+        scopes: list[list[Any]] = [[lock], [lock.hold()], [lock.hold(wait_time=1)], nested, [lock, stock]]
+        for entered in [*scopes, [lock, asyncio.timeout(TIME_LIMIT)]]:
             with pytest.raises(LockLostError, match="orders"):
-                async with scope:
+                async with contextlib.AsyncExitStack() as stack:
+                    for scope in entered:
+                        await stack.enter_async_context(scope)
                     await until_lost(server_state)
             assert task.cancelling() == 0
             await asyncio.sleep(0)
-            assert not await lock.is_held()
+            assert await lock.get_hold_count() == 0
+            assert not await stock.is_locked()
+            with pytest.raises(LockNotHeldError, match="is free"):
+                await lock.unlock()
         async with lock:
             assert await lock.is_held()
 
-    async def test_at_the_end_of_a_fixed_lease(self, lock: Lock) -> None:
+    async def test_a_fixed_lease(self, lock: Lock) -> None:
+        """By default its body is cancelled when it ends."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.1):
                 await until_lost()
         assert 0.09 < loop.time() - started < WOKEN
-
-    async def test_by_default(self, lock: Lock) -> None:
         finished = False
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05, cancel_on_lost=False):
@@ -150,23 +135,6 @@ class TestLostBody:
                 await asyncio.sleep(0.02)
                 finished = True
         assert finished
-
-    async def test_nested(self, lock: Lock, server_state: ServerState) -> None:
-        task = current_task()
-        with pytest.raises(LockLostError):
-            async with lock, lock, lock.hold():
-                await until_lost(server_state)
-        assert task.cancelling() == 0
-        assert await lock.get_hold_count() == 0
-        with pytest.raises(LockNotHeldError, match="is free"):
-            await lock.unlock()
-
-    async def test_two_locks(self, lock: Lock, server_state: ServerState, tasks: Backend) -> None:
-        stock = tasks.connect().get_lock("stock")
-        with pytest.raises(LockLostError, match="orders"):
-            async with lock, stock:
-                await until_lost(server_state)
-        assert not await stock.is_locked()
 
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
         """The cancellation comes when the body has ended: it must cancel nothing else."""
@@ -202,24 +170,25 @@ class TestLostBody:
     @pytest.mark.parametrize("also_lost", [False, True])
     async def test_a_cancellation_from_outside_stays_one(self, lock: Lock, *, also_lost: bool) -> None:
         """Who was cancelled from outside must end, whatever else happened."""
-        task = await in_a_task(lock)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), lock:
+                await until_lost()
+        assert not await lock.is_locked()
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with lock:
+                entered.set()
+                await until_lost()
+
+        task = asyncio.create_task(work())
+        await entered.wait()
         if also_lost:
             await lock.force_unlock()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not await lock.is_locked()
-
-    async def test_a_timeout_around_it(self, lock: Lock) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), lock:
-                await until_lost()
-        assert not await lock.is_locked()
-
-    async def test_a_timeout_inside(self, lock: Lock, server_state: ServerState) -> None:
-        with pytest.raises(LockLostError):
-            async with lock, asyncio.timeout(TIME_LIMIT):
-                await until_lost(server_state)
 
 
 async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
@@ -260,9 +229,9 @@ async def test_two_loops_at_a_time(tasks: Backend) -> None:
         await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))
 
 
-async def test_one_hold_object_for_several_tasks(tasks: Backend) -> None:
-    lock = tasks.connect().get_lock("orders")
-    hold = lock.hold()
+async def test_one_hold_object_for_several_blocks(tasks: Backend, server_state: ServerState) -> None:
+    """The outer block is cancelled when the lock is lost, whatever became of the inner one and of other tasks."""
+    hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
     inside: list[int] = []
 
     async def job() -> None:
@@ -273,12 +242,6 @@ async def test_one_hold_object_for_several_tasks(tasks: Backend) -> None:
             inside.pop()
 
     await asyncio.gather(job(), job(), job())
-    assert not await lock.is_locked()
-
-
-async def test_one_hold_object_nested(tasks: Backend, server_state: ServerState) -> None:
-    """The outer block is cancelled when the lock is lost, whatever became of the inner one."""
-    hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
     with pytest.raises(LockLostError):
         async with hold:
             async with hold:
@@ -307,16 +270,8 @@ class TestSleeps:
         await asyncio.gather(*map(wait, (0.09, 0.03, 0.06, 0.0, 0.03)))
         assert ended == [0.0, 0.03, 0.03, 0.06, 0.09]
 
-    async def test_a_wait_without_end_goes_on_until_it_is_woken(self, sleeps: Sleeps) -> None:
-        endless, long = AioWakeup(sleeps), AioWakeup(sleeps)
-        tasks = [asyncio.create_task(endless.wait(None)), asyncio.create_task(long.wait(float("inf")))]
-        assert not await AioWakeup(sleeps).wait(0.01)
-        assert not any(task.done() for task in tasks)
-        endless.set()
-        long.set()
-        assert await asyncio.gather(*tasks) == [True, True]
-
     async def test_a_wakeup_is_used_for_many_waits(self, sleeps: Sleeps) -> None:
+        """One that is woken, is over, or is cancelled leaves nothing behind."""
         wakeup = AioWakeup(sleeps)
         for _ in range(3):
             waiting = asyncio.create_task(wakeup.wait(30))
@@ -325,15 +280,12 @@ class TestSleeps:
             assert await waiting
             wakeup.clear()
             assert not await wakeup.wait(0.001)
-
-    async def test_a_wait_that_was_cancelled_leaves_nothing_behind(self, sleeps: Sleeps) -> None:
-        wakeup = AioWakeup(sleeps)
-        waiting = asyncio.create_task(wakeup.wait(30))
-        await asyncio.sleep(0)
-        assert wakeup.ends_at < NEVER
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert wakeup.ends_at == NEVER
+            waiting = asyncio.create_task(wakeup.wait(30))
+            await asyncio.sleep(0)
+            assert wakeup.ends_at < NEVER
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert wakeup.ends_at == NEVER
 
     async def test_waits_that_were_woken_are_forgotten(self, sleeps: Sleeps) -> None:
         long = asyncio.create_task(AioWakeup(sleeps).wait(0.05))

@@ -26,12 +26,6 @@ from tests.support.waiting import eventually, waiters
 from .kinds import all_blocks, left, lock_of
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[pyredisson.Client]:
-    with pyredisson.connect(server.url) as made:
-        yield made
-
-
 class Pools:
     """Enters blocks on threads of one pool and leaves them on others, as a web framework does with dependencies."""
 
@@ -126,21 +120,15 @@ async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
     assert not getattr(lock, "_target", lock)._blocks
 
 
-def test_one_warning_for_each_client(client: pyredisson.Client, pools: Pools) -> None:
+def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, server_state: ServerState) -> None:
+    """Each block is left, and nothing raised; but threads of the pool are no owners to rely on: one warning says so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(3):
-            pools.leave(pools.enter(client.get_lock("orders")))
+        pools.serve(lambda: client.get_lock("orders"), lambda: None)
     [warning] = caught
     assert warning.filename == __file__
     assert warning.category is RuntimeWarning
     assert "owner=pyredisson.new_owner()" in str(warning.message)
-
-
-def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, server_state: ServerState) -> None:
-    """Each block is left, and nothing raised; but threads of the pool are no owners to rely on."""
-    with pytest.warns(RuntimeWarning, match="another"):
-        pools.serve(lambda: client.get_lock("orders"), lambda: None)
     assert not server_state.redis.exists("orders")
 
 
@@ -155,25 +143,6 @@ def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Poo
     pools.serve(lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
     assert account == {"balance": 60}
     assert not server_state.redis.exists("orders")
-
-
-def test_two_blocks_of_one_request(client: pyredisson.Client, pools: Pools, server_state: ServerState) -> None:
-    owner = pyredisson.new_owner()
-    outer = pools.enter(client.get_lock("orders", owner=owner))
-    swapped = Pools(pools.second, pools.first)
-    inner = swapped.enter(client.get_lock("orders", owner=owner).hold(wait_time=1))
-    assert client.get_lock("orders", owner=owner).get_hold_count() == 2
-    swapped.leave(inner)
-    pools.leave(outer)
-    assert not server_state.redis.exists("orders")
-
-
-def test_nested_blocks_of_one_handle(client: pyredisson.Client) -> None:
-    lock = client.get_lock("orders")
-    hold = lock.hold()
-    with lock, hold, lock, hold:
-        assert lock.get_hold_count() == 4
-    assert not lock.is_locked()
 
 
 def test_an_exit_without_an_entry(client: pyredisson.Client) -> None:
@@ -262,23 +231,16 @@ class TestTasks:
         client = tasks.connect()
         stack = contextlib.AsyncExitStack()
         await asyncio.create_task(stack.enter_async_context(enter(client.get_lock("orders"))))
-        # An explicit owner isn't tied to a task, either.
+        # An explicit owner isn't tied to a task, and a block of this task isn't tied to its handle.
         await asyncio.create_task(client.get_lock("stock", owner=7).__aenter__())
+        await client.get_lock("mine").__aenter__()
         gc.collect()
         await asyncio.sleep(0.05)
-        assert server_state.redis.exists("orders", "stock") == 2
+        assert server_state.redis.exists("orders", "stock", "mine") == 3
         await stack.aclose()
         await client.get_lock("stock", owner=7).unlock()
+        await client.get_lock("mine").__aexit__(None, None, None)
         assert server_state.redis.keys() == []
-
-    async def test_another_handle_of_the_same_task(self, tasks: Backend, server_state: ServerState) -> None:
-        """Handles of one name are the same lock."""
-        client = tasks.connect()
-        await client.get_lock("orders").__aenter__()
-        gc.collect()
-        assert await client.get_lock("orders").is_held()
-        await client.get_lock("orders").__aexit__(None, None, None)
-        assert not server_state.redis.exists("orders")
 
     async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
         """Of a block that was lost after its task had ended."""
@@ -364,25 +326,20 @@ class TestSharedSubscription:
         server_state.redis.delete(name)
         server_state.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
 
-    def test_another_reads_on_when_the_reader_gives_up(
-        self, client: pyredisson.Client, pool: ThreadPoolExecutor, server_state: ServerState
-    ) -> None:
-        for name in ("a", "b"):
-            server_state.redis.hset(name, "somebody:1", 1)
-        first = self.start(pool, client, "a", 1.0)
-        second = self.start(pool, client, "b", TIME_LIMIT)
-        assert not first.result(TIME_LIMIT)
-        self.free(server_state, "b")
-        assert second.result(WOKEN)
-
     def test_the_reading_thread_receives_messages_for_others(
         self, client: pyredisson.Client, pool: ThreadPoolExecutor, server_state: ServerState
     ) -> None:
+        """And when it gives up, another one reads on."""
         names = [f"lock:{i}" for i in range(6)]
-        for name in names:
+        for name in ("first", *names):
             server_state.redis.hset(name, "somebody:1", 1)
+        reader = self.start(pool, client, "first", 1.0)
         waiting = {name: self.start(pool, client, name, TIME_LIMIT) for name in names}
-        for name in [*names[3:], *names[:3]]:
+        for name in names[3:]:
+            self.free(server_state, name)
+            assert waiting[name].result(WOKEN), f"nobody heard of {name}"
+        assert not reader.result(TIME_LIMIT)
+        for name in names[:3]:
             self.free(server_state, name)
             assert waiting[name].result(WOKEN), f"nobody heard of {name}"
 
@@ -416,15 +373,17 @@ class TestOnTheThreadOfAnEventLoop:
         assert warning.filename == __file__
 
     def test_an_error_leaves_nothing(self, client: pyredisson.Client) -> None:
-        """With warnings turned into errors, nothing is held."""
+        """With warnings turned into errors, nothing is held. Explicit owners differ: there is nothing to warn of."""
 
-        async def enter() -> None:
-            with client.get_lock("acct"):
-                pytest.fail("it was entered")
+        async def enter(owner: pyredisson.ExplicitOwner | None) -> None:
+            with client.get_lock("acct", owner=owner):
+                await asyncio.sleep(0)
+                assert owner is not None
 
         with pytest.raises(RuntimeWarning, match="event loop"):
-            asyncio.run(enter())
+            asyncio.run(enter(None))
         assert not client.get_lock("acct").is_locked()
+        asyncio.run(enter(pyredisson.new_owner()))
 
     def test_waiting(self, client: pyredisson.Client) -> None:
         """Also for what has no owner."""
@@ -434,12 +393,3 @@ class TestOnTheThreadOfAnEventLoop:
 
         with pytest.warns(RuntimeWarning, match="event loop"):
             assert not asyncio.run(wait())
-
-    def test_explicit_owners(self, client: pyredisson.Client) -> None:
-        """They differ, so the only problem is that the loop is blocked for a moment."""
-
-        async def enter() -> None:
-            with client.get_lock("acct", owner=pyredisson.new_owner()):
-                await asyncio.sleep(0)
-
-        asyncio.run(enter())

@@ -56,7 +56,7 @@ REAL_ONLY = {
         "faults/test_watchdog.py::TestNoLockIsLost::test_renewal_follows_to_the_new_master",
     ),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
-    "MONITOR": ("api/test_lock_bypass.py::test_a_series_of_hand_overs_is_bounded",),
+    "MONITOR": ("api/test_lock_hand_over.py::test_a_series_of_hand_overs_is_bounded",),
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
         "faults/test_lost_replies.py::test_an_acquire_with_an_answer_of_another_kind_is_undone",
