@@ -282,8 +282,9 @@ def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
 
     def is_cut_off() -> bool:
         # The client can't reach the server and have that connection dropped: the late request runs.
-        proxy.refuse(late.held.is_set())
-        return late.held.is_set()
+        held = late.held.is_set()
+        proxy.refuse(held)
+        return held
 
     with struck(is_cut_off):
         lock.lock()

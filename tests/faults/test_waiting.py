@@ -230,18 +230,6 @@ async def test_a_loss_that_a_closed_connection_has_shown(
     await waiter.result()
 
 
-async def test_the_lock_of_another_owner_is_not_touched(backend: RawBackend, proxy: Proxy, admin: Any) -> None:
-    """The holder's key is gone, but another owner has taken the lock: there is nothing to wait for."""
-    await backend.do(backend.connect(proxy.url, lock_watchdog_timeout=1.5).get_lock("a").lock())
-    with admin.pubsub() as ear:
-        ear.subscribe("redisson_lock__channel:{a}")
-        assert ear.get_message(timeout=5)
-        admin.pipeline().delete("a").hset("a", "another:1", 1).execute()
-        await backend.until(lambda: proxy.seen(NOTICE) > 0)
-        assert ear.get_message(timeout=0.3) is None
-    assert admin.hgetall("a") == {b"another:1": b"1"}
-
-
 @pytest.mark.parametrize("refused", ["resetkeys", "resetchannels"])
 async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, refused: str) -> None:
     with Server(users=["alice on >x ~* &* +@all"]) as own, Proxy(own.host, own.port) as proxy, own.redis() as admin:
