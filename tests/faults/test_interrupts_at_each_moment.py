@@ -42,7 +42,7 @@ from tests.support.waiting import eventually
 
 from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, sha, taken, taken_by_another
 
-LIMIT = 5.0
+LIMIT = 20.0
 """Seconds after which a waiter counts as forgotten. By its own timer it would make an attempt after 30 s."""
 PACKAGE = Path(pyredisson.__file__).parent
 INTERRUPTED = tuple(str(PACKAGE / part) for part in ("logic", "_backends", "_protocol"))
