@@ -23,6 +23,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
+from tests.support.children import CHILD_LIMIT
 from tests.support.faults import pool_of
 from tests.support.observers import Recorder, check_pairs
 from tests.support.waiting import eventually
@@ -210,7 +211,7 @@ client.close()
 @pytest.mark.parametrize("program", [AT_EXIT, AFTER_FORK], ids=["at exit", "in a child that has not used it"])
 def test_where_it_is_as_one_that_is_not_dropped(server: Server, program: str) -> None:
     command = [sys.executable, "-W", "error::ResourceWarning:__main__", "-c", program, server.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_LIMIT, check=True)
     assert done.stdout == "0\n"
     assert not done.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -17,7 +17,9 @@ from pyredisson._backends.threads.listener import ListenerState, ReaderRole
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
 from pyredisson._settings.config import Config
+from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.holds import HoldTable
+from pyredisson.logic.permits.permit_queue import PermitChannel
 from pyredisson.testing import Server
 from tests.support.faults import Credentials
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
@@ -157,6 +159,28 @@ def test_a_wakeup_is_set_while_its_waiter_wakes() -> None:
     assert wakeup.wait(1)
     assert wakeup.is_set()
     assert wakeup.wait(1)
+
+
+class NoSubscriber:
+    """A subscription connection that does nothing."""
+
+    def subscribe(self, channels: Iterable[bytes]) -> None: ...
+
+    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
+
+
+def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
+    """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
+    registry = ChannelRegistry(lambda: 1000.0)
+    registry.attach(NoSubscriber())
+    leader, single, second = ThreadWakeup(), ThreadWakeup(), ThreadWakeup()
+    for wakeup, need in ((leader, 3), (single, 1), (second, 2)):
+        registry.join(b"channel", wakeup, PermitChannel, need)
+    assert registry.become_leader(b"channel", leader)
+    registry.leave(b"channel", leader)
+    assert second.is_set()
+    assert not single.is_set()
+    assert registry.become_leader(b"channel", second)
 
 
 class Messages:
