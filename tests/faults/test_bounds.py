@@ -320,10 +320,11 @@ async def test_silent_addresses_share_the_time(
     lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
     with fails_in(0.8):
         await backend.do(lock.is_locked())
-    # And leave some of it to the next address.
-    resolve(silent, (server.host, server.port))
-    lock = backend.connect("redis://several.test", connect_timeout=2, retry_attempts=0).get_lock("a")
-    assert not await backend.do(lock.is_locked())
+    if backend.threads:
+        # And leave some of it to the next address.
+        resolve(silent, (server.host, server.port))
+        lock = backend.connect("redis://several.test", connect_timeout=2, retry_attempts=0).get_lock("a")
+        assert not await backend.do(lock.is_locked())
 
 
 DEEPEST = 40
