@@ -211,6 +211,15 @@ def _fair(one: Client, other: Client) -> None:
 def _read_write(one: Client, other: Client) -> None:
     for side in ("read_lock", "write_lock"):
         _exclude(getattr(one.get_read_write_lock("orders"), side)(), other.get_read_write_lock("orders").write_lock())
+    read, write = one.get_read_write_lock("orders").read_lock(), one.get_read_write_lock("orders").write_lock()
+    with write, read:
+        # Long enough for the watchdog's visit.
+        assert not read.lost.wait(1.3)
+        with write:
+            assert not other.get_read_write_lock("orders").read_lock().try_lock(0.05)
+    with read, other.get_read_write_lock("orders").read_lock():
+        assert not other.get_read_write_lock("orders", owner=1).write_lock().try_lock(0.05)
+    assert not read.force_unlock()
 
 
 def _fenced(one: Client, other: Client) -> None:

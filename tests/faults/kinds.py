@@ -50,6 +50,16 @@ locks = pytest.mark.parametrize("kind", LOCKS)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+def taken_by_another(admin: Redis, name: str = "a") -> None:
+    """As by a holder that never goes."""
+    admin.hset(name, "another:1", 1)
+
+
+def given_back(admin: Redis, name: str = "a") -> None:
+    admin.delete(name)
+    admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
+
+
 def sha(name: str) -> bytes:
     """A proxy finds a request by it."""
     return script(name, with_shebang=FLAGS).sha

@@ -71,16 +71,16 @@ class Soak:
         self._ended: list[Child] = []
         self._resets: list[Reset] = []
 
-    def run(self, server: Server, seconds: float, *, deadly: bool = False, calm: bool = False) -> Report:
-        """The server is this soak's own, and empty. `deadly`: with kills; `calm`: without any trouble."""
+    def run(self, server: Server, seconds: float, *, deadly: bool = False) -> Report:
+        """The server is this soak's own, and empty. `deadly`: with kills."""
         try:
             with Proxy(server.host, server.port) as proxy, server.redis() as redis:
-                return self._run(server, proxy, redis, seconds, deadly, calm)
+                return self._run(server, proxy, redis, seconds, deadly)
         finally:
             for child in (*self._children, *self._ended):
                 child.close()
 
-    def _run(self, server: Server, proxy: Proxy, redis: Redis, seconds: float, deadly: bool, calm: bool) -> Report:
+    def _run(self, server: Server, proxy: Proxy, redis: Redis, seconds: float, deadly: bool) -> Report:
         choice = random.Random(f"{self._seed}/{self._backend}")
         prepare(server)
         for _ in range(self._processes):
@@ -94,8 +94,7 @@ class Soak:
                 lambda: self._kill(choice, troubles, proxy, until),
                 lambda: self._reset(choice, server),
             ]
-        if not calm:
-            troubles.run(until - 0.5)
+        troubles.run(until - 0.5)
         found = self._end()
         journals = Journals.read(self._directory)
         found += judge(journals, self._resets)
@@ -161,15 +160,15 @@ class Troubles:
         self._later: list[tuple[float, Callable[[], object]]] = []
         self._stopped: Child | None = None
         self.all: list[Callable[[], object]] = [
-            self._drop,
-            self._cut_replies,
-            self._cut_requests,
-            self._hold_requests,
-            self._hold_replies,
+            lambda: proxy.drop_reply(SCRIPT, random.randint(1, 3)),
+            lambda: proxy.cut_reply(SCRIPT, random.randint(1, 3)),
+            lambda: proxy.cut_request(SCRIPT, random.randint(1, 3)),
+            lambda: self._hold(proxy.hold_request),
+            lambda: self._hold(proxy.hold_reply),
             self._slow,
-            self._cut,
+            lambda: proxy.cut(reset=random.random() < 0.5),
             self._stall,
-            self._blackhole,
+            proxy.blackhole,
             self._stop,
         ]
 
@@ -192,21 +191,6 @@ class Troubles:
     def _in(self, shortest: float, longest: float, end: Callable[[], object]) -> None:
         self._later.append((clock() + self._random.uniform(shortest, longest), end))
 
-    def _drop(self) -> None:
-        self._proxy.drop_reply(SCRIPT, self._random.randint(1, 3))
-
-    def _cut_replies(self) -> None:
-        self._proxy.cut_reply(SCRIPT, self._random.randint(1, 3))
-
-    def _cut_requests(self) -> None:
-        self._proxy.cut_request(SCRIPT, self._random.randint(1, 3))
-
-    def _hold_requests(self) -> None:
-        self._hold(self._proxy.hold_request)
-
-    def _hold_replies(self) -> None:
-        self._hold(self._proxy.hold_reply)
-
     def _hold(self, hold: Callable[[bytes], Hold]) -> None:
         fault = hold(SCRIPT)
         self._in(0.05, 1.5 * LEASE, lambda: deliver(fault))
@@ -215,15 +199,9 @@ class Troubles:
         self._proxy.latency(self._random.uniform(0, 0.05))
         self._in(0.1, 0.5, lambda: self._proxy.latency(0))
 
-    def _cut(self) -> None:
-        self._proxy.cut(reset=self._random.random() < 0.5)
-
     def _stall(self) -> None:
         self._proxy.stall()
         self._in(0.05, 1.3 * LEASE, self._proxy.resume)
-
-    def _blackhole(self) -> None:
-        self._proxy.blackhole()
 
     def _stop(self) -> None:
         """One process at a time, mostly beyond its lease."""

@@ -45,8 +45,6 @@ EXPECTED = (
 )
 """What an owner may meet while the network fails."""
 
-NAIVE = "naive"
-"""A backend and a kind of lock, whose holders don't see the end of their leases: the judge must."""
 LOCKS: dict[str, tuple[tuple[str, ...], str, Callable[[Any], Any]]] = {
     "lock": (("lock",), "exclusive", lambda client: client.get_lock("lock")),
     "fair": (("fair",), "exclusive", lambda client: client.get_fair_lock("fair")),
@@ -60,10 +58,9 @@ LOCKS: dict[str, tuple[tuple[str, ...], str, Callable[[Any], Any]]] = {
     ),
     "write": (("rw",), "exclusive", lambda client: client.get_read_write_lock("rw").write_lock()),
     "read": (("rw",), "shared", lambda client: client.get_read_write_lock("rw").read_lock()),
-    NAIVE: ((NAIVE,), "exclusive", lambda _: NaiveLock(sys.argv[1])),
 }
 """By kind: the names that it locks, how, and what makes it."""
-KINDS = [*(kind for kind in LOCKS if kind != NAIVE), "read", "read", "permit", "semaphore"]
+KINDS = [*LOCKS, "read", "read", "permit", "semaphore"]
 REENTRANT = {"lock", "fair", "fenced", "spin", "write", "read"}
 
 
@@ -115,41 +112,19 @@ class Account:
             os.close(file)
 
 
-class NaiveLock:
-    """SET NX with a lease, and no look at the clock: what so many programs have."""
-
-    def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(url)
-        self.lost = threading.Event()
-
-    def try_lock(self, wait_time: float, lease_time: float | None) -> bool:
-        end = clock() + wait_time
-        while not self._redis.set(NAIVE, "anybody", nx=True, px=15):
-            if clock() > end:
-                return False
-            time.sleep(STEP)
-        return True
-
-    def unlock(self) -> None:
-        self._redis.delete(NAIVE)
-
-
 class Owner:
     """One thread or task, which does one thing after another."""
 
-    def __init__(
-        self, client: Any, journal: Journal, account: Account, random: Random, *, kinds: list[str], threads: bool
-    ) -> None:
+    def __init__(self, client: Any, journal: Journal, account: Account, random: Random, *, threads: bool) -> None:
         self._client = client
         self._journal = journal
         self._account = account
         self._random = random
-        self._kinds = kinds
         self._threads = threads
 
     async def run(self, until: float) -> None:
         while clock() < until:
-            kind = self._random.choice(self._kinds)
+            kind = self._random.choice(KINDS)
             try:
                 if kind == "permit":
                     await self._permit()
@@ -274,7 +249,7 @@ def drive(work: Coroutine[Any, Any, None]) -> None:
 
 
 def main(url: str, backend: str, directory: str, number: str, seed: str, owners: str) -> None:
-    """`backend`: threads, asyncio, both, or naive; `owners`: how many in each. A line says until when holds begin."""
+    """`backend`: threads, asyncio, or both; `owners`: how many in each. A line says until when holds begin."""
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
     journal = Journal(f"{directory}/{number}.journal")
     account = Account(Path(directory) / "account")
@@ -288,8 +263,7 @@ def main(url: str, backend: str, directory: str, number: str, seed: str, owners:
     def owner(client: Any, index: int) -> Owner:
         threads = isinstance(client, pyredisson.Client)
         random = Random(f"{seed}/{number}/{threads}/{index}")
-        kinds = [NAIVE] if backend == NAIVE else KINDS
-        return Owner(client, journal, account, random, kinds=kinds, threads=threads)
+        return Owner(client, journal, account, random, threads=threads)
 
     async def tasks() -> None:
         async with pyredisson.asyncio.connect(url, **options) as client:

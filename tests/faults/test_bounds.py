@@ -7,7 +7,6 @@ Of an error that reaches many callers, each caller raises an exception object of
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import threading
 import time
@@ -171,20 +170,19 @@ async def test_loading_passes_within_the_callers_deadline(backend: RawBackend) -
         assert sum(entry["rejected_calls"] for name, entry in stats.items() if "eval" in name) >= 1
 
 
-@pytest.mark.parametrize("depth", [1, 2])
 async def test_out_of_memory_an_acquire_is_an_error_and_a_release_works(
-    backend: RawBackend, own_server: Server, root: Redis, depth: int
+    backend: RawBackend, own_server: Server, root: Redis
 ) -> None:
     lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
-    for _ in range(depth):
+    for _ in range(2):
         await backend.do(lock.lock())
     root.config_set("maxmemory", 1)
     with fails(OutOfMemoryError):
         await backend.do(lock.lock())
-    assert await backend.do(lock.get_hold_count()) == depth
-    for left in reversed(range(depth)):
+    assert await backend.do(lock.get_hold_count()) == 2
+    for left in ([b"1"], []):
         await backend.do(lock.unlock())
-        assert root.hvals("a") == ([b"%d" % left] if left else [])
+        assert root.hvals("a") == left
 
 
 async def test_without_the_right_to_name_connections_it_still_works(
@@ -271,30 +269,6 @@ async def test_several_hosts_in_a_plain_url(url: str) -> None:
     assert "p@" not in str(raised.value)
 
 
-@pytest.fixture
-def signals() -> Iterator[None]:
-    """A signal every 20 ms, whose handler does nothing."""
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("signals")
-async def test_signals_do_not_stretch_the_rest_of_a_reply() -> None:
-    def answer(words: list[bytes]) -> bytes:
-        return b"$100\r\nthat is all" if words[0] == b"GET" else shake(words)
-
-    with (
-        Stub(answer) as stub,
-        pyredisson.connect(stub.url, timeout=0.5, connect_timeout=0.5, retry_attempts=0) as client,
-    ):
-        semaphore = client.get_semaphore("s")
-        with fails_in(1):
-            semaphore.available_permits()
-
-
 @pytest.mark.parametrize(("timeout", "connect_timeout"), [(2, 0.5), (0.5, 5)])
 async def test_a_handshake_that_drips_in_is_bounded_as_a_whole(
     backend: RawBackend, timeout: float, connect_timeout: float
@@ -338,22 +312,19 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return to
 
 
-@pytest.mark.parametrize("addresses", [1, 4])
+@pytest.mark.parametrize("silent_ones", [1, 4])
 async def test_silent_addresses_share_the_time(
-    backend: RawBackend, silent: tuple[str, int], resolve: Callable[..., None], addresses: int
+    backend: RawBackend, server: Server, silent: tuple[str, int], resolve: Callable[..., None], silent_ones: int
 ) -> None:
-    resolve(*[silent] * addresses)
+    resolve(*[silent] * silent_ones)
     lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
     with fails_in(0.8):
         await backend.do(lock.is_locked())
-
-
-async def test_silent_addresses_leave_time_for_the_next(
-    server: Server, silent: tuple[str, int], resolve: Callable[..., None]
-) -> None:
-    resolve(silent, (server.host, server.port))
-    with pyredisson.connect("redis://several.test", connect_timeout=2, retry_attempts=0) as client:
-        assert not client.get_lock("a").is_locked()
+    if backend.threads:
+        # And leave some of it to the next address.
+        resolve(silent, (server.host, server.port))
+        lock = backend.connect("redis://several.test", connect_timeout=2, retry_attempts=0).get_lock("a")
+        assert not await backend.do(lock.is_locked())
 
 
 DEEPEST = 40
@@ -428,6 +399,11 @@ async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admi
 
     errors = await errors_of(backend, take, 10)
     check(errors, NoPermissionError)
+    admin.delete("a")
+    # Alone it can take the lock, and give it back though its message is refused.
+    await backend.do(client.get_lock("a").lock())
+    await backend.do(client.get_lock("a").unlock())
+    assert not admin.exists("a")
     admin.acl_deluser("deaf")
 
 
@@ -440,6 +416,8 @@ class Odd(Exception):
 
 
 class Picky(Exception):
+    """Can't be copied."""
+
     def __new__(cls, code: int, /, *, where: str) -> Picky:
         return super().__new__(cls, f"{where}: {code}")
 
@@ -449,7 +427,6 @@ class Picky(Exception):
 
 ERRORS = [
     Odd(3, where="there"),
-    ConnectionError("gone"),
     OSError(2, "nothing there", "a file"),
     UnicodeDecodeError("ascii", b"\xff", 0, 1, "not ASCII"),
     ExceptionGroup("several", [ValueError("one"), KeyError("two")]),
@@ -472,8 +449,5 @@ async def test_a_copy_has_the_text_of_the_original(error: Exception) -> None:
     assert error.__traceback__ is None
     twin.add_note("for one caller only")
     assert not hasattr(error, "__notes__")
-
-
-async def test_what_cannot_be_copied_is_raised_itself() -> None:
-    error = Picky(3, where="there")
-    assert copy_error(error) is error
+    picky = Picky(3, where="there")
+    assert copy_error(picky) is picky

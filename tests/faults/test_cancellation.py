@@ -10,6 +10,7 @@ from redis import Redis
 from pyredisson import LockLostError
 from pyredisson._core import ReleaseCall
 from pyredisson.testing import Proxy, Server
+from tests.support.children import CHILD_LIMIT
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import cancel_after, eventually
@@ -48,9 +49,7 @@ async def use(one: Used, seconds: float) -> None:
 
 @kinds
 @pytest.mark.parametrize("connected", [True, False])
-async def test_at_any_turn_of_the_loop(
-    tasks: RawBackend, proxy: Proxy, admin: Redis, connected: bool, kind: str
-) -> None:
+async def test_a_block_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis, connected: bool, kind: str) -> None:
     struck = 0
     for turns in range(STEPS):
         one = used(tasks, proxy, admin, kind, None)
@@ -60,6 +59,29 @@ async def test_at_any_turn_of_the_loop(
         struck += await cancel_after(turns, asyncio.ensure_future(use(one, 2e-4 * max(0, turns - 20))))
         await whole(admin, one)
         await one.client.close()
+    assert struck
+
+
+@kinds
+async def test_each_call_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
+    """A nested acquire keeps the outer one, and a release is done all the same."""
+    one = used(tasks, proxy, admin, kind)
+    struck = 0
+    for turns in range(STEPS):
+        await one.acquire()
+        if kind != "non-reentrant":
+            if not await cancel_after(turns, asyncio.ensure_future(one.acquire())):
+                await one.release()
+            await whole(admin, one, 1)
+            assert not one.is_lock or await one.handle.get_hold_count() == 1
+        # A task that never ran has not called it.
+        struck += await cancel_after(1 + turns, asyncio.ensure_future(one.release()))
+        await whole(admin, one)
+        if kind == "semaphore":
+            drain = asyncio.ensure_future(one.handle.drain_permits())
+            if not await cancel_after(turns, drain):
+                await one.handle.release(drain.result())
+            await whole(admin, one)
     assert struck
 
 
@@ -114,54 +136,6 @@ async def test_an_acquire_on_its_way(
     await whole(admin, one)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "non-reentrant"])
-async def test_a_nested_acquire_at_any_turn_keeps_the_outer_one(
-    tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str
-) -> None:
-    one = used(tasks, proxy, admin, kind)
-    await one.acquire()
-    for turns in range(STEPS):
-        if not await cancel_after(turns, asyncio.ensure_future(one.acquire())):
-            await one.release()
-        await whole(admin, one, 1)
-        if kind in LOCKS:
-            assert await one.handle.get_hold_count() == 1
-    await one.release()
-    await whole(admin, one)
-
-
-@kinds
-async def test_a_release_at_any_turn_is_done_all_the_same(
-    tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str
-) -> None:
-    one = used(tasks, proxy, admin, kind)
-    struck = 0
-    for turns in range(16):
-        await one.acquire()
-        # A task that never ran has not called it.
-        struck += await cancel_after(1 + turns, asyncio.ensure_future(one.release()))
-        await whole(admin, one)
-    assert struck
-
-
-async def test_a_drain_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis) -> None:
-    one = used(tasks, proxy, admin, "semaphore")
-    await one.connect()
-
-    async def drain() -> int:
-        return int(await one.handle.drain_permits())
-
-    struck = 0
-    for turns in range(8):
-        task = asyncio.ensure_future(drain())
-        if await cancel_after(turns, task):
-            struck += 1
-        else:
-            await one.handle.release(task.result())
-        await whole(admin, one)
-    assert struck
-
-
 @kinds
 async def test_a_wait_by_a_timeout(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
     one = used(tasks, proxy, admin, kind)
@@ -201,22 +175,28 @@ async def test_a_release_in_the_background_reaches_a_hold_above_a_lost_one(
         await lock.unlock()
 
 
-LOOP_THAT_ENDS = """
+ENDS_IN_THE_MIDDLE = """
 import asyncio, sys
 import pyredisson.asyncio
 
-async def stop_halfway():
-    client = pyredisson.asyncio.connect(sys.argv[1])
+async def begin():
     await client.get_lock("other").is_locked()
-    begun.append(asyncio.ensure_future(client.get_lock("lock").lock()))
-    begun.append(asyncio.ensure_future(client.get_semaphore("a").acquire(2)))
+    calls = [client.get_lock("lock").lock(), client.get_semaphore("a").acquire(2)]
+    tasks = [asyncio.ensure_future(call) for call in calls]
     await asyncio.sleep(0)
-    return client
+    return tasks
 
-begun = []
-client = asyncio.run(stop_halfway())
-print("loop ended", flush=True)
-sys.stdin.readline()
+client = pyredisson.asyncio.connect(sys.argv[1])
+if sys.argv[2] == "loop":
+    tasks = asyncio.run(begin())
+    print("loop ended", flush=True)
+    sys.stdin.readline()
+else:
+    # The loop is closed without the tasks. The interpreter ends them when it exits.
+    loop = asyncio.new_event_loop()
+    tasks = loop.run_until_complete(begin())
+    loop.close()
+sys.stderr = None
 """
 
 
@@ -225,7 +205,7 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire(proxy: Proxy, admin:
     prepare(admin, "semaphore")
     for name in ("lock_acquire", "semaphore_acquire"):
         proxy.hold_reply(sha(name))
-    user = child(LOOP_THAT_ENDS, proxy.url)
+    user = child(ENDS_IN_THE_MIDDLE, proxy.url, "loop")
     assert user.receive() == "loop ended"
     for name in ("lock_acquire", "lock_release", "semaphore_acquire", "semaphore_undo"):
         proxy.wait_for(sha(name))
@@ -233,27 +213,8 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire(proxy: Proxy, admin:
     eventually(lambda: not admin.exists("lock") and admin.get("a") == b"5", 5)
 
 
-EXIT_WITH_A_TASK = """
-import asyncio, sys
-import pyredisson.asyncio
-client = pyredisson.asyncio.connect(sys.argv[1])
-loop = asyncio.new_event_loop()
-
-async def begin():
-    await client.get_lock("other").is_locked()
-    task = asyncio.create_task(client.get_lock("lock").lock())
-    await asyncio.sleep(0)
-    return task
-
-# The loop is closed without the task. The interpreter ends the task when it exits.
-task = loop.run_until_complete(begin())
-loop.close()
-sys.stderr = None
-"""
-
-
 async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing can be sent any more, and no thread started. The process ends at once, as if it had been killed."""
     proxy.hold_reply(sha("lock_acquire"))
-    assert child(EXIT_WITH_A_TASK, proxy.url).wait() == 0
+    assert child(ENDS_IN_THE_MIDDLE, proxy.url, "exit").wait(CHILD_LIMIT) == 0
     assert "Exception ignored" not in capfd.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,39 +42,30 @@ def is_complete(admin: Any, client: Any) -> bool:
     return b"host" in fields and any(field.startswith(b"h:") for field in fields)
 
 
-@pytest.fixture
-def users(server: Server) -> Iterator[Any]:
-    with server.redis() as admin:
-        yield admin
-        admin.execute_command("ACL", "DELUSER", "app")
-
-
 @pytest.mark.parametrize("missing", ["~pyredisson_client:*", "+hdel", "+time"])
-async def test_without_the_right(
-    backend: RawBackend, server: Server, users: Any, missing: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_the_right(backend: RawBackend, missing: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is tried once, and said once."""
-    # Anew: another test may have had a user of that name.
-    name, *rights = [right for right in RIGHTS.split() if right != missing]
-    users.execute_command("ACL", "SETUSER", name, "reset", *rights)
-    users.execute_command("ACL", "LOG", "RESET")
-    with Proxy(server.host, server.port) as proxy, caplog.at_level(logging.INFO, "pyredisson"):
+    rights = " ".join(right for right in RIGHTS.split() if right != missing)
+    with (
+        Server(users=[rights]) as server,
+        Proxy(server.host, server.port) as proxy,
+        server.redis() as admin,
+        caplog.at_level(logging.INFO, "pyredisson"),
+    ):
         client = backend.connect(f"redis://app:secret@{proxy.host}:{proxy.port}/0", lock_watchdog_timeout=LEASE)
-        lock = client.get_lock("a")
+        lock, other = client.get_lock("a"), client.get_lock("a", owner=1)
         await backend.do(lock.lock())
         # A hold that is to be removed has HDEL run.
         await backend.until(lambda: proxy.seen(RENEW) > 0)
-        other = client.get_lock("a", owner=1)
         await backend.do(lock.unlock())
         await backend.do(other.lock())
-        session = client._session
-        await backend.until(lambda: session.announcement._is_denied)
+        await backend.until(lambda: client._session.announcement._is_denied)
         proxy.forget()
         await backend.until(lambda: proxy.seen(RENEW) >= 3)
         assert not proxy.seen(ANNOUNCE)
         assert await backend.do(other.is_held())
         assert len([record for record in caplog.records if "who this client is" in record.getMessage()]) == 1
-        assert not users.exists(key_of(client)) or missing == "+hdel"
+        assert not admin.exists(key_of(client)) or missing == "+hdel"
         await backend.do(client.close())
 
 
@@ -95,22 +85,20 @@ async def test_a_lost_reply(backend: RawBackend, admin: Any, proxy: Proxy, fault
     assert not lock.lost.is_set()
 
 
-@pytest.mark.parametrize("what", ["gone", "older", "another type"])
-async def test_the_server_has_another_one(backend: RawBackend, admin: Any, server: Server, what: str) -> None:
+async def test_the_server_has_another_one(backend: RawBackend, admin: Any, server: Server) -> None:
     """After a restart or a failover, or because the process stood still for longer than the key lives."""
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    lock = client.get_lock("a")
+    lock, key = client.get_lock("a"), key_of(client)
     await backend.do(lock.lock())
-    await backend.until(lambda: is_complete(admin, client))
-    key = key_of(client)
-    if what == "older":
+
+    def make_older() -> None:
         # In this order: once the number is older, the next announcement writes everything anew.
         admin.hdel(key, "host")
         admin.hset(key, "n", 0)
-    else:
-        admin.delete(key)
-        if what == "another type":
-            admin.set(key, "text")
+
+    for change in (lambda: admin.delete(key), make_older, lambda: admin.delete(key) and admin.set(key, "text")):
+        await backend.until(lambda: admin.type(key) == b"hash" and is_complete(admin, client))
+        change()
     await backend.until(lambda: admin.type(key) == b"hash" and is_complete(admin, client))
     assert await backend.do(lock.is_held())
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import ACQUIRE, RELEASE, InterruptAt, pool_of
-from tests.support.raw_backends import RawBackend
+from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
+from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
 from .kinds import NoThread, start
@@ -58,26 +57,28 @@ def silent() -> Iterator[str]:
         yield f"redis://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def take_in_threads(client: pyredisson.Client, count: int) -> list[threading.Thread]:
-    def take(number: int) -> None:
+def begun(backend: RawBackend, client: Any, count: int) -> list[BackgroundCall]:
+    """So many callers that acquire and release a lock of their own until the client is closed."""
+
+    async def use(number: int) -> None:
         lock = client.get_lock(f"a{number}")
-        try:
+        with pytest.raises(ClosedError):
             while True:
-                lock.lock()
-                lock.unlock()
-        except ClosedError:
-            return
+                await backend.do(lock.lock())
+                await backend.do(lock.unlock())
+                # Virtual time goes on only while all sleep.
+                await backend.sleep(0.001)
 
-    threads = [threading.Thread(target=take, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads
+    return [backend.start(partial(use, number)) for number in range(count)]
 
 
-def end(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join(5)
-        assert not thread.is_alive()
+async def close(backend: RawBackend, client: Any, calls: list[BackgroundCall]) -> None:
+    """Closes the client, which takes about a second at most, and ends these calls."""
+    began = time.monotonic()
+    await backend.do(client.close())
+    assert time.monotonic() - began < LONGEST
+    for call in calls:
+        await call.result()
 
 
 def is_connected(admin: Redis) -> bool:
@@ -107,62 +108,63 @@ class TestInFlight:
             await each.result()
         assert not admin.exists("a")
 
+    @pytest.mark.asyncio
     @pytest.mark.parametrize("latency", [0.0, 0.05, 0.1])
-    def test_calls_of_many_threads_leave_nothing(
-        self, proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
+    async def test_many_calls_leave_nothing(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
     ) -> None:
         """One final release covers all that they acquired."""
-        client = pyredisson.connect(proxy.url, timeout=5)
-        threads = take_in_threads(client, CALLS)
-        proxy.wait_for(lambda: proxy.seen(ACQUIRE) > CALLS)
+        client = backend.connect(proxy.url, timeout=5)
+        count = CALLS if backend.threads else 5 * CALLS
+        calls = begun(backend, client, count)
+        await backend.until(lambda: proxy.seen(ACQUIRE) > count)
         proxy.latency(latency)
-        time.sleep(latency + 0.05)
+        await backend.sleep(latency + 0.05)
         before = proxy.connections
-        began = time.monotonic()
-        client.close()
-        assert time.monotonic() - began < LONGEST
-        assert admin.keys() == []
-        end(threads)
+        await close(backend, client, calls)
         assert admin.keys() == []
         assert proxy.connections <= before + 1
-        assert started_threads.count(FINAL_RELEASE) <= 1
+        assert started_threads.count(FINAL_RELEASE) <= (1 if backend.threads else 2)
 
     @pytest.mark.asyncio
-    @pytest.mark.parametrize("latency", [0.0, 0.1])
-    async def test_calls_of_many_tasks_leave_nothing(
-        self, proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
-    ) -> None:
-        client = pyredisson.asyncio.connect(proxy.url, timeout=5)
-        await client.get_lock("first").is_locked()
-        proxy.latency(latency)
-
-        async def take(number: int) -> None:
-            with pytest.raises(ClosedError):
-                await client.get_lock(f"a{number}").lock()
-                await asyncio.sleep(60)
-
-        tasks = [asyncio.create_task(take(number)) for number in range(1000)]
-        await asyncio.to_thread(proxy.wait_for, ACQUIRE)
-        await client.close()
-        # Those that got it before have no call that could raise.
-        left = admin.keys()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert left == admin.keys() == []
-        assert started_threads.count(FINAL_RELEASE) <= 2
-
     @pytest.mark.parametrize("lose", ["hold_reply", "hold_request", "drop_reply"])
-    def test_a_call_whose_reply_does_not_come_is_ended(self, proxy: Proxy, admin: Redis, lose: str) -> None:
-        client = pyredisson.connect(proxy.url, timeout=30)
+    async def test_a_call_whose_reply_does_not_come_is_ended(
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: str
+    ) -> None:
+        client = backend.connect(proxy.url, timeout=30)
         fault = getattr(proxy, lose)(ACQUIRE)
-        threads = take_in_threads(client, 1)
-        assert fault.happened.wait(5)
-        began = time.monotonic()
-        client.close()
-        end(threads)
-        assert time.monotonic() - began < LONGEST
-        assert admin.keys() == []
+        calls = begun(backend, client, 1)
+        await backend.until(fault.happened.is_set)
+        await close(backend, client, calls)
+        await backend.until(lambda: admin.keys() == [])
+
+    @pytest.mark.asyncio
+    async def test_a_server_that_hangs(
+        self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = backend.connect(proxy.url, timeout=30)
+        for number in range(3):
+            await backend.do(client.get_lock(f"held{number}", owner=1).lock())
+        calls = begun(backend, client, 20)
+        await backend.until(lambda: proxy.seen(ACQUIRE) > 40)
+        proxy.stall()
+        turns: list[int] = []
+        closed = threading.Event()
+
+        async def turn() -> None:
+            while not closed.is_set():
+                await backend.sleep(0.02)
+                turns.append(1)
+
+        # It doesn't hold up the event loop.
+        turning = backend.start(turn)
+        with caplog.at_level(logging.WARNING, "pyredisson"):
+            await close(backend, client, calls)
+            closed.set()
+            await turning.result()
+            assert len(turns) >= 5
+        if backend.threads:
+            eventually(lambda: "locks were not released" in caplog.text)
 
     def test_a_command_that_is_added_during_a_final_release_is_sent_too(self, proxy: Proxy, admin: Redis) -> None:
         """A call that ends while the client sends its last commands adds one of its own."""
@@ -200,25 +202,6 @@ class TestInFlight:
         assert len(proxy.commands) < before + 200 + 20
 
 
-def test_a_server_that_is_away_costs_about_a_second(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    client = pyredisson.connect(own_server.url, timeout=30)
-    for number in range(3):
-        client.get_lock(f"held{number}").lock()
-    threads = take_in_threads(client, 20)
-    eventually(lambda: len(pool_of(client)._all) > 5)
-    own_server.pause()
-    try:
-        began = time.monotonic()
-        with caplog.at_level(logging.WARNING, "pyredisson"):
-            client.close()
-        assert time.monotonic() - began < LONGEST
-        end(threads)
-        eventually(lambda: not any(thread.name == FINAL_RELEASE for thread in threading.enumerate()))
-    finally:
-        own_server.resume()
-    assert "locks were not released" in caplog.text
-
-
 class TestInterrupted:
     @pytest.mark.parametrize(
         "step", [ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
@@ -249,18 +232,6 @@ class TestInterrupted:
         assert interrupt.happened
         await asyncio.to_thread(eventually, lambda: not is_connected(admin))
         await client.close()
-
-
-def test_a_closed_client_that_held_a_lock_is_freed(server: Server) -> None:
-    def use() -> weakref.ref[object]:
-        with pyredisson.connect(server.url) as client:
-            client.get_lock("a").lock()
-            client.get_lock("b").lock(60)
-            return weakref.ref(client._lifecycle)
-
-    lifecycle_reference = use()
-    # Its threads have to end first.
-    eventually(lambda: gc.collect() >= 0 and lifecycle_reference() is None)
 
 
 @pytest.mark.asyncio
@@ -328,39 +299,24 @@ class TestTasks:
             task.cancel()
         assert await asyncio.wait_for(call, TIME_LIMIT) is True
 
-    async def test_the_programs_own_threads_may_all_be_busy(self, server: Server, admin: Redis) -> None:
+    async def test_where_no_thread_is_free(self, server: Server, admin: Redis, no_thread: NoThread) -> None:
+        """The program's own threads may all be busy; and then no thread can be started, either."""
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))
-        client = pyredisson.asyncio.connect(server.url)
-        await client.get_lock("a").lock()
-        over = threading.Event()
-        busy = loop.run_in_executor(None, over.wait, 3 * LONGEST)
-        begin = time.monotonic()
-        await client.close()
-        took = time.monotonic() - begin
-        over.set()
-        assert await busy, "it has waited for the executor"
-        assert took < LONGEST
-        assert not admin.exists("a")
-
-    async def test_a_hung_server_does_not_hold_up_the_loop(self, tasks: RawBackend, proxy: Proxy) -> None:
-        client = tasks.connect(proxy.url)
-        await client.get_lock("a").lock()
-        proxy.stall()
-        turns = 0
-
-        async def turn() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0.02)
-                turns += 1
-
-        turning = asyncio.create_task(turn())
-        begin = time.monotonic()
-        await client.close()
-        assert time.monotonic() - begin < LONGEST
-        assert turns >= 5
-        turning.cancel()
+        for can_start in (True, False):
+            client = pyredisson.asyncio.connect(server.url)
+            await client.get_lock("a").lock()
+            over = threading.Event()
+            busy = loop.run_in_executor(None, over.wait, 3 * LONGEST)
+            refused = None if can_start else no_thread(FINAL_RELEASE, once=False)
+            begin = time.monotonic()
+            await client.close()
+            took = time.monotonic() - begin
+            over.set()
+            assert await busy, "it has waited for the executor"
+            assert took < LONGEST
+            assert refused is None or refused.is_set()
+            assert not admin.exists("a")
 
     async def test_a_close_that_is_cancelled_at_whatever_moment_leaves_nothing(
         self, tasks: RawBackend, proxy: Proxy, admin: Redis, use_tasks: Callable[[], None]
@@ -379,14 +335,6 @@ class TestTasks:
                     await asyncio.wait_for(task, TIME_LIMIT)
             await tasks.until(lambda: not admin.exists("held", "taken"))
             await tasks.until(lambda: not is_connected(admin))
-
-    async def test_where_no_thread_can_be_started(self, server: Server, admin: Redis, no_thread: NoThread) -> None:
-        client = pyredisson.asyncio.connect(server.url)
-        await client.get_lock("a").lock()
-        refused = no_thread(FINAL_RELEASE, once=False)
-        await client.close()
-        assert refused.is_set()
-        assert not admin.exists("a")
 
     async def test_closing_in_another_loop_than_the_clients(self, server: Server, admin: Redis) -> None:
         """The other one still stands, with a call that waits in it."""

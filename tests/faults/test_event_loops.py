@@ -18,7 +18,6 @@ from redis.exceptions import ConnectionError
 import pyredisson.asyncio
 from pyredisson import Config
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
-from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._core import command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
@@ -27,7 +26,7 @@ from tests.support.backends import NOWHERE
 from tests.support.server_state import listeners
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import Start
+from .kinds import Start, given_back, taken_by_another
 
 SEVERAL = """
 import asyncio, gc, sys
@@ -72,8 +71,8 @@ def test_waiters_are_notified_in_every_loop(
 ) -> None:
     user = child(SEVERAL, server.url, how)
     for number in range(1, 4):
-        admin.hset("a", "another:1", 1)
-        admin.hset("b", "another:1", 1)
+        for name in "ab":
+            taken_by_another(admin, name)
         user.send()
         assert user.receive() == "waiting"
         # What an abandoned loop had opened stays there until it is collected: nobody closes it.
@@ -81,8 +80,7 @@ def test_waiters_are_notified_in_every_loop(
         user.send()
         eventually(lambda: listeners(admin, "b") == (number if how == "abandon" else 1))  # noqa: B023
         for name in "ab":
-            admin.delete(name)
-            admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
+            given_back(admin, name)
         # Unheard, it would look again at the end of a whole lease.
         assert user.receive(5) == "got it"
         assert not admin.exists("a", "b")
@@ -174,7 +172,7 @@ def test_tasks_that_run_the_event_loop(
     assert capfd.readouterr().err == ""
 
 
-CONNECT_BESIDE_GEVENT = """
+BESIDE_GEVENT = """
 import sys
 from gevent import monkey
 exec(sys.argv[2])
@@ -185,13 +183,11 @@ for connect in (pyredisson.connect, pyredisson.asyncio.connect):
         print("made")
     except pyredisson.ConfigError as error:
         print(error)
-"""
-
-USE_BESIDE_GEVENT = """
-lock = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1).get_lock("a")
-other = pyredisson.connect(sys.argv[1]).get_lock("a")
-with lock:
-    print(other.try_lock(1.5), lock.lost.is_set())
+if sys.argv[3]:
+    lock = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1).get_lock("a")
+    other = pyredisson.connect(sys.argv[1]).get_lock("a")
+    with lock:
+        print(other.try_lock(1.5), lock.lost.is_set())
 """
 
 
@@ -201,22 +197,20 @@ with lock:
         ("monkey.patch_all()", "socket, _thread, threading."),
         ("monkey.patch_socket()", "socket."),
         ("monkey.patch_thread()", "_thread, threading."),
+        ("import gevent", ""),
+        ("monkey.patch_all(socket=False, thread=False)", ""),
     ],
 )
-def test_replaced_modules_are_refused(server: Server, child: Start, patch: str, replaced: str) -> None:
-    user = child(CONNECT_BESIDE_GEVENT, server.url, patch)
-    for _ in ("threads", "asyncio"):
-        printed = user.receive()
-        assert f"replaced these modules: {replaced}" in printed
-        assert "patch_all(socket=False, thread=False)" in printed
-    assert user.wait() == 0
-
-
-@pytest.mark.parametrize("patch", ["import gevent", "monkey.patch_all(socket=False, thread=False)"])
-def test_what_the_message_recommends_works(server: Server, admin: Redis, child: Start, patch: str) -> None:
-    user = child(CONNECT_BESIDE_GEVENT + USE_BESIDE_GEVENT, server.url, patch)
-    assert [user.receive(), user.receive()] == ["made", "made"]
-    assert user.receive() == "False False"
+def test_replaced_modules_are_refused(server: Server, admin: Redis, child: Start, patch: str, replaced: str) -> None:
+    """And what the message recommends works."""
+    user = child(BESIDE_GEVENT, server.url, patch, "" if replaced else "use")
+    for printed in (user.receive(), user.receive()):
+        if replaced:
+            assert f"replaced these modules: {replaced}" in printed
+            assert "patch_all(socket=False, thread=False)" in printed
+        else:
+            assert printed == "made"
+    assert user.receive() == ("" if replaced else "False False")
     assert user.wait() == 0
     assert not admin.exists("a")
 
@@ -459,17 +453,5 @@ def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server)
         with pytest.raises(NoReply, match="a fault in the listener"):
             await future
         await pipeline.disconnected
-
-    run(scenario)
-
-
-def test_a_wait_is_not_over_early(run: Run) -> None:
-    """uvloop rounds to milliseconds: who looked again too soon would then wait for the next reason to look."""
-
-    async def scenario() -> None:
-        for seconds in (0.0304, 0.0203, 0.01049, 0.02044):
-            begin = time.monotonic()
-            assert not await AioWakeup().wait(seconds)
-            assert time.monotonic() - begin >= seconds
 
     run(scenario)

@@ -13,6 +13,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
 from tests.support.faults import LOSSES, Lose
 from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.waiting import TIME_LIMIT
 
 from .kinds import Start, sha
 
@@ -67,7 +68,7 @@ async def held(backend: RawBackend, url: str) -> Any:
 
 async def waits_elsewhere(backend: RawBackend, admin: Redis, process: Child, count: int = 1) -> None:
     """The process waits. It sends heartbeats: no command is on its way, and it notices what happens to its place."""
-    await backend.until(lambda: waiting(admin) == count)
+    await backend.until(lambda: waiting(admin) == count, 4 * TIME_LIMIT)
     await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
 
 

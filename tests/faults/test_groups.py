@@ -209,16 +209,6 @@ class TestMultiLock:
         proxies[0].refuse(False)
         await backend.until(lambda: not redises[0].exists(*"abc"))
 
-    async def test_a_server_that_forgot(self, backend: RawBackend, servers: list[Server], redises: list[Any]) -> None:
-        group = make("multi", connected(backend, servers, lock_watchdog_timeout=1.2))
-        await backend.do(group.lock())
-        redises[1].flushall()
-        assert await backend.do(group.lost.wait(10))
-        with pytest.raises(LockLostError):
-            await backend.do(group.unlock())
-        # In the background, as the loss was known before.
-        await backend.until(lambda: not left(redises))
-
 
 class TestRedLock:
     async def test_one_server_dies_and_then_another(

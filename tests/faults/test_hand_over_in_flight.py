@@ -1,24 +1,34 @@
-"""A process is killed, or forked, before it has the reply to a hand-over: only the server knows the next owner."""
+"""Handing a lock on inside one client: what an interrupt, a late reply or a refused copy leaves behind.
+
+And a process that is killed, or forked, before it has the reply: only the server knows the next owner.
+"""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
+import pyredisson
+from pyredisson._backends.threads.runtime import ThreadBackend
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._core import CallQueues, ReleaseCall, Run
+from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import _finished
 from tests.support.children import CHILD_LIMIT
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import fair_waiters, waiters
+from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.waiting import TIME_LIMIT, asleep, eventually
 
-from .kinds import Start, lock_of
-
-pytestmark = pytest.mark.asyncio
+from .kinds import Start, lock_of, start, taken
 
 LEASE = 2.0
+LONG = 60.0
 HAND_OVER = {
     "lock": b":1\r\n$38\r\n",
     "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
@@ -28,61 +38,188 @@ HAND_OVER = {
 """The end of the holder's name, and the beginning of that of whom its release enters: no other command has both."""
 ENTERED = {"lock": [":2"], "fair": [":2"], "write": [":2:write"], "read": [":2", ":3"]}
 """The ends of the names that the server has entered."""
-kinds = pytest.mark.parametrize("kind", HAND_OVER)
+
+
+@pytest.fixture
+def threads(proxy: Proxy) -> Iterator[RawBackend]:
+    backend = RawBackend("threads")
+    backend.connect(proxy.url, local_hand_over_time=LONG)
+    yield backend
+    for client in backend._clients:
+        client.close()
+
+
+@pytest.fixture
+def client(threads: RawBackend) -> pyredisson.Client:
+    connected: pyredisson.Client = threads._clients[0]
+    return connected
+
+
+def waits(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, BackgroundCall]:
+    """The lock of owner 2, which acquires it on a thread, and keeps it."""
+    client = threads._clients[0]
+    lock = lock_of(client, kind, 2)
+    call = start(threads, lock.lock, *args)
+    eventually(lambda: asleep(client, "a") == 1)
+    return lock, call
+
+
+def ended(call: BackgroundCall) -> None:
+    eventually(lambda: call.done)
+    _finished(call.result())
+
+
+class Striking(ThreadWakeup):
+    """Ctrl-C in the thread that sets it, as soon as the thread that it has woken has acquired the lock."""
+
+    __slots__ = ()
+
+    struck: BackgroundCall | None = None
+
+    def set(self) -> None:
+        super().set()
+        call, Striking.struck = Striking.struck, None
+        if call is not None:
+            ended(call)
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the waiter has acquired by itself since then isn't undone: its caller relies on it."""
+    holder = client.get_lock("a", owner=1)
+    holder.lock()
+    monkeypatch.setattr(ThreadBackend, "wakeup", lambda _: Striking())
+    lock, Striking.struck = waits(threads)
+    # The hand-over finds neither of both owners.
+    admin.delete("a")
+    with pytest.raises(KeyboardInterrupt):
+        holder.unlock()
+    eventually(lambda: not client._session.watchdog.repairs.pending())
+    assert lock.is_held()
+    lock.force_unlock()
+
+
+def test_a_second_copy_that_is_refused(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis, proxy: Proxy
+) -> None:
+    """The first copy has released the lock: the second one says nothing about the hold that was released."""
+    holder = client.get_fenced_lock("a", owner=1)
+    holder.lock()
+    _, waiting = waits(threads, "fenced")
+    slow = proxy.hold_reply(HAND_OVER["lock"])
+    lost: list[object] = []
+    holder.on_lost(lost.append)
+    releasing = start(threads, holder.unlock)
+    assert slow.held.wait(TIME_LIMIT)
+    admin.set("redisson_lock_token:{a}", "text")
+    proxy.cut()
+    for call in (releasing, waiting):
+        with pytest.raises(ResponseError, match="not an integer"):
+            ended(call)
+    assert lost == []
+    eventually(lambda: not admin.exists("a"))
+
+
+def test_a_release_that_goes_on_in_the_background_while_it_hands_the_lock_on(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis, proxy: Proxy
+) -> None:
+    """As the release of one member of a red lock, for whose reply the release of the red lock doesn't wait."""
+    holder = client.get_lock("a", owner=1)
+    holder.lock()
+    lock, waiting = waits(threads)
+    slow = proxy.hold_reply(HAND_OVER["lock"])
+    logic, owner, call = holder._logic, holder._owner(), ReleaseCall()
+    hold = logic.hold_of(owner.id)
+    assert hold is not None
+    releasing = start(threads, lambda: Run(logic.release, owner, hold, call).result)
+    assert slow.held.wait(TIME_LIMIT)
+    logic.release_in_background(owner, hold, call)
+    eventually(lambda: not client._session.watchdog.repairs.pending())
+    slow.deliver()
+    ended(releasing)
+    ended(waiting)
+    eventually(lambda: not client._session.watchdog.repairs.pending())
+    assert lock.get_hold_count() == taken(admin, "lock") == 1
+    lock.unlock()
+    assert client._session.holds.table == {}
+    assert not admin.exists("a")
+
+
+class Overtaken:
+    """The calls of an owner, of which another one acquires the lock just before the given one gets the turn."""
+
+    def __init__(self, calls: CallQueues, act: Callable[[], object]) -> None:
+        self._calls = calls
+        self._act: Callable[[], object] | None = act
+
+    def enter(self, key: object, call: Any) -> bool:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+        return self._calls.enter(key, call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._calls, name)
+
+
+def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis
+) -> None:
+    """Two acquires of one owner are two levels, whichever way each of them got the lock."""
+    holder = client.get_lock("a", owner=1)
+    holder.lock()
+    lock, waiting = waits(threads)
+
+    def acquire() -> None:
+        admin.delete("a")
+        calls.in_flight = in_flight
+        assert lock.try_lock()
+
+    calls = lock._owner().calls
+    in_flight = calls.in_flight
+    calls.in_flight = Overtaken(in_flight, acquire)
+    with pytest.raises(LockLostError):
+        holder.unlock()
+    ended(waiting)
+    for levels in (2, 1):
+        assert lock.get_hold_count() == levels
+        lock.unlock()
+    assert not admin.exists("a")
+
+
+def test_no_queue_remains_when_a_lease_ends(threads: RawBackend, client: pyredisson.Client) -> None:
+    """Many programs never release a lock with a lease, and use other names later."""
+    holder = client.get_lock("a", owner=1)
+    holder.lock()
+    _, waiting = waits(threads, "lock", 1.5)
+    holder.unlock()
+    ended(waiting)
+    assert client._session.lock_queues
+    eventually(lambda: not client._session.lock_queues)
+
 
 PROGRAM = """
-import asyncio, os, sys, threading, time
-import pyredisson, pyredisson.asyncio
+import asyncio, os, sys, traceback
+import pyredisson
+from tests.support.backends import _finished
+from tests.support.kinds import KINDS
+from tests.support.raw_backends import RawBackend
+from tests.support.waiting import asleep
 url, kind, lease, world = sys.argv[1:]
-connect = pyredisson.connect if world == "threads" else pyredisson.asyncio.connect
-client = connect(url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30)
-
-async def do(result):
-    return await result if asyncio.iscoroutine(result) else result
-
-async def pause(seconds):
-    time.sleep(seconds) if world == "threads" else await asyncio.sleep(seconds)
-
-async def told():
-    sys.stdin.readline() if world == "threads" else await asyncio.to_thread(sys.stdin.readline)
+backend = RawBackend(world)
+do = backend.do
+client = backend.connect(url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30)
 
 def run(operation):
-    if world == "asyncio":
-        return asyncio.run(operation)
-    try:
-        operation.send(None)
-    except StopIteration:
-        pass
-
-def start(operation):
-    if world == "asyncio":
-        return asyncio.ensure_future(operation)
-    thread = threading.Thread(target=run, args=(operation,))
-    thread.start()
-    return thread
+    return asyncio.run(operation) if world == "asyncio" else _finished(operation)
 
 def lock_of(kind, owner=None):
-    if kind in ("lock", "fair"):
-        return (client.get_lock if kind == "lock" else client.get_fair_lock)("a", owner=owner)
-    pair = client.get_read_write_lock("a", owner=owner)
-    return pair.write_lock() if kind == "write" else pair.read_lock()
+    return KINDS[kind](client, "a", owner)
 
 def holder_of(owner=None):
     return lock_of("write" if kind == "read" else kind, owner)
-
-def sleeps(waiter):
-    return waiter.state.value == "waiting" and not waiter.wakeup.is_set()
-
-def sleeping():
-    if kind == "fair":
-        queue = client._session.local_queues.get(b"a")
-        tickets = list(queue.tickets) if queue else []
-        return sum(t.channel is not None and t.channel.confirmed and sleeps(t.waiter) for t in tickets)
-    queue = client._session.lock_queues.get(b"a" if kind == "lock" else (b"a", kind.encode()))
-    if queue is None or queue.channel is None or not queue.channel.confirmed:
-        return 0
-    with client._session.channels.mutex:
-        return sum(map(sleeps, list(queue.waiters)))
 
 def knows_nothing():
     session = client._session
@@ -118,7 +255,6 @@ def in_child():
     try:
         run(live())
     except BaseException:
-        import traceback
         traceback.print_exc()
         os._exit(1)
     # The end of a thread's process runs exit handlers, too.
@@ -128,19 +264,18 @@ async def main():
     await do(holder.lock())
     calls = []
     for owner in (2, 3):
-        calls.append(start(wait(owner)))
-        while sleeping() < len(calls):
-            await pause(0.001)
+        calls.append(backend.start(lambda owner=owner: wait(owner)))
+        await backend.until(lambda: asleep(client, "a", kind) == len(calls), 60)
     print("waiting", flush=True)
-    await told()
-    calls.append(start(release()))
-    await told()
+    await backend.run_blocking(sys.stdin.readline)
+    calls.append(backend.start(release))
+    await backend.run_blocking(sys.stdin.readline)
     pid = os.fork()
     if pid == 0:
         in_child()
     print("child left", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     for call in calls:
-        await call if world == "asyncio" else call.join()
+        await call.result(60)
     print("ended", knows_nothing(), flush=True)
     await do(client.close())
 
@@ -166,6 +301,7 @@ def check_entered(admin: Redis, kind: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "other"), [("lock", "lock"), ("fair", "fair"), ("write", "write"), ("write", "read"), ("read", "write")]
 )
+@pytest.mark.asyncio
 async def test_the_process_is_killed(
     backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, child: Start, kind: str, other: str
 ) -> None:
@@ -174,14 +310,13 @@ async def test_the_process_is_killed(
     assert await backend.run_blocking(killed.receive, CHILD_LIMIT) == "waiting"
     client = backend.connect(server.url)
     lock = lock_of(client, other)
-    sleeping = {"lock": lambda: waiters(client, "a"), "fair": lambda: fair_waiters(client, "a")}
 
     async def take() -> float:
         await backend.do(lock.lock())
         return time.monotonic()
 
     waiter = backend.start(take)
-    await backend.until(sleeping.get(other, lambda: waiters(client, "a", other)))
+    await backend.until(lambda: asleep(client, "a", other))
     fault = proxy.drop_reply(HAND_OVER[kind])
     killed.send()
     assert await backend.run_blocking(fault.happened.wait, CHILD_LIMIT)
@@ -198,9 +333,9 @@ async def test_the_process_is_killed(
     assert owner.startswith(client.id)
 
 
-@kinds
+@pytest.mark.parametrize("kind", HAND_OVER)
 @pytest.mark.parametrize("world", ["threads", "asyncio"])
-async def test_the_process_is_forked(proxy: Proxy, admin: Redis, child: Start, kind: str, world: str) -> None:
+def test_the_process_is_forked(proxy: Proxy, admin: Redis, child: Start, kind: str, world: str) -> None:
     """The child neither ends the hand-over nor undoes it, and has none of the parent's waiters."""
     parent = child(PROGRAM, proxy.url, kind, 30, world)
     assert parent.receive(CHILD_LIMIT) == "waiting"

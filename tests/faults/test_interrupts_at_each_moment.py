@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import math
 import signal
 import sys
 import threading
@@ -33,15 +34,15 @@ from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableS
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.waiting import WAITING
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import PERMITS, Start, prepare, semaphore_of, sha, taken
+from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, sha, taken, taken_by_another
 
-LIMIT = 5.0
+LIMIT = 20.0
 """Seconds after which a waiter counts as forgotten. By its own timer it would make an attempt after 30 s."""
 PACKAGE = Path(pyredisson.__file__).parent
 INTERRUPTED = tuple(str(PACKAGE / part) for part in ("logic", "_backends", "_protocol"))
@@ -227,7 +228,7 @@ class TestEachMoment:
 
 
 def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: Proxy, admin: Redis) -> None:
-    admin.hset("a", "another:1", 1)
+    taken_by_another(admin)
     with pyredisson.connect(proxy.url, timeout=0.8) as client:
         busy, free = client.get_lock("a"), client.get_lock("b")
         free.is_locked()
@@ -243,134 +244,133 @@ def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: P
         assert busy.is_locked() is True
 
 
-INTERRUPTED_ONCE = """
-import sys, time
-import pyredisson
-url, kind, depth, permits, pause = sys.argv[1:]
-client = pyredisson.connect(url, timeout=20, lock_watchdog_timeout=20)
-lock = client.get_lock("a")
-semaphore = client.get_permit_expirable_semaphore("a") if kind == "permits" else client.get_semaphore("a")
+@contextmanager
+def struck(when: Callable[[], object], error: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+    """A signal raises the error in the main thread, once this is so. That ends at once what runs in here."""
+    main, rung = threading.get_ident(), [math.inf]
 
-def acquire():
-    if kind == "permits":
-        semaphore.acquire_many(int(permits))
-    elif kind == "semaphore":
-        semaphore.acquire(int(permits))
-    else:
-        lock.lock()
+    def ring(*_: object) -> None:
+        raise error("the time of the job is over")
 
-for _ in range(int(depth)):
-    acquire()
-client.get_lock("other").is_locked()
-print("go")
-sys.stdin.readline()
-print("start")
-try:
-    acquire()
-except KeyboardInterrupt:
-    if pause:
-        time.sleep(float(pause))
-        sys.exit(3)
-    hold = lock._logic.hold_of(lock._owner().id)
-    print("interrupted", 0 if hold is None else hold.count)
-sys.stdin.readline()
-print(lock.get_hold_count() if kind == "lock" else len(client._session.holds.table))
-sys.stdin.readline()
-"""
+    def strike() -> None:
+        eventually(when)
+        rung.append(time.monotonic())
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    striker = threading.Thread(target=strike, daemon=True)
+    striker.start()
+    with pytest.raises(error, match="the time of the job is over"):
+        yield
+    assert time.monotonic() - rung[-1] < LIMIT
+    striker.join()
+    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.fixture
-def go(child: Start) -> Start:
-    """Starts a process that waits with what it is told to acquire; an interrupt ends it after a `pause`."""
-
-    def start(url: str, kind: str = "lock", depth: int = 0, permits: int = 2, pause: object = "") -> Child:
-        user = child(INTERRUPTED_ONCE, url, kind, depth, permits, pause)
-        assert user.receive() == "go"
-        return user
-
-    return start
+def behind(proxy: Proxy) -> Iterator[pyredisson.Client]:
+    """A client behind the proxy, which is connected."""
+    with pyredisson.connect(proxy.url, timeout=20, lock_watchdog_timeout=20) as client:
+        client.get_lock("other").is_locked()
+        yield client
 
 
-def begin(user: Child) -> None:
-    user.send()
-    assert user.receive() == "start"
+def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
+    proxy: Proxy, admin: Redis, behind: pyredisson.Client
+) -> None:
+    lock, late = behind.get_lock("a"), proxy.hold_request(ACQUIRE)
 
+    def is_cut_off() -> bool:
+        # The client can't reach the server and have that connection dropped: the late request runs.
+        held = late.held.is_set()
+        proxy.refuse(held)
+        return held
 
-def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(proxy: Proxy, admin: Redis, go: Start) -> None:
-    user = go(proxy.url)
-    late = proxy.hold_request(ACQUIRE)
-    begin(user)
-    assert late.held.wait(10)
-    # The client can't reach the server and have that connection dropped: the late request runs.
-    proxy.refuse(True)
-    user.signal(signal.SIGINT)
-    assert user.receive() == "interrupted 0"
+    with struck(is_cut_off):
+        lock.lock()
     late.deliver()
     assert admin.exists("a")
     proxy.refuse(False)
     eventually(lambda: not admin.exists("a"), 5)
-    user.send()
-    assert user.receive() == "0"
+    assert lock.get_hold_count() == 0
 
 
 @pytest.mark.parametrize(("kind", "depth"), [("lock", 0), ("lock", 1), ("lock", 3), ("permits", 0)])
 def test_an_interrupted_acquire_whose_reply_is_on_its_way_leaves_the_outer_holds(
-    proxy: Proxy, admin: Redis, go: Start, kind: str, depth: int
+    proxy: Proxy, admin: Redis, behind: pyredisson.Client, kind: str, depth: int
 ) -> None:
     prepare(admin, kind)
-    user = go(proxy.url, kind, depth)
+    lock, semaphore = behind.get_lock("a"), behind.get_permit_expirable_semaphore("a")
+    for _ in range(depth):
+        lock.lock()
     late = proxy.hold_reply(sha("permit_acquire") if kind == "permits" else ACQUIRE)
-    begin(user)
-    assert late.held.wait(10)
-    assert taken(admin, kind) == (2 if kind == "permits" else depth + 1)
-    user.signal(signal.SIGINT)
-    assert user.receive() == f"interrupted {depth}"
+    with struck(lambda: late.held.is_set() and taken(admin, kind) == (2 if kind == "permits" else depth + 1)):
+        lock.lock() if kind == "lock" else semaphore.acquire_many(2)
     eventually(lambda: taken(admin, kind) == depth, 5)
     assert depth or kind == "permits" or not admin.exists("a")
-    user.send()
-    assert user.receive() == f"{depth}"
+    assert kind == "permits" or lock.get_hold_count() == depth
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "permits"])
-def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(
-    server: Server, admin: Redis, go: Start, kind: str
-) -> None:
+def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(server: Server, admin: Redis, kind: str) -> None:
     prepare(admin, kind)
     claim = "pyredisson_semaphore_claim:{a}"
     if kind == "lock":
-        admin.hset("a", "another:1", 1)
-    user = go(server.url, kind, 0, 9)
-    begin(user)
-    if kind == "lock":
-        eventually(lambda: listeners(admin, "a") == 1)
-    else:
-        eventually(lambda: admin.exists(claim) == 1)
-        # Else it would end by itself.
-        admin.persist(claim)
-    user.signal(signal.SIGINT)
-    assert user.receive(3) == "interrupted 0"
-    if kind == "lock":
-        admin.delete("a")
-        admin.publish("redisson_lock__channel:{a}", "0")
-    eventually(lambda: not admin.exists(claim), 5)
-    user.send()
-    assert user.receive() == "0"
-    assert admin.get("a") == (None if kind == "lock" else b"%d" % PERMITS)
+        taken_by_another(admin)
+    with pyredisson.connect(server.url) as client:
+        wait: dict[str, Callable[[], object]] = {
+            "lock": client.get_lock("a").lock,
+            "semaphore": lambda: client.get_semaphore("a").acquire(9),
+            "permits": lambda: client.get_permit_expirable_semaphore("a").acquire_many(9),
+        }
+        # Without `persist` the claim would end by itself.
+        with struck(lambda: listeners(admin, "a") == 1 if kind == "lock" else admin.persist(claim)):
+            wait[kind]()
+        if kind == "lock":
+            given_back(admin)
+        eventually(lambda: not admin.exists(claim), 5)
+        assert client._session.holds.table == {}
+        assert admin.get("a") == (None if kind == "lock" else b"%d" % PERMITS)
+
+
+@pytest.mark.parametrize("moment", ["connect", "reply", "message"])
+def test_a_handler_may_raise_what_a_socket_raises(proxy: Proxy, admin: Redis, moment: str) -> None:
+    """It is no failure of the connection, after which the call would try again without an end."""
+    with pyredisson.connect(proxy.url, timeout=20) as client:
+        if moment != "connect":
+            client.get_lock("other").is_locked()
+        if moment == "message":
+            taken_by_another(admin)
+        late = proxy.hold_reply(b"" if moment == "connect" else ACQUIRE) if moment != "message" else None
+        with struck(lambda: listeners(admin, "a") if late is None else late.held.is_set(), TimeoutError):
+            client.get_lock("a").lock()
+
+
+INTERRUPTED_BEFORE_THE_EXIT = """
+import sys, time
+import pyredisson
+url, pause = sys.argv[1:]
+client = pyredisson.connect(url, timeout=20, lock_watchdog_timeout=20)
+try:
+    client.get_lock("a").lock()
+except KeyboardInterrupt:
+    time.sleep(float(pause))
+    sys.exit(3)
+"""
 
 
 @pytest.mark.parametrize(
     ("what", "pause"), [*[("hold_reply", pause) for pause in (0, 0.02, 0.06, 0.1)], ("hold_request", 0)]
 )
 def test_the_exit_releases_an_acquire_that_ctrl_c_interrupted(
-    proxy: Proxy, admin: Redis, go: Start, what: str, pause: float
+    proxy: Proxy, admin: Redis, child: Start, what: str, pause: float
 ) -> None:
     """A request that was on its way never runs after the exit."""
-    user = go(proxy.url, pause=pause)
     late = getattr(proxy, what)(ACQUIRE)
     # So that the repair is under way, at one step or another, when the program ends.
     proxy.latency(0.02)
-    begin(user)
-    assert late.held.wait(10)
+    user = child(INTERRUPTED_BEFORE_THE_EXIT, proxy.url, pause)
+    assert late.held.wait(CHILD_LIMIT)
     assert bool(admin.exists("a")) is (what == "hold_reply")
     user.signal(signal.SIGINT)
     assert user.wait() == 3
@@ -378,41 +378,6 @@ def test_the_exit_releases_an_acquire_that_ctrl_c_interrupted(
         with pytest.raises(ConnectionError, match="closed the connection"):
             late.deliver()
     assert not admin.exists("a")
-
-
-ALARMED = """
-import signal, sys, time
-import pyredisson
-
-def ring(*_):
-    raise TimeoutError("the time of the job is over")
-
-signal.signal(signal.SIGALRM, ring)
-client = pyredisson.connect(sys.argv[1], timeout=20)
-if sys.argv[2] == "connected":
-    client.get_lock("other").is_locked()
-print("go")
-sys.stdin.readline()
-signal.setitimer(signal.ITIMER_REAL, 0.2)
-began = time.monotonic()
-try:
-    client.get_lock("a").lock()
-except TimeoutError as error:
-    print(error, time.monotonic() - began < 5)
-"""
-
-
-@pytest.mark.parametrize("moment", ["connect", "reply", "message"])
-def test_a_handler_may_raise_what_a_socket_raises(proxy: Proxy, admin: Redis, child: Start, moment: str) -> None:
-    """It is no failure of the connection, after which the call would try again without an end."""
-    user = child(ALARMED, proxy.url, "connect" if moment == "connect" else "connected")
-    assert user.receive() == "go"
-    if moment == "message":
-        admin.hset("a", "another:1", 1)
-    else:
-        proxy.hold_reply(b"" if moment == "connect" else ACQUIRE)
-    user.send()
-    assert user.receive(10) == "the time of the job is over True"
 
 
 def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:

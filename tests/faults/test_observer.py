@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from pyredisson._client.callbacks import Delivery
 from pyredisson.events import Event
 from pyredisson.logic.observing import Observing
 from pyredisson.testing import Server
+from tests.support.children import forked
 from tests.support.garbage import Garbage, collect_at_each_line, only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import TIME_LIMIT, eventually
@@ -234,7 +234,7 @@ class TestFork:
                 own = told(client)
                 return not events and [event.client_id for event in own] == [client.id]
 
-            assert forked(in_child) == 0
+            assert forked(in_child)
             assert whats(told(client)) == ["acquired"]
 
     def test_not_in_the_middle_of_a_call(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ class TestFork:
         with pyredisson.connect(server.url, observer=Calling(acquired)) as client:
             use(client)
             assert inside.wait(TIME_LIMIT)
-            assert forked(lambda: mutex.acquire(blocking=False)) == 0
+            assert forked(lambda: mutex.acquire(blocking=False))
             # The parent's observer goes on.
             assert whats(told(client)) == ["acquired", "released"]
 
@@ -276,28 +276,15 @@ class TestFork:
         with pyredisson.connect(server.url, observer=hanging) as client:
             use(client)
             assert hanging.hangs.wait(TIME_LIMIT)
-            assert forked(lambda: True) == 0
+            assert forked(lambda: True)
 
     def test_an_observer_that_forks(self, server: Server) -> None:
-        statuses: list[int] = []
-        recorder = Calling(lambda _: statuses.append(forked(lambda: True)))
+        outcomes: list[bool] = []
+        recorder = Calling(lambda _: outcomes.append(forked(lambda: True)))
         with pyredisson.connect(server.url, observer=recorder) as client:
             use(client)
             assert whats(told(client)) == ["acquired", "released"]
-            assert statuses == [0]
-
-
-def forked(check: Callable[[], bool]) -> int:
-    """Runs the check in a child. 0: it holds."""
-    child = os.fork()
-    if not child:
-        status = 2
-        try:
-            status = 0 if check() else 1
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+            assert outcomes == [True]
 
 
 class TestTheEnd:
@@ -319,16 +306,17 @@ class TestTheEnd:
         [("threads", ["acquired", "released"]), ("asyncio", ["acquired", "released"]), ("hanging", ["hangs"])],
     )
     def test_exit_of_the_interpreter(self, server: Server, child: Start, kind: str, said: list[str]) -> None:
-        process = child(BEGIN + EXIT[kind], server.url)
+        process = child(EXIT, server.url, kind)
         for each in [*said, ""]:
             assert process.receive() == each
         assert process.wait() == 0
 
 
-BEGIN = """
+EXIT = """
 import asyncio, sys, threading, pyredisson, pyredisson.asyncio
 from pyredisson._client import lifecycle
-lifecycle.DELIVERY_TIMEOUT = 10
+url, kind = sys.argv[1:]
+lifecycle.DELIVERY_TIMEOUT = 0.2 if kind == "hanging" else 10
 hangs = threading.Event()
 class Printing:
     acquired = released = staticmethod(lambda event: print(event.what))
@@ -337,25 +325,17 @@ class Hanging:
         print("hangs")
         hangs.set()
         threading.Event().wait()
-"""
-EXIT = {
-    "threads": """
-client = pyredisson.connect(sys.argv[1], observer=Printing())
-client.get_lock("a").lock()
-""",
-    "asyncio": """
-client = pyredisson.asyncio.connect(sys.argv[1], observer=Printing())
 async def main():
     await client.get_lock("a").lock()
-asyncio.run(main())
-""",
-    "hanging": """
-lifecycle.DELIVERY_TIMEOUT = 0.2
-client = pyredisson.connect(sys.argv[1], observer=Hanging())
-client.get_lock("a").lock()
-hangs.wait()
-""",
-}
+connect = pyredisson.asyncio.connect if kind == "asyncio" else pyredisson.connect
+client = connect(url, observer=Hanging() if kind == "hanging" else Printing())
+if kind == "asyncio":
+    asyncio.run(main())
+else:
+    client.get_lock("a").lock()
+if kind == "hanging":
+    hangs.wait()
+"""
 
 
 def observer_threads() -> list[threading.Thread]:

@@ -1,4 +1,7 @@
-"""Processes: a forked child holds nothing, an exit releases locks, and what a killed or paused holder held expires."""
+"""Processes: a forked child holds nothing, and what a killed or paused holder held expires.
+
+An exit releases what is held, and so does a signal with `release_on_signals`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import functools
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -20,14 +24,27 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import Start
+from .kinds import Start, given_back, taken_by_another
 
 FORK = """
-import os, sys
+import os, sys, threading
 import pyredisson
-client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1)
-lock = client.get_lock("a")
-statuses = []
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1.2)
+lock, semaphore = client.get_lock("a"), client.get_semaphore("stock")
+statuses, got = [], []
+
+def fork(work):
+    pid = os.fork()
+    if pid == 0:
+        work()
+    return pid
+
+def left(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def fail():
+    sys.stderr = open(os.devnull, "w")
+    raise ZeroDivisionError
 
 def release():
     try:
@@ -40,59 +57,7 @@ def close():
     client.close()
     os._exit(0)
 
-with lock:
-    lock.lock()
-    lock.unlock()
-    for leave in (lambda: os._exit(0), sys.exit, lambda: 1 / 0, release, close):
-        if os.fork() == 0:
-            sys.stderr = open(os.devnull, "w")
-            leave()
-        statuses.append(os.waitstatus_to_exitcode(os.wait()[1]))
-    print("children left", statuses, lock.get_hold_count(), lock.lost.is_set(), flush=True)
-    sys.stdin.readline()
-    print("still", lock.get_hold_count(), lock.lost.is_set(), flush=True)
-print("given back", flush=True)
-"""
-
-
-def test_forked_children_that_leave_the_block_do_not_release(server: Server, admin: Redis, child: Start) -> None:
-    parent = child(FORK, server.url)
-    assert parent.receive() == "children left [0, 0, 1, 0, 0] 1 False"
-    owner = admin.hgetall("a")
-    # The parent's watchdog continues: the remaining lease grows again, twice.
-    for _ in range(2):
-        left = admin.pttl("a")
-        eventually(lambda before=left: admin.pttl("a") < before - 100 or admin.pttl("a") > before, 3)  # type: ignore[misc]
-        eventually(lambda: admin.pttl("a") > 850, 3)
-    assert admin.hgetall("a") == owner
-    parent.send()
-    assert parent.receive() == "still 1 False"
-    assert parent.receive() == "given back"
-    assert parent.wait() == 0
-    assert not admin.exists("a")
-
-
-FORK_AND_LIVE = """
-import os, sys, threading
-import pyredisson
-client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1.2)
-lock, semaphore = client.get_lock("a"), client.get_semaphore("stock")
-lock.lock()
-semaphore.acquire()
-got = []
-
-def wait():
-    with client.get_lock("w"):
-        got.append(1)
-
-waiters = [threading.Thread(target=wait) for _ in range(3)]
-for waiter in waiters:
-    waiter.start()
-print("waiting", flush=True)
-sys.stdin.readline()
-parent_id = client.id
-pid = os.fork()
-if pid == 0:
+def live():
     assert client.id != parent_id
     assert not lock.is_held() and lock.get_hold_count() == 0 and not lock.lost.is_set()
     assert lock.is_locked() and not lock.try_lock(0.05) and not client.get_lock("w").try_lock(0.05)
@@ -106,15 +71,32 @@ if pid == 0:
             pass
     own.lock()
     sys.exit(0)
-assert client.id == parent_id
-for _ in range(200):
-    with client.get_lock("c"), semaphore:
-        pass
-status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-print("child left", status, lock.is_held(), flush=True)
-for waiter in waiters:
-    waiter.join()
-semaphore.release()
+
+def wait():
+    with client.get_lock("w"):
+        got.append(1)
+
+with lock:
+    lock.lock()
+    lock.unlock()
+    for leave in (lambda: os._exit(0), sys.exit, fail, release, close):
+        statuses.append(left(fork(leave)))
+    print("children left", statuses, lock.get_hold_count(), lock.lost.is_set(), flush=True)
+    semaphore.acquire()
+    waiters = [threading.Thread(target=wait) for _ in range(3)]
+    for waiter in waiters:
+        waiter.start()
+    sys.stdin.readline()
+    parent_id = client.id
+    child = fork(live)
+    assert client.id == parent_id
+    for _ in range(200):
+        with client.get_lock("c"), semaphore:
+            pass
+    print("child left", left(child), lock.get_hold_count(), lock.lost.is_set(), flush=True)
+    for waiter in waiters:
+        waiter.join()
+    semaphore.release()
 print("got", len(got), flush=True)
 """
 
@@ -125,12 +107,24 @@ def owners(admin: Redis, name: str) -> list[bytes]:
     return [owner.partition(b":")[0] for owner in found]
 
 
+def is_renewed(admin: Redis, name: str) -> None:
+    """Its remaining lease grows again."""
+    left = admin.pttl(name)
+    eventually(lambda: admin.pttl(name) < left - 100 or admin.pttl(name) > left, 3)
+    eventually(lambda: admin.pttl(name) > 1000, 3)
+
+
 def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, child: Start) -> None:
-    """Neither side harms the other one, beside waiting threads, too."""
+    """Neither side harms the other one, beside waiting threads, too. A child that leaves the block releases nothing."""
     admin.hset("w", "another:1", 1)
     admin.set("stock", 5)
-    parent = child(FORK_AND_LIVE, server.url)
-    assert parent.receive() == "waiting"
+    parent = child(FORK, server.url)
+    assert parent.receive() == "children left [0, 0, 1, 0, 0] 1 False"
+    owner = admin.hgetall("a")
+    # The parent's watchdog continues.
+    for _ in range(2):
+        is_renewed(admin, "a")
+    assert admin.hgetall("a") == owner
     eventually(lambda: listeners(admin, "w") == 1)
     parent.send()
     holds, identity = parent.receive().rsplit(" ", 1)
@@ -138,14 +132,12 @@ def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, chi
     assert owners(admin, "b") == [identity.encode()]
     assert owners(admin, "a") != [identity.encode()]
     # Its own watchdog renews.
-    eventually(lambda: admin.pttl("b") < 900, 3)
-    eventually(lambda: admin.pttl("b") > 1000, 3)
+    is_renewed(admin, "b")
     parent.send()
-    assert parent.receive() == "child left 0 True"
+    assert parent.receive() == "child left 0 1 False"
     # It gave back what it held when it ended, and the parent does so now.
     assert not admin.exists("b")
-    admin.delete("w")
-    admin.publish("redisson_lock__channel:{w}", "0")
+    given_back(admin, "w")
     assert parent.receive() == "got 3"
     assert parent.wait() == 0
     assert not admin.exists("a")
@@ -154,21 +146,16 @@ def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, chi
 
 
 FORK_AMONG_HAND_OVERS = """
-import os, sys, threading, time
+import os, sys, threading, time, traceback
 import pyredisson
+from tests.support.kinds import KINDS
 url, *kinds = sys.argv[1:]
 client = pyredisson.connect(url)
 over = False
 counts = [0] * len(kinds)
 
-def lock_of(kind):
-    if kind == "lock":
-        return client.get_lock("a")
-    pair = client.get_read_write_lock("a")
-    return pair.write_lock() if kind == "write" else pair.read_lock()
-
 def contend(place):
-    lock = lock_of(kinds[place])
+    lock = KINDS[kinds[place]](client, "a")
     while not over:
         with lock:
             counts[place] += 1
@@ -180,7 +167,7 @@ def live():
 
     def take(kind):
         for _ in range(20):
-            lock = lock_of(kind)
+            lock = KINDS[kind](client, "a")
             assert lock.try_lock(wait_time=30)
             lock.unlock()
         done.append(1)
@@ -203,7 +190,6 @@ for _ in range(5):
         try:
             live()
         except BaseException:
-            import traceback
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -237,54 +223,116 @@ def test_a_fork_while_threads_hand_a_lock_on(
 
 
 HOLD = """
-import asyncio, sys, threading
-import pyredisson, pyredisson.asyncio
-url, backend, lease, end = sys.argv[1:]
-fields = {"lock_watchdog_timeout": float(lease), "timeout": 30, "connect_timeout": 30}
+import asyncio, signal, sys, threading, time
+import pyredisson
+from pyredisson._client import process
+from tests.support.backends import _finished
+from tests.support.raw_backends import RawBackend
+url, name, lease, end, fixed = sys.argv[1:]
+backend = RawBackend(name)
+clients = []
 
-def said():
-    print("held", flush=True)
-    sys.stdin.readline()
-
-def all_of(client, number):
-    yield from (client.get_lock(name + number).lock() for name in "ab")
-    yield client.get_fair_lock("fair" + number).lock()
-    yield client.get_permit_expirable_semaphore("p" + number).try_set_permits(3)
-    yield client.get_permit_expirable_semaphore("p" + number).acquire_many(3, renew=True)
+async def hold(number):
+    client = backend.connect(url, lock_watchdog_timeout=float(lease), timeout=30, connect_timeout=30)
+    clients.append(client)
+    semaphore = client.get_permit_expirable_semaphore("p" + number)
+    await backend.do(client.get_lock("a" + number).lock(float(fixed) or None))
+    await backend.do(client.get_lock("b" + number).lock())
+    await backend.do(client.get_fair_lock("fair" + number).lock())
+    await backend.do(semaphore.try_set_permits(3))
+    await backend.do(semaphore.acquire_many(3, renew=True))
+    return client.get_lock("a" + number)
 
 def take(number):
     while True:
-        client.get_lock(f"d{number}").lock()
-        client.get_lock(f"d{number}").unlock()
+        clients[0].get_lock(f"d{number}").lock()
+        clients[0].get_lock(f"d{number}").unlock()
+
+def handle(number, frame):
+    print("handled", number, clients[0].closed)
+    sys.exit(5)
+
+def tell():
+    while not process._releasing:
+        time.sleep(0.01)
+    print("releasing")
+
+async def stay():
+    ended = asyncio.Event()
+    if end == "handles":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+        pyredisson.release_on_signals()
+    print("held", flush=True)
+    await ended.wait()
+    print("ended", clients[0].closed)
 
 async def main():
-    for call in all_of(pyredisson.asyncio.connect(url, **fields), ""):
-        await call
-    await asyncio.to_thread(said)
-
-if backend == "asyncio":
-    asyncio.run(main())
-else:
-    clients = [pyredisson.connect(url, **fields) for _ in range(1 if end != "many" else 8)]
-    for number, client in enumerate(clients):
-        list(all_of(client, str(number or "")))
+    lock = await hold("")
+    for number in range(1, 8 if end == "many" else 1):
+        await hold(str(number))
     if end == "daemons":
         # They are acquiring and releasing when the process ends.
         for number in range(20):
             threading.Thread(target=take, args=(number,), daemon=True).start()
-    said()
+    if name == "asyncio" and end in ("signal", "handles"):
+        return await stay()
+    lost = lock.lost
+    print("held", flush=True)
+    if end == "waits":
+        await backend.do(clients[0].get_lock("other").lock())
+    # Blocks the event loop, too: nothing of the library runs on it meanwhile.
+    sys.stdin.readline()
+    if end == "look":
+        print(lost.is_set(), flush=True)
+        try:
+            await backend.do(lock.unlock())
+        except pyredisson.LockLostError:
+            print("lost", flush=True)
+        else:
+            print("given back", flush=True)
+
+if end == "handles" and name == "threads":
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+if end == "slow":
+    process.CLOSE_TIMEOUT = 60
+    threading.Thread(target=tell, daemon=True).start()
+if end in ("signal", "waits", "slow", "daemons") or (end, name) == ("handles", "threads"):
+    pyredisson.release_on_signals()
+    # One that is ignored stays so.
+    assert end != "handles" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+try:
+    asyncio.run(main()) if name == "asyncio" else _finished(main())
+except KeyboardInterrupt:
+    if name == "threads":
+        print("interrupted", clients[0].closed)
+    sys.exit(7)
 if end == "raise":
     sys.stderr = None
     raise ZeroDivisionError
 if end == "exit":
     sys.exit(3)
 """
+CLOSES_WITHIN = 10.0
+"""Seconds. It takes about one, however many clients there are, and not the 30 of a call's timeout."""
 
 
-def holder_of(child: Start, url: str, kind: str, lease: float = 30, end: str = "return") -> Child:
-    holder = child(HOLD, url, kind, lease, end)
+def holder_of(child: Start, url: str, kind: str, lease: float = 30, end: str = "return", fixed: float = 0) -> Child:
+    holder = child(HOLD, url, kind, lease, end, fixed)
     assert holder.receive() == "held"
     return holder
+
+
+def ended(holder: Child, number: signal.Signals | None) -> int:
+    """The exit status of a process that comes to its end, or gets this signal."""
+    began = time.monotonic()
+    if number is None:
+        holder.send()
+    else:
+        holder.signal(number)
+    status = holder.wait()
+    assert time.monotonic() - began < CLOSES_WITHIN
+    return status
 
 
 def held(admin: Redis) -> list[str]:
@@ -294,63 +342,108 @@ def held(admin: Redis) -> list[str]:
     return [name for name in names if name[0] != "p" or admin.get(name) != b"3"]
 
 
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
 @pytest.mark.parametrize(
-    ("kind", "end", "status"),
+    ("kind", "end", "number", "status", "says", "latency"),
     [
-        ("threads", "return", 0),
-        ("threads", "raise", 1),
-        ("threads", "exit", 3),
-        ("threads", "many", 0),
-        ("asyncio", "return", 0),
-        ("asyncio", "raise", 1),
+        ("threads", "return", None, 0, "", 0.0),
+        ("threads", "raise", None, 1, "", 0.0),
+        ("threads", "exit", None, 3, "", 0.0),
+        ("threads", "many", None, 0, "", 0.0),
+        ("threads", "daemons", None, 0, "", 0.0),
+        ("threads", "daemons", None, 0, "", 0.05),
+        ("asyncio", "return", None, 0, "", 0.0),
+        ("asyncio", "raise", None, 1, "", 0.0),
+        ("threads", "signal", TERM, -TERM, "", 0.0),
+        ("threads", "signal", INT, 7, "interrupted True", 0.0),
+        ("threads", "handles", TERM, 5, "handled 15 True", 0.0),
+        ("threads", "waits", TERM, -TERM, "", 0.0),
+        ("threads", "daemons", TERM, -TERM, "", 0.0),
+        ("threads", "daemons", TERM, -TERM, "", 0.05),
+        ("asyncio", "signal", TERM, -TERM, "", 0.0),
+        ("asyncio", "signal", INT, 7, "", 0.0),
+        ("asyncio", "handles", TERM, 0, "ended True", 0.0),
+        ("asyncio", "waits", TERM, -TERM, "", 0.0),
+        ("asyncio", "waits", INT, 7, "", 0.0),
     ],
 )
-def test_the_end_of_the_interpreter_releases_what_is_held(
-    server: Server, admin: Redis, child: Start, kind: str, end: str, status: int
+def test_the_end_of_a_process_releases_what_is_held(
+    proxy: Proxy, admin: Redis, child: Start, kind: str, end: str, number: Any, status: int, says: str, latency: float
 ) -> None:
-    holder = holder_of(child, server.url, kind, end=end)
+    """And what daemon threads are acquiring. With `release_on_signals` a signal ends it as it would have without."""
+    if end == "waits":
+        taken_by_another(admin, "other")
+    holder = holder_of(child, proxy.url, kind, end=end, fixed=60 if number else 0)
     assert admin.exists("a", "b", "fair", "{p}:timeout") == 4
-    holder.send()
-    assert holder.wait() == status
-    assert held(admin) == []
-
-
-@pytest.mark.parametrize("latency", [0.0, 0.05])
-def test_the_end_of_the_interpreter_releases_what_daemon_threads_are_acquiring(
-    proxy: Proxy, admin: Redis, child: Start, latency: float
-) -> None:
-    user = holder_of(child, proxy.url, "threads", end="daemons")
     proxy.latency(latency)
-    proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 200, 30)
-    user.send()
-    assert user.wait() == 0
+    if end == "daemons":
+        proxy.wait_for(lambda: proxy.seen(ACQUIRE) > 200, 30)
+    if end == "waits":
+        eventually(lambda: listeners(admin, "other") == 1)
+    if end == "handles" and kind == "threads":
+        # It is ignored.
+        holder.signal(INT)
+    assert ended(holder, number) == status
+    assert holder.receive() == says
+    if end == "waits":
+        # The next release finds out that the client is gone, and takes it out of the list.
+        assert admin.pttl("pyredisson_waiting:{other}") <= 60_000
+        admin.delete("other", "pyredisson_waiting:{other}")
     assert held(admin) == []
+
+
+def test_a_signal_releases_nothing_unasked(server: Server, admin: Redis, child: Start) -> None:
+    assert ended(holder_of(child, server.url, "threads"), TERM) == -TERM
+    assert admin.exists("a", "b", "fair", "{p}:timeout") == 4
+
+
+@pytest.mark.parametrize("step", ["hold_request", "hold_reply"])
+def test_a_signal_while_the_main_thread_acquires_a_lock(proxy: Proxy, admin: Redis, child: Start, step: str) -> None:
+    acquiring = getattr(proxy, step)(b"other")
+    holder = holder_of(child, proxy.url, "threads", end="waits")
+    assert acquiring.held.wait(CHILD_LIMIT)
+    assert ended(holder, TERM) == -TERM
+    assert not admin.exists("a", "b", "fair")
 
 
 @pytest.mark.parametrize(
-    ("kind", "end", "trouble"),
+    ("kind", "end", "number", "trouble"),
     [
-        ("threads", "return", "hung"),
-        ("asyncio", "return", "hung"),
-        ("threads", "many", "hung"),
-        ("threads", "many", "dead"),
+        ("threads", "return", None, "hung"),
+        ("asyncio", "return", None, "hung"),
+        ("threads", "many", None, "hung"),
+        ("threads", "many", None, "dead"),
+        ("threads", "signal", TERM, "hung"),
+        ("threads", "slow", TERM, "hung"),
     ],
 )
-def test_the_end_of_the_interpreter_is_not_held_up_by_a_server(
-    own_server: Server, child: Start, kind: str, end: str, trouble: str
+def test_the_end_of_a_process_is_not_held_up_by_a_server(
+    own_server: Server, child: Start, kind: str, end: str, number: Any, trouble: str
 ) -> None:
+    """A second signal doesn't wait, in the middle of a first one that would take a minute."""
     holder = holder_of(child, own_server.url, kind, end=end)
     if trouble == "dead":
         own_server.kill()
     else:
         own_server.pause()
-    begin = time.monotonic()
-    holder.send()
-    assert holder.wait(20) == 0
-    # About a second, however many clients there are, and whatever the timeout of a call is.
-    assert time.monotonic() - begin < 6
+    if end == "slow":
+        holder.signal(TERM)
+        assert holder.receive() == "releasing"
+    assert ended(holder, number) == (-number if number else 0)
     if trouble == "hung":
         own_server.resume()
+
+
+def test_signals_that_cannot_be_handled_change_nothing() -> None:
+    before = signal.getsignal(TERM)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="main thread"):
+        pool.submit(pyredisson.release_on_signals).result()
+    for other, error in ((9999, ValueError), (signal.SIGKILL, OSError)):
+        with pytest.raises(error):
+            pyredisson.release_on_signals([TERM, other])
+    assert signal.getsignal(TERM) is before
 
 
 @pytest.mark.asyncio
@@ -383,62 +476,21 @@ async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
     assert await backend.do(semaphore.available_permits()) == 1
 
 
-LEASE = 1.2
-HOLD_AND_LOOK = """
-import asyncio, inspect, sys
-import pyredisson, pyredisson.asyncio
-url, backend, lease, fixed = sys.argv[1:]
-fixed = float(fixed) or None
-connect = pyredisson.asyncio.connect if backend == "asyncio" else pyredisson.connect
-
-async def do(result):
-    return await result if inspect.isawaitable(result) else result
-
-async def scenario():
-    client = connect(url, lock_watchdog_timeout=float(lease))
-    lock = client.get_lock("a")
-    await do(lock.lock(fixed))
-    await do(client.get_permit_expirable_semaphore("p").acquire_many(3, renew=True))
-    lost = lock.lost
-    print("held", flush=True)
-    # Blocks the event loop, too: nothing of the library runs on it meanwhile.
-    sys.stdin.readline()
-    print(lost.is_set(), flush=True)
-    try:
-        await do(lock.unlock())
-    except pyredisson.LockLostError:
-        print("lost", flush=True)
-    else:
-        print("given back", flush=True)
-
-if backend == "asyncio":
-    asyncio.run(scenario())
-else:
-    try:
-        scenario().send(None)
-    except StopIteration:
-        pass
-"""
-
-
-@pytest.mark.parametrize("fixed", [0, LEASE])
+@pytest.mark.parametrize("fixed", [0, 1.2])
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
 def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
     server: Server, admin: Redis, child: Start, kind: str, fixed: float
 ) -> None:
     """When it goes on, it takes nothing from those to whom its lock and its permits have gone."""
-    admin.set("p", 3)
-    holder = child(HOLD_AND_LOOK, server.url, kind, LEASE, fixed)
-    assert holder.receive() == "held"
+    holder = holder_of(child, server.url, kind, 1.2, "look", fixed)
     holder.signal(signal.SIGSTOP)
     eventually(lambda: not admin.exists("a"))
-    admin.hset("a", "another:1", 1)
+    taken_by_another(admin)
     with pyredisson.connect(server.url) as other:
         permits = other.get_permit_expirable_semaphore("p").acquire_many(3)
         holder.send()
         holder.signal(signal.SIGCONT)
-        assert holder.receive() == "True"
-        assert holder.receive() == "lost"
+        assert [holder.receive(), holder.receive()] == ["True", "lost"]
         assert admin.hgetall("a") == {b"another:1": b"1"}
         assert holder.wait() == 0
         used = cast("list[bytes]", admin.zrange("{p}:timeout", 0, -1))
@@ -450,13 +502,10 @@ def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
 def test_a_holder_stopped_for_less_than_its_lease_keeps_the_lock(
     server: Server, admin: Redis, child: Start, kind: str
 ) -> None:
-    admin.set("p", 3)
-    holder = child(HOLD_AND_LOOK, server.url, kind, 3, 0)
-    assert holder.receive() == "held"
+    holder = holder_of(child, server.url, kind, 3, "look")
     holder.signal(signal.SIGSTOP)
     eventually(lambda: admin.pttl("a") < 1700)
     holder.signal(signal.SIGCONT)
     eventually(lambda: admin.pttl("a") > 2700)
     holder.send()
-    assert holder.receive() == "False"
-    assert holder.receive() == "given back"
+    assert [holder.receive(), holder.receive()] == ["False", "given back"]

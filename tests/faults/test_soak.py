@@ -11,7 +11,6 @@ from pyredisson.testing import Server
 
 from .soak import BACKENDS, Soak
 from .soak_judge import Journals, Reset, judge
-from .soak_worker import NAIVE
 
 SECONDS = 4.0
 
@@ -22,11 +21,6 @@ def test_no_two_owners_hold_the_same_lock(own_server: Server, tmp_path: Path, ba
     report = Soak(backend, seed, tmp_path).run(own_server, SECONDS)
     assert not report.found, f"python -m tests.faults.soak --gentle --backend {backend} --seed {seed}\n{report}"
     assert len(report.journals.holds) > 10, report
-
-
-def test_a_lock_that_ignores_the_end_of_leases_is_caught(own_server: Server, tmp_path: Path) -> None:
-    report = Soak(NAIVE, 1, tmp_path).run(own_server, SECONDS / 2, calm=True)
-    assert any(line.startswith("overlap of naive") for line in report.found), report
 
 
 ALONE = ["hold a lock x exclusive 1 1", "still a 2"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import _thread
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,18 +22,14 @@ from pyredisson.logic.holds import HoldTable
 from pyredisson.logic.permits.permit_queue import PermitChannel
 from pyredisson.testing import Server
 from tests.support.faults import Credentials
+from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import NoThread, start
+from .kinds import NoThread, given_back, start, taken_by_another
 
 LEASE = 1.2
-
-
-def given_back(admin: Redis) -> None:
-    admin.delete("a")
-    admin.publish("redisson_lock__channel:{a}", "0")
 
 
 @pytest.mark.asyncio
@@ -62,7 +56,7 @@ async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
 def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
     server: Server, admin: Redis, no_thread: NoThread
 ) -> None:
-    admin.hset("a", "another:1", 1)
+    taken_by_another(admin)
     with pyredisson.connect(server.url) as client:
         lock = client.get_lock("a")
         happened = no_thread("pyredisson-listener")
@@ -100,7 +94,7 @@ async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
 @pytest.mark.asyncio
 async def test_a_listener_continues_after_a_failing_credential_provider(backend: RawBackend) -> None:
     with Server(password="secret") as server, server.redis() as root:
-        root.hset("a", "another:1", 1)
+        taken_by_another(root)
         provider = Credentials("secret", failing="pyredisson-listener")
         client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
 
@@ -111,38 +105,34 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
         assert await waiter.result() is True
 
 
-@pytest.mark.parametrize("step", range(1, 6))
-def test_a_loss_that_two_threads_notice_is_reported_once(server: Server, step: int) -> None:
-    """The timekeeper, and the owner's own question; here at each step of the one the other comes in."""
+def test_a_loss_that_two_threads_notice_is_reported_once(server: Server) -> None:
+    """The timekeeper, and the owner's own question: the other one comes in at each line of the one."""
     notified: list[object] = []
-    with pyredisson.connect(server.url) as client:
-        lock = client.get_lock("a", owner=1)
+    losses: list[object] = []
+    with pyredisson.connect(server.url) as client, only_collections_asked_for():
+        lock, holds = client.get_lock("a", owner=1), client._session.holds
         lock.on_lost(notified.append)
-        lock.lock()
-        holds, hold = client._session.holds, lock._logic.hold_of(1)
-        assert hold is not None
-        other = threading.Thread(target=holds.declare_lost, args=(hold, "the other saw it"))
-        codes = {HoldTable.declare_lost.__code__, HoldTable._report_loss.__code__}
-        left = step
 
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal left
-            left -= event == "line"
-            if event == "line" and not left:
+        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+            lock.lock()
+            hold = lock._logic.hold_of(1)
+            assert hold is not None
+            losses.append(hold)
+            other = threading.Thread(target=holds.declare_lost, args=(hold, "the other saw it"))
+
+            def come_in() -> None:
                 other.start()
                 # It may have to wait for this one.
                 other.join(0.1)
-            return trace if frame.f_code in codes else None
 
-        sys.settrace(lambda frame, event, arg: trace(frame, event, arg) if frame.f_code in codes else None)
-        try:
-            holds.declare_lost(hold, "the one saw it")
-        finally:
-            sys.settrace(None)
-        assert left <= 0
-        other.join()
-        eventually(lambda: notified)
-    assert notified == [lock]
+            def act() -> None:
+                holds.declare_lost(hold, "the one saw it")
+
+            return act, come_in
+
+        assert collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss], scenario) >= 5
+        eventually(lambda: len(notified) >= len(losses))
+    assert notified == [lock] * len(losses)
 
 
 class Interrupted:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import NoPermissionError
 
 import pyredisson
 from pyredisson._backends.aio import listener as aio_listener
@@ -21,33 +20,43 @@ from pyredisson.testing import Proxy, Server
 from tests.support.raw_backends import BackgroundCall, RawBackend
 from tests.support.server_state import listeners, scripts_run
 
-from .kinds import lock_of, sha, start
+from .kinds import given_back, lock_of, sha, start, taken_by_another
 
 pytestmark = pytest.mark.asyncio
-CHANNEL = "redisson_lock__channel:{a}"
+LONG = 30.0
+"""Seconds: what a waiter reads as the time left to the holder."""
+SOON = 2.5
+"""Seconds: the half that lies between two renewals of the holder, and what a busy machine takes."""
+NOTICE = sha("lock_wake_waiters")
+SHORT = 0.1
+"""Seconds without a message after which the client sends a PING, and unsubscribes."""
 
 
-def taken_by_another(admin: Redis) -> None:
-    """As a holder that never goes."""
-    admin.hset("a", "another:1", 1)
-
-
-def given_back(admin: Redis, name: str = "a") -> None:
-    admin.delete(name)
-    admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
-
-
-def waiting(backend: RawBackend, client: Any) -> BackgroundCall:
+def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> BackgroundCall:
     """A waiter that takes the lock, says when, and gives it back."""
-    lock = client.get_lock("a")
+    lock = lock_of(client, kind)
 
     async def take() -> float:
-        await backend.do(lock.lock())
+        assert await backend.do(lock.try_lock(LONG))
         taken = time.monotonic()
         await backend.do(lock.unlock())
         return taken
 
     return backend.start(take)
+
+
+async def contended(
+    backend: RawBackend, admin: Redis, url: str, other: str, kind: str = "lock", wanted: str = "lock", **fields: Any
+) -> BackgroundCall:
+    """A client at `url` holds the lock, and a client at `other` waits for it."""
+    lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
+    await backend.do(lock.lock(LONG))
+    await backend.do(lock.lock())
+    waiter = waiting(backend, backend.connect(other), wanted)
+    await backend.until(lambda: any(b"{a}" in channel for channel in admin.pubsub_channels()))
+    # The waiter looks once more when it is known that messages arrive.
+    await backend.sleep(0.1)
+    return waiter
 
 
 @pytest.mark.slow
@@ -65,7 +74,7 @@ async def test_a_waiter_that_leaves_passes_its_wake_up_on(
         await backend.sleep(0.9)
         # Many releases around the very moment at which the first one leaves; the last one frees the lock.
         for _ in range(40):
-            admin.publish(CHANNEL, "0")
+            admin.publish("redisson_lock__channel:{a}", "0")
             await backend.sleep(0.004)
         assert await leaver.result() is False
         released = time.monotonic()
@@ -127,7 +136,7 @@ async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
     """A thread that stops waiting for messages hands the reading over to the listener's own thread."""
     monkeypatch.setattr(listener, "LINGER", 0.01)
     with pyredisson.connect(server.url) as client:
-        admin.hset("a", "another:1", 1)
+        taken_by_another(admin)
         assert not client.get_lock("a").try_lock(0.1)
         runtime = client._session.runtime
         signal = runtime.wakeup()
@@ -158,7 +167,7 @@ async def test_one_connection_listens_for_all_locks_of_a_client(
     client = backend.connect(server.url)
     names = [f"a{number}" for number in range(20)]
     for name in names:
-        admin.hset(name, "another:1", 1)
+        taken_by_another(admin, name)
     calls = [start(backend, client.get_lock(name).try_lock, 20) for name in names]
     await backend.until(lambda: all(listeners(admin, name) == 1 for name in names))
     assert [entry["sub"] for entry in admin.client_list() if int(entry["sub"])] == ["40"]
@@ -209,50 +218,6 @@ async def test_a_living_subscription_answers_its_pings_and_stays(
     assert proxy.seen(b"\r\nSUBSCRIBE") == 0, "the connection was replaced"
 
 
-async def test_a_waiter_without_permission_to_subscribe_gets_an_error(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
-    admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
-    taken_by_another(admin)
-    lock = backend.connect(server.url, username="deaf", password="any").get_lock("a")
-    with pytest.raises(NoPermissionError):
-        await backend.do(lock.try_lock(5))
-    admin.delete("a")
-    # Alone it can take the lock, and give it back though its message is refused.
-    await backend.do(lock.lock())
-    await backend.do(lock.unlock())
-    assert not admin.exists("a")
-    admin.acl_deluser("deaf")
-
-
-LONG = 30.0
-"""Seconds: what a waiter reads as the time left to the holder."""
-SOON = 2.5
-"""Seconds: the half that lies between two renewals of the holder, and what a busy machine takes."""
-NOTICE = sha("lock_wake_waiters")
-
-
-async def hold_it(backend: RawBackend, url: str, kind: str, **fields: Any) -> None:
-    lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
-    await backend.do(lock.lock(LONG))
-    await backend.do(lock.lock())
-
-
-async def waits(backend: RawBackend, url: str, kind: str, admin: Redis) -> BackgroundCall:
-    """A waiter; its result is when it has acquired the lock."""
-    lock = lock_of(backend.connect(url), kind)
-
-    async def take() -> float:
-        assert await backend.do(lock.try_lock(LONG))
-        return time.monotonic()
-
-    taking = backend.start(take)
-    await backend.until(lambda: any(b"{a}" in channel for channel in admin.pubsub_channels()))
-    # The waiter looks once more when it is known that messages arrive.
-    await backend.sleep(0.1)
-    return taking
-
-
 @pytest.mark.parametrize(
     ("held", "wanted"),
     [(kind, kind) for kind in ("lock", "fair", "fenced", "multi")]
@@ -261,22 +226,20 @@ async def waits(backend: RawBackend, url: str, kind: str, admin: Redis) -> Backg
 async def test_waiters_of_a_lock_that_is_gone_are_woken(
     backend: RawBackend, server: Server, admin: Redis, held: str, wanted: str
 ) -> None:
-    await hold_it(backend, server.url, held)
-    taking = await waits(backend, server.url, wanted, admin)
+    waiter = await contended(backend, admin, server.url, server.url, held, wanted)
     gone = time.monotonic()
     admin.flushall()
-    assert await taking.result() - gone < SOON
+    assert await waiter.result() - gone < SOON
 
 
 async def test_a_notice_that_got_lost_is_sent_again(
     backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
 ) -> None:
-    await hold_it(backend, proxy.url, "lock", timeout=0.8)
-    taking = await waits(backend, server.url, "lock", admin)
+    waiter = await contended(backend, admin, proxy.url, server.url, timeout=0.8)
     fault = proxy.cut_request(NOTICE, times=2)
     gone = time.monotonic()
     admin.flushall()
-    assert await taking.result() - gone < SOON
+    assert await waiter.result() - gone < SOON
     assert fault.happened.is_set()
 
 
@@ -285,23 +248,10 @@ async def test_a_loss_that_a_closed_connection_has_shown(
     backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
 ) -> None:
     """No renewal is due for 40 s."""
-    await hold_it(backend, proxy.url, "lock", lock_watchdog_timeout=120)
-    taking = await waits(backend, server.url, "lock", admin)
+    waiter = await contended(backend, admin, proxy.url, server.url, lock_watchdog_timeout=120)
     admin.delete("a")
     proxy.cut()
-    await taking.result()
-
-
-async def test_the_lock_of_another_owner_is_not_touched(backend: RawBackend, proxy: Proxy, admin: Any) -> None:
-    """The holder's key is gone, but another owner has taken the lock: there is nothing to wait for."""
-    await backend.do(backend.connect(proxy.url, lock_watchdog_timeout=1.5).get_lock("a").lock())
-    with admin.pubsub() as ear:
-        ear.subscribe("redisson_lock__channel:{a}")
-        assert ear.get_message(timeout=5)
-        admin.pipeline().delete("a").hset("a", "another:1", 1).execute()
-        await backend.until(lambda: proxy.seen(NOTICE) > 0)
-        assert ear.get_message(timeout=0.3) is None
-    assert admin.hgetall("a") == {b"another:1": b"1"}
+    await waiter.result()
 
 
 @pytest.mark.parametrize("refused", ["resetkeys", "resetchannels"])
@@ -316,10 +266,6 @@ async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, ref
         # A failed renewal is repeated ten times a round.
         await backend.sleep(0.3)
         assert proxy.seen(NOTICE) == 1
-
-
-SHORT = 0.1
-"""Seconds without a message after which the client sends a PING, and unsubscribes."""
 
 
 @pytest.fixture(params=["ping", "unsubscribe"])
@@ -339,7 +285,7 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
 ) -> None:
     """The reply to the refused command comes when a SUBSCRIBE, which is allowed, is on its way behind it."""
     for name in "ab":
-        admin.hset(name, "another:1", 1)
+        taken_by_another(admin, name)
     client = backend.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
     held = proxy.hold_reply(refused.upper())
 
@@ -357,35 +303,8 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     await backend.run_blocking(held.deliver)
     await backend.until(lambda: listeners(admin, "b") == 1)
     for name in "ab":
-        admin.delete(name)
-        admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
+        given_back(admin, name)
     assert await waiting.result(2) is True
     if refused == b"ping":
         assert await first.result(2) is True
     assert not caplog.messages
-
-
-async def test_the_rights_for_a_read_write_lock_in_the_docs_are_enough() -> None:
-    rights = (
-        "app on >secret resetchannels ~a* ~{a}* ~pyredisson_rwlock_* &redisson_rwlock:* +hello +ping +select "
-        "+client +info +eval +evalsha +hset +hget +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe "
-        "+unsubscribe +hdel +hgetall +hlen +hrandfield +set +get"
-    )
-    with Server(users=[rights]) as server:
-        url = f"redis://app:secret@{server.host}:{server.port}/0"
-        with pyredisson.connect(url, lock_watchdog_timeout=1.5) as client, server.redis() as admin:
-            read, write = (lock_of(client, side, 1) for side in ("read", "write"))
-            with write, read:
-                assert read.is_locked()
-                assert not lock_of(client, "read", 2).try_lock(0.1)
-                # Long enough for the watchdog's visit.
-                assert not read.lost.wait(2)
-                write.lock()
-                write.unlock()
-            with read:
-                lock_of(client, "read", 2).lock()
-                assert not lock_of(client, "write", 3).try_lock(0.1)
-                lock_of(client, "read", 2).unlock()
-            assert not read.force_unlock()
-            assert admin.keys() == []
-            assert admin.acl_log() == []

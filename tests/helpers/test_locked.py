@@ -120,30 +120,29 @@ def function(order_id: int, place: str = "here", *rest: int, key: str = "k", **o
 def method(self: Any, order: Any) -> None: ...
 
 
+ME = SimpleNamespace(tenant="t")
+
+
 @pytest.mark.parametrize(
-    ("text", "args", "kwargs", "name"),
+    ("work", "text", "args", "kwargs", "name"),
     [
-        ("order", (1,), {}, "order"),
-        ("order:{order_id}", (1,), {}, "order:1"),
-        ("order:{order_id}", (), {"order_id": 1}, "order:1"),
-        ("{order_id}:{place}:{key}", (1,), {}, "1:here:k"),
-        ("{order_id:>3}:{place!r}", (1, "x"), {}, "  1:'x'"),
-        ("{rest[1]}", (1, "x", 7, 8), {}, "8"),
-        ("{more}", (1,), {"more": 3}, "3"),
-        ("{others[more]}", (1,), {"more": 3}, "3"),
-        ("{order_id:{rest[0]}}", (1, "x", 4), {}, "   1"),
-        ("{{orders}}:{order_id}", (1,), {}, "{orders}:1"),
-        ("order:{place}", (1, "{order_id}"), {}, "order:{order_id}"),
+        (function, "order", (1,), {}, "order"),
+        (function, "order:{order_id}", (1,), {}, "order:1"),
+        (function, "order:{order_id}", (), {"order_id": 1}, "order:1"),
+        (function, "{order_id}:{place}:{key}", (1,), {}, "1:here:k"),
+        (function, "{order_id:>3}:{place!r}", (1, "x"), {}, "  1:'x'"),
+        (function, "{rest[1]}", (1, "x", 7, 8), {}, "8"),
+        (function, "{more}", (1,), {"more": 3}, "3"),
+        (function, "{others[more]}", (1,), {"more": 3}, "3"),
+        (function, "{order_id:{rest[0]}}", (1, "x", 4), {}, "   1"),
+        (function, "{{orders}}:{order_id}", (1,), {}, "{orders}:1"),
+        (function, "order:{place}", (1, "{order_id}"), {}, "order:{order_id}"),
+        (method, "{self.tenant}:{order.id}", (ME, SimpleNamespace(id=5)), {}, "t:5"),
+        (method, "{self.tenant}:{order[id]}", (ME, {"id": 6}), {}, "t:6"),
     ],
 )
-def test_the_name(text: str, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-    assert Template(text, function).name(args, kwargs) == name
-
-
-def test_the_name_of_a_method() -> None:
-    me = SimpleNamespace(tenant="t")
-    assert Template("{self.tenant}:{order.id}", method).name((me, SimpleNamespace(id=5)), {}) == "t:5"
-    assert Template("{self.tenant}:{order[id]}", method).name((me, {"id": 6}), {}) == "t:6"
+def test_the_name(work: Any, text: str, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+    assert Template(text, work).name(args, kwargs) == name
 
 
 @pytest.mark.parametrize(
@@ -217,13 +216,17 @@ async def test_what_is_decorated(decorate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "message"),
+    ("decorate", "option", "value", "message"),
     [
-        ("kind", "mutex", "kind must be one of lock, fair"),
-        ("wait_time", -1, "wait_time"),
-        ("lease_time", 0, "lease_time"),
+        ("locked", "kind", "mutex", "kind must be one of lock, fair"),
+        ("locked", "wait_time", -1, "wait_time"),
+        ("locked", "lease_time", 0, "lease_time"),
+        ("singleton", "at_least", -1, "at_least"),
+        ("singleton", "at_least", 0.0001, "at_least"),
+        ("singleton", "wait_time", -1, "wait_time"),
+        ("singleton", "name", "", "empty"),
     ],
 )
-def test_options_are_checked_at_once(option: str, value: Any, message: str) -> None:
+def test_options_are_checked_at_once(decorate: str, option: str, value: Any, message: str) -> None:
     with pyredisson.connect() as client, pytest.raises(ValueError, match=message):
-        client.locked("orders", **{option: value})
+        getattr(client, decorate)(**({"name": "orders"} | {option: value}))

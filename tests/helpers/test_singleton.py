@@ -98,15 +98,6 @@ class TestBothBackends:
         assert not admin.exists("nightly")
 
 
-@pytest.mark.parametrize(("option", "value"), [("at_least", -1), ("at_least", 0.0001), ("wait_time", -1)])
-def test_a_time_that_is_refused(client: pyredisson.Client, option: str, value: float) -> None:
-    wrong: dict[str, float] = {option: value}
-    with pytest.raises(ValueError, match=option):
-        client.singleton("nightly", **wrong)
-    with pytest.raises(ValueError, match="empty"):
-        client.singleton("")
-
-
 class TestAtLeast:
     @pytest.mark.parametrize(("at_least", "lease"), [(60, 60), (5, 30)])
     def test_it_stays_locked(self, client: pyredisson.Client, admin: Redis, at_least: int, lease: int) -> None:

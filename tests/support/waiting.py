@@ -31,6 +31,13 @@ async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
     return isinstance(outcome, asyncio.CancelledError)
 
 
+def asleep(client: Any, name: str, kind: str = "lock") -> int:
+    """How many calls of a client sleep until a lock of this kind is released, and will hear of it."""
+    if "fair" in kind:
+        return fair_waiters(client, name)
+    return waiters(client, name, kind if kind in ("read", "write") else None)
+
+
 def waiters(client: Any, name: str, side: str | None = None) -> int:
     """How many calls of a client sleep until a lock is released, and will hear of it. `side`: of a read-write lock."""
     session = getattr(client, "_target", client)._session
