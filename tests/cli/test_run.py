@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -22,26 +21,28 @@ import pyredisson
 from pyredisson._backends.clock import clock
 from pyredisson._protocol.scripts import script
 from pyredisson.cli.run import Wanted, _held
-from pyredisson.cli.supervision import Signals, Stopped
+from pyredisson.cli.supervision import Child, Signals, Stopped
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
+from tests.support.commands import TIMEOUT, Ended
 from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .running import (
-    ENDS_ON_TERM,
-    HAS_A_CHILD,
-    IGNORES_TERM,
-    LEASE_OVER,
-    SLEEPS,
-    Running,
-    begin,
-    is_running,
-    python,
-    terminal,
-)
+from .conftest import Running, begin, is_running, python, terminal
 
+SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
+IGNORES_TERM = (
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
+    "print('runs', flush=True)\nwhile True: time.sleep(60)"
+)
+ENDS_ON_TERM = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
+    "print('runs', flush=True); time.sleep(60)"
+)
+HAS_A_CHILD = (
+    "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    "print('runs', child.pid, sep='\\n', flush=True); time.sleep(60)"
+)
 PRINTS_ENVIRONMENT = "import os; print({k: v for k, v in os.environ.items() if k.startswith('PYREDISSON_')})"
 COUNTS_INT = (
     "import signal, sys, time\n"
@@ -81,33 +82,10 @@ class TestStatus:
         assert (ended.status, ended.out) == (status, "")
         assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
 
-    def test_no_server(self, run: Callable[..., Ended]) -> None:
-        ended = run("job", *python("print('runs')"), url="redis://127.0.0.1:1")
-        assert (ended.status, ended.out) == (69, "")
-        assert ended.err.startswith("pyredisson: no server at")
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ["job", "--wait", "1", "--no-wait"],
-            ["job", "--fair", "--semaphore", "2"],
-            ["job", "--lease", "0"],
-            ["job", "--semaphore", "0"],
-            ["job", "--grace", "nan"],
-            ["job", "-q", "-v"],
-            [""],
-        ],
-    )
-    def test_wrong_usage(self, command: Commands, server: Server, arguments: list[str]) -> None:
-        ended = command("run", "--url", server.url, *arguments, *python("print('runs')"))
-        assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
-        assert command("run", "--url", server.url, "job").status == 2
-
-    def test_a_name_of_another_type(self, run: Callable[..., Ended], admin: Redis) -> None:
+    def test_a_name_of_another_type(self, cli: Callable[..., Ended], admin: Redis) -> None:
         admin.hset("job", "me:1", "1")
-        ended = run("job", "--semaphore", "2", *python("print('runs')"))
-        assert (ended.status, ended.out) == (2, "")
-        assert "needs a name of its own" in ended.err
+        said = "pyredisson: 'job' is used as a lock; a semaphore needs a name of its own\n"
+        assert cli("run", "job", "--semaphore", "2", *python("print('runs')")) == (2, "", said)
 
 
 class TestCommand:
@@ -124,7 +102,6 @@ class TestCommand:
     def test_its_input_and_output_and_that_the_lock_is_held(self, start: Callable[..., Running], admin: Redis) -> None:
         code = "import sys; print('runs', flush=True); print(input()); print('wrong', file=sys.stderr)"
         running = start(code, stdin=subprocess.PIPE)
-        assert running.line() == "runs"
         assert admin.hlen("job") == 1
         cast(IO[str], running.process.stdin).write("given\n")
         assert running.end() == (0, "given\n", "wrong\n")
@@ -133,21 +110,20 @@ class TestCommand:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_a_signal_is_forwarded(self, start: Callable[..., Running], admin: Redis, number: signal.Signals) -> None:
         running = start("import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + SLEEPS)
-        assert running.line() == "runs"
         running.process.send_signal(number)
         assert running.end() == (128 + number, "", "")
         assert not admin.exists("job")
 
     def test_a_signal_ends_the_wait(self, start: Callable[..., Running], server: Server, admin: Redis) -> None:
         with pyredisson.connect(server.url) as client, client.get_lock("job"):
-            running = start(SLEEPS)
+            running = start(SLEEPS, begins="")
             eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
             running.process.send_signal(signal.SIGTERM)
             assert running.end() == (128 + signal.SIGTERM, "", "")
         assert not admin.exists("job")
 
     def test_a_killed_run_ends_the_command(self, start: Callable[..., Running]) -> None:
-        running = start("import os; print(os.getpid(), flush=True)\n" + SLEEPS)
+        running = start("import os, time; print('runs', os.getpid(), sep='\\n', flush=True); time.sleep(60)")
         pid = int(running.line())
         running.process.kill()
         eventually(lambda: not is_running(pid))
@@ -179,16 +155,11 @@ class TestCommand:
             assert pyredisson_command(*arguments, code=code).status == 75
 
     def test_its_process_is_killed_before_it_begins(self) -> None:
-        code = (
-            "import os, signal\n"
-            "from pyredisson.cli.supervision import Child\n"
-            "child = Child(['true'], own_group=True)\n"
-            "os.kill(child.pid, signal.SIGKILL)\n"
-            "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
-            "child.start({})\n"
-            "print(child.wait())"
-        )
-        assert pyredisson_command(code=code) == (0, "137\n", "")
+        child = Child(["true"], own_group=True)
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        child.start({})
+        assert child.wait() == 137
 
     def test_a_stop_that_python_swallows(self) -> None:
         """As in a finalizer. The next signal stops the wait."""
@@ -220,7 +191,6 @@ class TestAtLeast:
 class TestSemaphore:
     def test_so_many_at_a_time(self, start: Callable[..., Running], run: Callable[..., Ended], server: Server) -> None:
         first = start(SLEEPS, "--semaphore", "2")
-        assert first.line() == "runs"
         second = run("job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
         assert second.status == 0
         assert len(eval(second.out)["PYREDISSON_PERMIT"]) == 32
@@ -270,7 +240,6 @@ def short_lease(server: Server, tmp_path: Path) -> list[str]:
 def test_the_command_is_stopped(start: Callable[..., Running], admin: Redis, short_lease: list[str], code: str) -> None:
     """By TERM, then by KILL, with what it has started."""
     running = start(code, "--grace", "3", *short_lease)
-    assert running.line() == "runs"
     child = int(running.line()) if code is HAS_A_CHILD else None
     admin.delete("job")
     ended = running.end()
@@ -284,9 +253,9 @@ def test_the_command_is_stopped(start: Callable[..., Running], admin: Redis, sho
 @pytest.mark.parametrize("options", [[], ["--fair"], ["--semaphore", "1"]])
 def test_the_end_of_the_lease(start: Callable[..., Running], admin: Redis, options: list[str]) -> None:
     begun = time.monotonic()
-    ended = start(SLEEPS, "--lease", "1", *options).end()
     # On a busy machine Python is stopped before it prints anything.
-    assert (ended.status, ended.err) == (74, LEASE_OVER)
+    ended = start(SLEEPS, "--lease", "1", *options, begins="").end()
+    assert (ended.status, ended.err) == (74, "pyredisson: the time of --lease is over; stopping the command\n")
     assert time.monotonic() - begun >= 1
     # On the server it may end a moment later.
     eventually(lambda: options == ["--semaphore", "1"] or not admin.exists("job"))
@@ -302,22 +271,18 @@ def test_whoever_reads_stderr(
 ) -> None:
     if stderr == "closed":
         process = start(SLEEPS, *short_lease).process
+        cast(IO[str], process.stderr).close()
     else:
         process, _ = in_terminal("job", *short_lease, *python(SLEEPS))
-    assert cast(IO[str], process.stdout).readline() == "runs\n"
-    if stderr == "closed":
-        cast(IO[str], process.stderr).close()
+        assert cast(IO[str], process.stdout).readline() == "runs\n"
     admin.delete("job")
     assert process.wait(TIMEOUT) == 74
 
 
-def test_stdout_is_closed(server: Server, admin: Redis, short_lease: list[str]) -> None:
+def test_stdout_is_closed(admin: Redis, short_lease: list[str]) -> None:
     code = "import sys, time; print('runs', file=sys.stderr, flush=True); time.sleep(60)"
-    arguments = ["-m", "pyredisson", "run", "job", *short_lease, *python(code)]
-    program = ["sh", "-c", 'exec "$0" "$@" >&-', sys.executable, *arguments]
-    with subprocess.Popen(
-        program, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment()
-    ) as process:
+    arguments = ["run", "job", *short_lease, *python(code)]
+    with begin(*arguments, stdin=subprocess.DEVNULL, preexec_fn=lambda: os.close(1)) as process:
         assert cast(IO[str], process.stderr).readline() == "runs\n"
         admin.delete("job")
         _, err = process.communicate(timeout=TIMEOUT)
@@ -328,7 +293,6 @@ def test_stdout_is_closed(server: Server, admin: Redis, short_lease: list[str]) 
 def test_a_run_that_was_stopped(start: Callable[..., Running], admin: Redis, short_lease: list[str]) -> None:
     """When it goes on, its lease has ended, and another process has the lock."""
     running = start(SLEEPS, *short_lease)
-    assert running.line() == "runs"
     running.process.send_signal(signal.SIGSTOP)
     eventually(lambda: not admin.exists("job"))
     admin.hset("job", "other:1", "1")
@@ -340,7 +304,6 @@ def test_a_run_that_was_stopped(start: Callable[..., Running], admin: Redis, sho
 def test_the_server_is_away_at_the_end(start: Callable[..., Running], own_server: Server) -> None:
     code = "print('runs', flush=True); input(); raise SystemExit(3)"
     running = start(code, "--timeout", "1", url=own_server.url, stdin=subprocess.PIPE)
-    assert running.line() == "runs"
     own_server.kill()
     cast(IO[str], running.process.stdin).write("\n")
     ended = running.end()
