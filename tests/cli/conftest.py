@@ -123,6 +123,10 @@ def answered(answer: bytes, *arguments: str) -> Ended:
         return ended(process)
 
 
+FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+"""For `run` in the process of the tests: it forks before it has threads, but the tests have some."""
+
+
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Runs a command in this process: `command("ls", "--url", url)`."""

@@ -23,8 +23,9 @@ from pyredisson.testing import Server
 from pyredisson.version import VERSION
 from tests.support.commands import Commands, Ended, pyredisson
 
-from .conftest import JAVA, Run
+from .conftest import FORKS, JAVA, Run
 
+pytestmark = FORKS
 WITHOUT = "import sys; sys.modules['{}'] = None; from pyredisson.cli.entry import main; sys.exit(main())"
 VARIABLES = {"PYREDISSON_URL": "redis://h:7", "PYREDISSON_PASSWORD": "secret", "NO_COLOR": "1"}
 

@@ -28,8 +28,9 @@ from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .conftest import Running, begin, is_running, python, terminal
+from .conftest import FORKS, Running, begin, is_running, python, terminal
 
+pytestmark = FORKS
 SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
 IGNORES_TERM = (
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
@@ -73,14 +74,12 @@ class TestStatus:
         assert run("job", *command) == (status, "", err)
         assert not admin.exists("job")
 
-    @pytest.mark.parametrize(("more", "status"), [([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)])
-    def test_the_lock_is_not_acquired(
-        self, run: Callable[..., Ended], server: Server, more: list[str], status: int
-    ) -> None:
-        with pyredisson.connect(server.url) as client, client.get_lock("job"):
-            ended = run("job", "--no-wait", *more, *python("print('runs')"))
-        assert (ended.status, ended.out) == (status, "")
-        assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
+    def test_the_lock_is_not_acquired(self, cli: Callable[..., Ended], client: pyredisson.Client) -> None:
+        with client.get_lock("job"):
+            for more, status in (([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)):
+                ended = cli("run", "job", "--no-wait", *more, *python("print('runs')"))
+                assert (ended.status, ended.out) == (status, "")
+                assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
 
     def test_a_name_of_another_type(self, cli: Callable[..., Ended], admin: Redis) -> None:
         admin.hset("job", "me:1", "1")
@@ -221,9 +220,8 @@ class TestSemaphore:
             done.result(TIMEOUT)
         assert ends[0] <= clock() + 600
 
-    def test_another_number(self, run: Callable[..., Ended], server: Server) -> None:
-        with pyredisson.connect(server.url) as client:
-            client.get_permit_expirable_semaphore("job").try_set_permits(3)
+    def test_another_number(self, run: Callable[..., Ended], client: pyredisson.Client) -> None:
+        client.get_permit_expirable_semaphore("job").try_set_permits(3)
         ended = run("job", "--semaphore", "2", *python("pass"))
         assert ended == (0, "", "pyredisson: semaphore 'job' has 3 permits, not 2: 3 count\n")
 
@@ -348,16 +346,17 @@ def test_who_is_told_for_whom_it_waits(
 
 
 @pytest.mark.parametrize("semaphore", [[], ["--semaphore", "1"]])
-def test_a_refusal(run: Callable[..., Ended], server: Server, semaphore: list[str]) -> None:
+def test_a_refusal(cli: Callable[..., Ended], client: pyredisson.Client, semaphore: list[str]) -> None:
     """It ends with what a person can use: no id of the owner that wanted the lock."""
-    with pyredisson.connect(server.url) as client:
-        held: Any = client.get_lock("job")
-        if semaphore:
-            held = client.get_permit_expirable_semaphore("job").permit()
-            client.get_permit_expirable_semaphore("job").try_set_permits(1)
-        with held:
-            now, later = (run("job", *wait, *semaphore, *python("pass")) for wait in (["--no-wait"], ["--wait", "0.1"]))
-            both = run("job", "--verbose", "--wait", "0.1", *semaphore, *python("pass"))
+    held: Any = client.get_lock("job")
+    if semaphore:
+        client.get_permit_expirable_semaphore("job").try_set_permits(1)
+        held = client.get_permit_expirable_semaphore("job").permit()
+    arguments = ["run", "job", *semaphore]
+    with held:
+        now = cli(*arguments, "--no-wait", *python("pass"))
+        later = cli(*arguments, "--wait", "0.1", *python("pass"))
+        both = cli(*arguments, "--wait", "0.1", "--verbose", *python("pass"))
     end = "no permit of semaphore 'job' is free" if semaphore else ", unless that is extended"
     assert now.err.endswith(f"{end}\n")
     assert later.err.endswith(f"{end}; waited 0.1 s\n")
