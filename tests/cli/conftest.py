@@ -76,21 +76,11 @@ def terminal() -> Iterator[tuple[int, int]]:
             os.close(each)
 
 
-class Running:
-    """A `run` that goes on while the test does something."""
-
-    def __init__(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> None:
-        # Without the terminal of whoever runs the tests.
-        self.process = begin("run", *arguments, stdin=stdin, start_new_session=True)
-
-    def line(self) -> str:
-        return cast(IO[str], self.process.stdout).readline().strip()
-
-    def end(self) -> Ended:
-        return ended(self.process)
+def line(process: subprocess.Popen[str]) -> str:
+    return cast(IO[str], process.stdout).readline().strip()
 
 
-def ended(process: subprocess.Popen[str]) -> Ended:
+def end_of(process: subprocess.Popen[str]) -> Ended:
     out, err = process.communicate(timeout=TIMEOUT)
     return Ended(process.returncode, out, err)
 
@@ -100,7 +90,7 @@ def interrupted(event: Callable[[], object], *arguments: str) -> Ended:
     with begin(*arguments) as process:
         event()
         process.send_signal(signal.SIGINT)
-        return ended(process)
+        return end_of(process)
 
 
 def python(code: str) -> list[str]:
@@ -120,7 +110,7 @@ def answered(answer: bytes, *arguments: str) -> Ended:
     """A command in a terminal, with what is typed there."""
     with terminal() as (ours, its), begin(*arguments, stdin=its) as process:
         os.write(ours, answer)
-        return ended(process)
+        return end_of(process)
 
 
 FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -140,21 +130,24 @@ def cli(command: Commands, server: Server) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def start(server: Server) -> Iterator[Callable[..., Running]]:
+def start(server: Server) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts `pyredisson run job ARGUMENTS... -- python -c CODE` on the test's server.
 
     `begins`: the first line of the command, until which it waits.
     """
-    running: list[Running] = []
+    running: list[subprocess.Popen[str]] = []
 
-    def start_one(code: str, *arguments: str, url: str = server.url, begins: str = "runs", **options: int) -> Running:
-        address = [] if "--config" in arguments else ["--url", url]
-        running.append(Running("job", *address, *arguments, *python(code), **options))
-        assert not begins or running[-1].line() == begins
+    def start_one(
+        code: str, *arguments: str, url: str = server.url, begins: str = "runs", stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
+        command = ["run", "job", *([] if "--config" in arguments else ["--url", url]), *arguments, *python(code)]
+        # Without the terminal of whoever runs the tests.
+        running.append(begin(*command, stdin=stdin, start_new_session=True))
+        assert not begins or line(running[-1]) == begins
         return running[-1]
 
     yield start_one
-    end([each.process for each in running])
+    end(running)
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:

@@ -28,9 +28,10 @@ from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .conftest import FORKS, Running, begin, is_running, python, terminal
+from .conftest import FORKS, begin, end_of, is_running, line, python, terminal
 
 pytestmark = FORKS
+Start = Callable[..., subprocess.Popen[str]]
 SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
 IGNORES_TERM = (
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
@@ -98,33 +99,33 @@ class TestCommand:
         assert 0 < tokens[0] < tokens[1]
         assert run("job", "--fair", *python(PRINTS_ENVIRONMENT)).out == "{'PYREDISSON_LOCK': 'job'}\n"
 
-    def test_its_input_and_output_and_that_the_lock_is_held(self, start: Callable[..., Running], admin: Redis) -> None:
+    def test_its_input_and_output_and_that_the_lock_is_held(self, start: Start, admin: Redis) -> None:
         code = "import sys; print('runs', flush=True); print(input()); print('wrong', file=sys.stderr)"
         running = start(code, stdin=subprocess.PIPE)
         assert admin.hlen("job") == 1
-        cast(IO[str], running.process.stdin).write("given\n")
-        assert running.end() == (0, "given\n", "wrong\n")
+        cast(IO[str], running.stdin).write("given\n")
+        assert end_of(running) == (0, "given\n", "wrong\n")
         assert not admin.exists("job")
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-    def test_a_signal_is_forwarded(self, start: Callable[..., Running], admin: Redis, number: signal.Signals) -> None:
+    def test_a_signal_is_forwarded(self, start: Start, admin: Redis, number: signal.Signals) -> None:
         running = start("import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + SLEEPS)
-        running.process.send_signal(number)
-        assert running.end() == (128 + number, "", "")
+        running.send_signal(number)
+        assert end_of(running) == (128 + number, "", "")
         assert not admin.exists("job")
 
-    def test_a_signal_ends_the_wait(self, start: Callable[..., Running], server: Server, admin: Redis) -> None:
+    def test_a_signal_ends_the_wait(self, start: Start, server: Server, admin: Redis) -> None:
         with pyredisson.connect(server.url) as client, client.get_lock("job"):
             running = start(SLEEPS, begins="")
             eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
-            running.process.send_signal(signal.SIGTERM)
-            assert running.end() == (128 + signal.SIGTERM, "", "")
+            running.send_signal(signal.SIGTERM)
+            assert end_of(running) == (128 + signal.SIGTERM, "", "")
         assert not admin.exists("job")
 
-    def test_a_killed_run_ends_the_command(self, start: Callable[..., Running]) -> None:
+    def test_a_killed_run_ends_the_command(self, start: Start) -> None:
         running = start("import os, time; print('runs', os.getpid(), sep='\\n', flush=True); time.sleep(60)")
-        pid = int(running.line())
-        running.process.kill()
+        pid = int(line(running))
+        running.kill()
         eventually(lambda: not is_running(pid))
 
     def test_ctrl_c_in_a_terminal(self, in_terminal: Callable[..., Any], server: Server) -> None:
@@ -171,24 +172,24 @@ class TestCommand:
 @pytest.mark.parametrize("kind", [[], ["--fair"], ["--semaphore", "1"]])
 class TestAtLeast:
     def test_it_is_kept(self, run: Callable[..., Ended], admin: Redis, kind: list[str]) -> None:
-        assert run("job", "--at-least", "60", *kind, *python("pass")).status == 0
+        assert run("job", "--at-least", "3600", *kind, *python("pass")).status == 0
         ended = run("job", "--no-wait", *kind, *python("print('runs')"))
         assert (ended.status, ended.out) == (75, "")
         if "--semaphore" not in kind:
             assert [str(field).endswith(":kept'") for field in admin.hkeys("job")] == [True]
-            assert 30_000 < int(str(admin.pttl("job"))) <= 60_000
+            assert 30_000 < int(str(admin.pttl("job"))) <= 3_600_000
             # Also when the first one has ended, and with it its client.
             who = rf"{re.escape(os.uname().nodename)} \(pid \d+\)"
             assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who}$", ended.err.strip())
 
     def test_a_command_that_is_not_there(self, run: Callable[..., Ended], kind: list[str]) -> None:
         """Another machine may have it, so nothing is kept."""
-        assert run("job", "--at-least", "60", *kind, "--", "/no/such/command").status == 127
+        assert run("job", "--at-least", "3600", *kind, "--", "/no/such/command").status == 127
         assert run("job", "--no-wait", *kind, *python("pass")).status == 0
 
 
 class TestSemaphore:
-    def test_so_many_at_a_time(self, start: Callable[..., Running], run: Callable[..., Ended], server: Server) -> None:
+    def test_so_many_at_a_time(self, start: Start, run: Callable[..., Ended], server: Server) -> None:
         first = start(SLEEPS, "--semaphore", "2")
         second = run("job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
         assert second.status == 0
@@ -197,8 +198,8 @@ class TestSemaphore:
             semaphore = client.get_permit_expirable_semaphore("job")
             semaphore.acquire()
             assert run("job", "--semaphore", "2", "--no-wait", *python("print('runs')")).status == 75
-            first.process.send_signal(signal.SIGTERM)
-            assert first.end().status == 128 + signal.SIGTERM
+            first.send_signal(signal.SIGTERM)
+            assert end_of(first).status == 128 + signal.SIGTERM
             assert semaphore.available_permits() == 1
 
     def test_the_reply_comes_late(self, proxy: Proxy, server: Server, admin: Redis) -> None:
@@ -235,12 +236,12 @@ def short_lease(server: Server, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [HAS_A_CHILD, ENDS_ON_TERM, IGNORES_TERM])
-def test_the_command_is_stopped(start: Callable[..., Running], admin: Redis, short_lease: list[str], code: str) -> None:
+def test_the_command_is_stopped(start: Start, admin: Redis, short_lease: list[str], code: str) -> None:
     """By TERM, then by KILL, with what it has started."""
     running = start(code, "--grace", "3", *short_lease)
-    child = int(running.line()) if code is HAS_A_CHILD else None
+    child = int(line(running)) if code is HAS_A_CHILD else None
     admin.delete("job")
-    ended = running.end()
+    ended = end_of(running)
     assert (ended.status, ended.out) == (74, "TERM\n" if code is IGNORES_TERM else "")
     assert ended.err.startswith("pyredisson: lock 'job' was lost (")
     assert ended.err.endswith("; stopping the command\n")
@@ -249,10 +250,10 @@ def test_the_command_is_stopped(start: Callable[..., Running], admin: Redis, sho
 
 
 @pytest.mark.parametrize("options", [[], ["--fair"], ["--semaphore", "1"]])
-def test_the_end_of_the_lease(start: Callable[..., Running], admin: Redis, options: list[str]) -> None:
+def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str]) -> None:
     begun = time.monotonic()
     # On a busy machine Python is stopped before it prints anything.
-    ended = start(SLEEPS, "--lease", "1", *options, begins="").end()
+    ended = end_of(start(SLEEPS, "--lease", "1", *options, begins=""))
     assert (ended.status, ended.err) == (74, "pyredisson: the time of --lease is over; stopping the command\n")
     assert time.monotonic() - begun >= 1
     # On the server it may end a moment later.
@@ -261,14 +262,14 @@ def test_the_end_of_the_lease(start: Callable[..., Running], admin: Redis, optio
 
 @pytest.mark.parametrize("stderr", ["closed", "a terminal"])
 def test_whoever_reads_stderr(
-    start: Callable[..., Running],
+    start: Start,
     in_terminal: Callable[..., Any],
     admin: Redis,
     short_lease: list[str],
     stderr: str,
 ) -> None:
     if stderr == "closed":
-        process = start(SLEEPS, *short_lease).process
+        process = start(SLEEPS, *short_lease)
         cast(IO[str], process.stderr).close()
     else:
         process, _ = in_terminal("job", *short_lease, *python(SLEEPS))
@@ -288,23 +289,23 @@ def test_stdout_is_closed(admin: Redis, short_lease: list[str]) -> None:
     assert err.startswith("pyredisson: lock 'job' was lost (")
 
 
-def test_a_run_that_was_stopped(start: Callable[..., Running], admin: Redis, short_lease: list[str]) -> None:
+def test_a_run_that_was_stopped(start: Start, admin: Redis, short_lease: list[str]) -> None:
     """When it goes on, its lease has ended, and another process has the lock."""
     running = start(SLEEPS, *short_lease)
-    running.process.send_signal(signal.SIGSTOP)
+    running.send_signal(signal.SIGSTOP)
     eventually(lambda: not admin.exists("job"))
     admin.hset("job", "other:1", "1")
-    running.process.send_signal(signal.SIGCONT)
-    assert running.end().status == 74
+    running.send_signal(signal.SIGCONT)
+    assert end_of(running).status == 74
     assert admin.hkeys("job") == [b"other:1"]
 
 
-def test_the_server_is_away_at_the_end(start: Callable[..., Running], own_server: Server) -> None:
+def test_the_server_is_away_at_the_end(start: Start, own_server: Server) -> None:
     code = "print('runs', flush=True); input(); raise SystemExit(3)"
     running = start(code, "--timeout", "1", url=own_server.url, stdin=subprocess.PIPE)
     own_server.kill()
-    cast(IO[str], running.process.stdin).write("\n")
-    ended = running.end()
+    cast(IO[str], running.stdin).write("\n")
+    ended = end_of(running)
     assert ended.status == 3
     assert "can't be released" in ended.err
 

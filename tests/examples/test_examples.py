@@ -115,6 +115,6 @@ def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
 def test_demo() -> None:
     """The README's first command shows what it says."""
     demo = EXAMPLES.parent / "demo" / "demo.py"
-    done = subprocess.run([sys.executable, demo], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, demo], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All of it was observed" in done.stdout

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 JAVA = Path(__file__).parent / "java"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
 REQUIRED = "PYREDISSON_REQUIRE_JAVA"
@@ -112,6 +110,8 @@ def needed() -> Iterator[None]:
     except NoJavaError as error:
         if os.environ.get(REQUIRED):
             raise
+        import pytest  # not in the processes that tests start, which would start later
+
         pytest.skip(str(error))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.backends import Backend
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
 
 from .jvm import JavaClient, Jvm, now
@@ -20,8 +20,6 @@ import sys, pyredisson
 pyredisson.connect(sys.argv[1]).get_fair_lock("orders").lock()
 """
 """A Python process that waits for the lock."""
-STARTS = 30.0
-"""Seconds within which a process has started, also on a busy machine."""
 DEAD_HEAD = 2.0
 """Seconds after which waiters in Python remove a head of the queue that died or doesn't take the free lock."""
 
@@ -122,7 +120,7 @@ class TestKilledWaiters:
         lock = java.get("FairLock", "orders")
         java.ann.call(lock, "lock")
         killed = child(WAITS, target.url)
-        await backend.until(lambda: len(target.queue("orders")) == 1, STARTS)
+        await backend.until(lambda: len(target.queue("orders")) == 1, CHILD_LIMIT)
         await line.join_java()
         await line.join_python()
         killed.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.backends import Backend
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 
 from .jvm import JavaClient, Jvm, now
 from .targets import OVERSLEEPS, REENTRANT, WOKEN, Target, acquired, against, python_lock
@@ -16,8 +16,6 @@ pytestmark = pytest.mark.asyncio
 
 TIMEOUT = 2.0
 """Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
-STARTS = 30.0
-"""Seconds within which a process has started, also on a busy machine."""
 HOLDS = """
 import sys, time, pyredisson
 from tests.interop.targets import python_lock
@@ -91,7 +89,7 @@ class TestKilledHolders:
         self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target, child: Callable[..., Child], version: str
     ) -> None:
         holder = child(HOLDS, target.url, TIMEOUT, *KILLED)
-        assert holder.receive(STARTS) == "held"
+        assert holder.receive(CHILD_LIMIT) == "held"
         kinds = [kind for kind in KILLED if (kind, version) not in OVERSLEEPS]
         waiters = [jvm.thread().begin(java.get(against(kind), kind), "lock") for kind in kinds]
         for kind in kinds:
@@ -108,7 +106,7 @@ class TestKilledHolders:
     ) -> None:
         """A waiter in Python sees to it that one of Java which oversleeps is woken."""
         holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
-        assert holder.receive(STARTS) == "held"
+        assert holder.receive(CHILD_LIMIT) == "held"
         in_java = java.ann.begin(java.get("FairLock", "FairLock"), "lock")
         java.ann.begin(java.get("FairLock", "FairLock"), "unlock")
         await backend.until(target.waiting("FairLock", "FairLock"))
