@@ -14,8 +14,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.text import Text
 
-PATIENCE = 10.0
-"""Seconds that an expected event may take."""
+PATIENCE = 60.0
+"""Seconds that an expected event may take, on a busy machine."""
 
 
 class Missed(Exception):

@@ -141,7 +141,6 @@ def restarts_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    """Starts child processes, and ends them with the test."""
     children: list[Child] = []
 
     def start(program: str, *args: object) -> Child:
@@ -191,7 +190,6 @@ def servers(server: Server, two_more: list[Server]) -> list[Server]:
 
 @pytest.fixture
 def redises(servers: list[Server]) -> Iterator[list[Redis]]:
-    """Plain clients of `servers`."""
     plain = [each.redis() for each in servers]
     yield plain
     for each in plain:
@@ -223,7 +221,6 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def admin(server: Server) -> Iterator[Redis]:
-    """A plain client of `server`."""
     with server.redis() as client:
         yield client
 
@@ -236,7 +233,6 @@ def redis(admin: Redis) -> Any:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[pyredisson.Client]:
-    """A client for threads."""
     with pyredisson.connect(server.url) as made:
         yield made
 

@@ -42,8 +42,8 @@ class Part:
     """One call of pytest: what the tests of this call have in common."""
 
     jobs: int
-    paths: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    paths: list[str]
+    options: list[str]
     marks: str = ""
 
 
@@ -152,20 +152,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=5, help="how many tests at a time; they mostly wait")
     parser.add_argument("--heavy-jobs", type=int, default=3, help="how many of the heavy ones, after the others")
     parser.add_argument("--marks", default="", help="which tests, as in pytest -m")
-    parser.add_argument(
-        "--uvloop", action="append", default=[], help="what is run on uvloop once more, after the others"
-    )
+    parser.add_argument("--uvloop", action="append", help="what is run on uvloop once more, after the others")
     parser.add_argument("paths", nargs="*", default=["tests"])
     options = parser.parse_args()
     marks = f" and ({options.marks})" if options.marks else ""
-    paths = tuple(options.paths)
-    extra = tuple(os.environ.get("PYTEST_ARGS", "").split())
+    extra = os.environ.get("PYTEST_ARGS", "").split()
+    parts = [
+        Part(options.jobs, options.paths, extra, f"real and not heavy{marks}"),
+        Part(options.heavy_jobs, options.paths, extra, f"real and heavy{marks}"),
+    ]
+    if options.uvloop:
+        parts.append(Part(options.jobs, options.uvloop, [*extra, "--uvloop"]))
     outcome = Outcome()
-    for part in (
-        Part(options.jobs, paths, extra, f"real and not heavy{marks}"),
-        Part(options.heavy_jobs, paths, extra, f"real and heavy{marks}"),
-        *([Part(options.jobs, tuple(options.uvloop), (*extra, "--uvloop"))] if options.uvloop else []),
-    ):
+    for part in parts:
         run(part, outcome)
     print(outcome, flush=True)
     return outcome.status

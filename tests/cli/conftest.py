@@ -1,17 +1,120 @@
-"""Fixtures of the tests of the command line."""
+"""What commands are run on, and how: objects on a server, and processes as a user starts them."""
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
 import subprocess
+import sys
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, cast
 
 import pytest
 
+import pyredisson
+from pyredisson.cli.tables import moment
 from pyredisson.testing import Server
-from tests.support.commands import Commands, Ended
+from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
 from tests.support.commands import pyredisson as pyredisson_command
+from tests.support.inspecting import FOREIGN, announce
 
-from .running import IN_TERMINAL, Running, begin, python, terminal
+Run = Callable[..., Ended]
+"""`cli(...)` of a test."""
+JAVA = f"{uuid.UUID(int=5)}"
+SINCE = 1_795_167_377_900
+"""When the hold of `announced` began, ms."""
+
+
+@contextmanager
+def announced(url: str, redis: Any, name: str, kind: str = "lock") -> Iterator[Any]:
+    """A lock that is held by a client which has announced it: on web-3, process 812."""
+    with pyredisson.connect(url, announce=False) as client:
+        lock = client.get_fair_lock(name) if kind == "fair" else client.get_lock(name)
+        lock.lock()
+        [field] = redis.hkeys(name)
+        announce(redis, client.id, {f"{field.decode().partition(':')[2]} {name}": kind})
+        yield lock
+
+
+def moment_of_announced() -> str:
+    """How a table shows when that hold began."""
+    return moment(datetime.fromtimestamp(SINCE / 1000, UTC))
+
+
+def add_foreign_keys(redis: Any) -> None:
+    """Keys of other programs, which no command may show."""
+    for each in FOREIGN.values():
+        redis.execute_command(*each)
+
+
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios\n"
+    "os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[2:]])"
+)
+
+
+def begin(*arguments: str, code: str | None = None, **options: Any) -> subprocess.Popen[str]:
+    program = [sys.executable, *(["-m", "pyredisson"] if code is None else ["-c", code]), *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(program, text=True, env=clean_environment(), **pipes | options)
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """Two file descriptors: what controls a terminal, and the terminal."""
+    pair = pty.openpty()
+    try:
+        yield pair
+    finally:
+        for each in pair:
+            os.close(each)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    return cast(IO[str], process.stdout).readline().strip()
+
+
+def end_of(process: subprocess.Popen[str]) -> Ended:
+    out, err = process.communicate(timeout=TIMEOUT)
+    return Ended(process.returncode, out, err)
+
+
+def interrupted(event: Callable[[], object], *arguments: str) -> Ended:
+    """A command that gets Ctrl-C after the event."""
+    with begin(*arguments) as process:
+        event()
+        process.send_signal(signal.SIGINT)
+        return end_of(process)
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-c", code]
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists, and is no zombie that nobody waits for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def answered(answer: bytes, *arguments: str) -> Ended:
+    """A command in a terminal, with what is typed there."""
+    with terminal() as (ours, its), begin(*arguments, stdin=its) as process:
+        os.write(ours, answer)
+        return end_of(process)
+
+
+FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+"""For `run` in the process of the tests: it forks before it has threads, but the tests have some."""
 
 
 @pytest.fixture
@@ -27,17 +130,24 @@ def cli(command: Commands, server: Server) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def start(server: Server) -> Iterator[Callable[..., Running]]:
-    """Starts `pyredisson run NAME ARGUMENTS... -- python -c CODE` on the test's server."""
-    running: list[Running] = []
+def start(server: Server) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `pyredisson run job ARGUMENTS... -- python -c CODE` on the test's server.
 
-    def start_one(code: str, *arguments: str, url: str = server.url, stdin: int = subprocess.DEVNULL) -> Running:
-        address = [] if "--config" in arguments else ["--url", url]
-        running.append(Running("job", *address, *arguments, *python(code), stdin=stdin))
+    `begins`: the first line of the command, until which it waits.
+    """
+    running: list[subprocess.Popen[str]] = []
+
+    def start_one(
+        code: str, *arguments: str, url: str = server.url, begins: str = "runs", stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
+        command = ["run", "job", *([] if "--config" in arguments else ["--url", url]), *arguments, *python(code)]
+        # Without the terminal of whoever runs the tests.
+        running.append(begin(*command, stdin=stdin, start_new_session=True))
+        assert not begins or line(running[-1]) == begins
         return running[-1]
 
     yield start_one
-    end([each.process for each in running])
+    end(running)
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:
@@ -65,7 +175,6 @@ def in_terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
 
 @pytest.fixture
 def run(server: Server) -> Callable[..., Ended]:
-    """Runs `pyredisson run` to its end."""
 
     def run_it(*arguments: str, url: str = server.url) -> Ended:
         return pyredisson_command("run", "--url", url, *arguments)

@@ -14,7 +14,7 @@ from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
 
-from .running import JAVA, Run, announced, answered, moment_of_announced
+from .conftest import JAVA, Run, announced, answered, moment_of_announced
 from .test_errors import GUESS
 
 SILENT = "11111111-1111-4111-8111-111111111111"
@@ -22,7 +22,6 @@ SILENT = "11111111-1111-4111-8111-111111111111"
 
 @pytest.fixture
 def seats(client: pyredisson.Client) -> pyredisson.Semaphore:
-    """A semaphore of three, one of which nobody will ever release."""
     made = client.get_semaphore("seats")
     made.try_set_permits(3)
     made.acquire()
@@ -32,7 +31,15 @@ def seats(client: pyredisson.Client) -> pyredisson.Semaphore:
 class TestUnlock:
     """It says whose it is, asks, and releases what it has shown and nothing else."""
 
-    def test_it_says_whose_it_is_and_releases_it(self, cli: Run, server: Server, redis: Any) -> None:
+    def test_it_says_whose_it_is_and_releases_it(
+        self, cli: Run, server: Server, client: pyredisson.Client, redis: Any
+    ) -> None:
+        """A lock, or one permit of a semaphore."""
+        db = client.get_permit_expirable_semaphore("db")
+        db.try_set_permits(3)
+        permit, _ = db.acquire(), db.acquire()
+        ended = cli("unlock", "db", "--yes", "--permit", permit)
+        assert (ended.status, db.available_permits()) == (0, 2)
         with announced(server.url, redis, "cron:nightly") as lock:
             ended = cli("unlock", "cron:nightly", "--yes")
             text = f"lock 'cron:nightly' is held by web-3 (pid 812) since {moment_of_announced()}.\n"
@@ -67,13 +74,6 @@ class TestUnlock:
         assert redis.hlen("report") == 2
         assert cli("unlock", "report", "--yes", "--all-readers").status == 0
         assert not redis.exists("report")
-
-    def test_a_permit(self, cli: Run, client: pyredisson.Client) -> None:
-        db = client.get_permit_expirable_semaphore("db")
-        db.try_set_permits(3)
-        permit, _ = db.acquire(), db.acquire()
-        ended = cli("unlock", "db", "--yes", "--permit", permit)
-        assert (ended.status, db.available_permits()) == (0, 2)
 
     def test_the_holder_changes_meanwhile(self, cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """The later holder keeps the lock."""
@@ -146,12 +146,16 @@ class TestRm:
     """What a lock has left goes, and nothing that somebody uses."""
 
     def test_a_counter_of_tokens(self, cli: Run, client: pyredisson.Client, redis: Any) -> None:
+        """Of several names those of which nothing is left are named, and the others are removed."""
         lock = client.get_fenced_lock("orders")
         with lock:
             before = lock.token
-        assert cli("rm", "orders") == (0, "lock 'orders': removed counter of fencing tokens.\n", "")
+        redis.set("stock", 5)
+        ended = cli("rm", "none", "orders", "stock")
+        assert (ended.status, ended.out) == (1, "lock 'orders': removed counter of fencing tokens.\n")
+        assert ended.err.splitlines()[0] == "pyredisson: nothing is left of lock 'none'"
         # It lasts for a day, in case that the server's clock is set back.
-        assert redis.keys() == [b"pyredisson_fenced_newest:{orders}"]
+        assert sorted(redis.keys()) == [b"pyredisson_fenced_newest:{orders}", b"stock"]
         assert redis.pttl("pyredisson_fenced_newest:{orders}") > 0
         assert cli("rm", "orders") == (1, "", "pyredisson: nothing is left of lock 'orders'\n")
         with lock:
@@ -176,12 +180,3 @@ class TestRm:
         assert (ended.status, ended.err) == (0, "")
         assert "queue" in ended.out
         assert redis.keys("redisson*") == []
-
-    def test_several_names(self, cli: Run, redis: Any) -> None:
-        """Those of which nothing is left are named, and the others are removed."""
-        redis.set("redisson_lock_token:{a}", 5)
-        redis.set("stock", 5)
-        ended = cli("rm", "none", "a", "stock")
-        assert (ended.status, ended.out) == (1, "lock 'a': removed counter of fencing tokens.\n")
-        assert ended.err.splitlines()[0] == "pyredisson: nothing is left of lock 'none'"
-        assert redis.get("stock") == b"5"

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from pyredisson.testing import Server
 from pyredisson.version import VERSION
 from tests.support.commands import Commands, Ended, pyredisson
 
-from .running import JAVA, Run
+from .conftest import FORKS, JAVA, Run
 
+pytestmark = FORKS
 WITHOUT = "import sys; sys.modules['{}'] = None; from pyredisson.cli.entry import main; sys.exit(main())"
+VARIABLES = {"PYREDISSON_URL": "redis://h:7", "PYREDISSON_PASSWORD": "secret", "NO_COLOR": "1"}
 
 
 @pytest.fixture
@@ -35,8 +38,8 @@ def probe(command: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
     @common
     def probe(settings: Settings) -> None:
         config = settings.config
-        click.echo(json.dumps([config.describe(), config.timeout, config.connect_timeout, settings.color]))
-        click.echo(json.dumps([config.password, config.client_name]))
+        times = config.timeout, config.connect_timeout
+        click.echo(json.dumps([config.describe(), *times, settings.color, config.password, config.client_name]))
 
     monkeypatch.setitem(COMMANDS, "probe", ("reading", "Prints the settings."))
     monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: probe)
@@ -44,13 +47,6 @@ def probe(command: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 class TestProcess:
-    def test_as_a_script(self) -> None:
-        """The script that the package installs."""
-        script = Path(sys.executable).parent / "pyredisson"
-        done = subprocess.run([script, "lss"], capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("pyredisson: no such command 'lss'; ")
-
     @pytest.mark.parametrize("package", ["click", "rich"])
     def test_a_missing_extra(self, package: str) -> None:
         """Without rich only the commands that print tables are missing."""
@@ -74,21 +70,16 @@ class TestProcess:
 
 
 class TestUsage:
-    def test_without_a_command(self, command: Commands) -> None:
-        ended = command()
-        assert (ended.status, ended.err) == (0, "")
-        assert ended == command("--help")
+    def test_every_command_has_help_with_an_example(self, command: Commands) -> None:
+        overview = command("--help")
+        assert overview == command()
         for name, (_, text) in COMMANDS.items():
-            assert f"  {name} " in ended.out
-            assert text in ended.out
-
-    @pytest.mark.parametrize("name", COMMANDS)
-    def test_every_command_has_help_with_an_example(self, command: Commands, name: str) -> None:
-        ended = command(name, "--help")
-        assert (ended.status, ended.err) == (0, "")
-        assert "Example" in ended.out
-        assert f"pyredisson {name}" in ended.out.partition("Example")[2]
-        assert not re.search(r"--[\w-]+ .*\b(RANGE|TEXT|FLOAT|INTEGER|NUMBER)\b", ended.out)
+            assert f"  {name} " in overview.out
+            assert text in overview.out
+            ended = command(name, "--help")
+            assert (ended.status, ended.err) == (0, "")
+            assert f"pyredisson {name}" in ended.out.partition("Example")[2]
+            assert not re.search(r"--[\w-]+ .*\b(RANGE|TEXT|FLOAT|INTEGER|NUMBER)\b", ended.out)
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -98,7 +89,15 @@ class TestUsage:
             (["completion", "csh"], "invalid value for '{bash|zsh|fish}': 'csh' is not one of 'bash', 'zsh', 'fish'"),
             (["completion", "bash", "x"], "got unexpected extra argument"),
             (["--verion"], "no such option '--verion'"),
+            (["run", "job"], "missing argument '-- COMMAND...'"),
+            (["run", "", "--", "c"], "a name must not be empty"),
             (["run", "a", "--wait", "b", "--", "c"], "invalid value for '--wait': 'b' is not a valid number of sec"),
+            (["run", "a", "--wait", "1", "--no-wait", "--", "c"], "--wait and --no-wait exclude each other"),
+            (["run", "a", "--fair", "--semaphore", "2", "--", "c"], "--fair and --semaphore exclude each other"),
+            (["run", "a", "-q", "-v", "--", "c"], "--quiet and --verbose exclude each other"),
+            (["run", "a", "--lease", "0", "--", "c"], "invalid value for '--lease'"),
+            (["run", "a", "--semaphore", "0", "--", "c"], "invalid value for '--semaphore'"),
+            (["run", "a", "--grace", "nan", "--", "c"], "invalid value for '--grace'"),
             (["bench", "--seconds", "31"], "invalid value for '--seconds'"),
             (["bench", "--threads", "65"], "invalid value for '--threads'"),
             (["bench", "--asyncio-tasks", "10001"], "invalid value for '--asyncio-tasks'"),
@@ -114,29 +113,35 @@ class TestUsage:
 
 class TestCommonOptions:
     @pytest.mark.parametrize(
-        ("arguments", "out"),
+        ("env", "arguments", "found"),
         [
-            ("probe", '["localhost:6379/0", 3.0, 3.0, true]\n[null, null]\n'),
-            ("--url redis://h:1/2 --timeout 0.5 --no-color probe", '["h:1/2", 0.5, 0.5, false]\n[null, null]\n'),
-            ("probe --url redis://h:1/2 --timeout .5 --no-color", '["h:1/2", 0.5, 0.5, false]\n[null, null]\n'),
-            ("--url redis://h:1 probe --url redis://h:2", '["h:2/0", 3.0, 3.0, true]\n[null, null]\n'),
+            ({}, "probe", ["localhost:6379/0", 3.0, 3.0, True, None, None]),
+            ({}, "--url redis://h:1/2 --timeout 0.5 --no-color probe", ["h:1/2", 0.5, 0.5, False, None, None]),
+            ({}, "probe --url redis://h:1/2 --timeout .5 --no-color", ["h:1/2", 0.5, 0.5, False, None, None]),
+            ({}, "--url redis://h:1 probe --url redis://h:2", ["h:2/0", 3.0, 3.0, True, None, None]),
+            ({}, "probe --config redisson.yaml", ["h:9/0", 3.0, 3.0, True, None, None]),
+            (VARIABLES, "probe", ["h:7/0", 3.0, 3.0, False, "secret", None]),
+            (VARIABLES, "probe --url redis://h:8", ["h:8/0", 3.0, 3.0, False, "secret", None]),
+            (VARIABLES, "probe --url redis://:other@h:8", ["h:8/0", 3.0, 3.0, False, "other", None]),
         ],
     )
-    def test_before_and_after_the_command(self, probe: Commands, arguments: str, out: str) -> None:
-        assert probe(*arguments.split()) == (0, out, "")
-
-    def test_variables(self, probe: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PYREDISSON_URL", "redis://h:7")
-        monkeypatch.setenv("NO_COLOR", "1")
-        monkeypatch.setenv("PYREDISSON_PASSWORD", "secret")
-        assert probe("probe").out == '["h:7/0", 3.0, 3.0, false]\n["secret", null]\n'
-        assert '"h:8/0"' in probe("probe", "--url", "redis://h:8").out
-        assert '["other"' in probe("probe", "--url", "redis://:other@h:8").out
-
-    def test_a_file_of_redisson(self, probe: Commands, tmp_path: Path) -> None:
-        file = tmp_path / "redisson.yaml"
-        file.write_text("singleServerConfig:\n  address: redis://h:9\n  clientName: billing\n  timeout: 9000\n")
-        assert probe("probe", "--config", str(file)).out == '["h:9/0", 3.0, 3.0, true]\n[null, null]\n'
+    def test_where_they_may_be_given(
+        self,
+        probe: Commands,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        env: dict[str, str],
+        arguments: str,
+        found: list[object],
+    ) -> None:
+        """Before and after the command, in variables, and in a file of Redisson, of which the address counts."""
+        settings = "singleServerConfig:\n  address: redis://h:9\n  clientName: billing\n  timeout: 9000\n"
+        (tmp_path / "redisson.yaml").write_text(settings)
+        monkeypatch.chdir(tmp_path)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        ended = probe(*arguments.split())
+        assert (ended.status, json.loads(ended.out), ended.err) == (0, found, "")
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -186,7 +191,7 @@ def test_a_name_cannot_control_the_terminal(name: str, shown: str) -> None:
 
 
 def test_the_scripts_of_shells(command: Commands) -> None:
-    """bash runs the one that it was given."""
+    """bash runs the one that it was given, with the script that the package installs."""
     for shell in ("bash", "zsh", "fish"):
         ended = command("completion", shell)
         assert (ended.status, ended.err) == (0, "")
@@ -205,11 +210,13 @@ def test_the_scripts_of_shells(command: Commands) -> None:
         words pyredisson compl
         words pyredisson completion f
         words pyredisson --ti
+        pyredisson lss
     """
     done = subprocess.run(
         ["bash", "-c", program, "bash", str(bin_)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.stdout, done.stderr) == ("completion\nfish\n--timeout\n", "")
+    assert (done.returncode, done.stdout) == (2, "completion\nfish\n--timeout\n")
+    assert done.stderr.startswith("pyredisson: no such command 'lss'; ")
 
 
 ARGUMENTS: dict[str, list[str]] = {
@@ -218,19 +225,18 @@ ARGUMENTS: dict[str, list[str]] = {
     "unlock": ["orders", "--yes"],
     "rm": ["orders"],
     "permits": ["orders", "--free", "2", "--yes"],
+    "run": ["orders", "--", "true"],
     "doctor": [],
     "bench": ["--seconds", "0.1"],
 }
 """The commands that ask a server, each with what it needs."""
 CALLS = [pytest.param([name, *arguments], id=name) for name, arguments in ARGUMENTS.items()]
 every_command = pytest.mark.parametrize("call", CALLS)
-OTHERS = {"completion", "watch"}
-"""`watch` first looks for a terminal."""
 
 
 def test_every_command_is_tested() -> None:
-    """`run` and `dashboard` have tests of their own."""
-    assert ARGUMENTS.keys() | OTHERS >= COMMANDS.keys() - {"run", "dashboard"}
+    """`watch` first looks for a terminal, and `dashboard` has tests of its own."""
+    assert ARGUMENTS.keys() == COMMANDS.keys() - {"completion", "watch", "dashboard"}
 
 
 def one_line(ended: Ended, status: int, *texts: str) -> None:
@@ -241,6 +247,12 @@ def one_line(ended: Ended, status: int, *texts: str) -> None:
         assert text in ended.err
 
 
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    with Server(password="right") as server:
+        yield f"127.0.0.1:{server.port}"
+
+
 def test_in_a_process_of_its_own() -> None:
     """Nothing else is written: no log of the library, no traceback at exit."""
     text = "no server at 127.0.0.1:1/0 (connection refused); say where it is with --url or PYREDISSON_URL"
@@ -248,45 +260,32 @@ def test_in_a_process_of_its_own() -> None:
 
 
 @every_command
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_no_server(command: Commands, call: list[str]) -> None:
+    for url in (
         "redis://127.0.0.1:1",
         "redis+cluster://127.0.0.1:1,127.0.0.1:2",
         "redis+sentinel://127.0.0.1:1/mymaster",
         "unix:///nowhere.sock",
-    ],
-)
-def test_no_server(command: Commands, call: list[str], url: str) -> None:
-    # Refused at once. On a busy machine the thread that asks for the topology may begin late.
-    one_line(command(*call, "--url", url, "--timeout", "3"), 69, "no server at ", "--url")
-
-
-@every_command
-def test_a_server_that_does_not_reply(command: Commands, call: list[str]) -> None:
+    ):
+        # Refused at once. On a busy machine the thread that asks for the topology may begin late.
+        one_line(command("--url", url, "--timeout", "3", *call), 69, "no server at ", "--url")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         for scheme, more in (("redis", ""), ("rediss", "; no TLS handshake")):
-            ended = command(*call, "--url", f"{scheme}://127.0.0.1:{port}", "--timeout", "0.3")
+            ended = command("--url", f"{scheme}://127.0.0.1:{port}", "--timeout", "0.3", *call)
             one_line(ended, 69, f"no reply from 127.0.0.1:{port}/0 within 0.3 s{more}")
 
 
 @every_command
-def test_passwords(command: Commands, call: list[str], own_server: Server) -> None:
-    with own_server.redis() as redis:
-        redis.config_set("requirepass", "right")
-    address = f"127.0.0.1:{own_server.port}"
-    one_line(command(*call, "--url", f"redis://{address}"), 77, "wants a password", "PYREDISSON_PASSWORD")
-    ended = command(*call, "--url", f"redis://:secret@{address}")
+def test_access(command: Commands, call: list[str], server: Server, redis: Any, guarded: str) -> None:
+    one_line(command("--url", f"redis://{guarded}", *call), 77, "wants a password", "PYREDISSON_PASSWORD")
+    ended = command("--url", f"redis://:secret@{guarded}", *call)
     one_line(ended, 77, "refuses the user name or the password")
     assert "secret" not in ended.err
-
-
-@pytest.mark.parametrize("call", [call for call in CALLS if call.id not in ("doctor", "bench")])
-def test_no_rights(command: Commands, call: list[str], server: Server, redis: Any) -> None:
-    redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", "~*", "+@connection")
-    ended = command(*call, "--url", f"redis://app:x@{server.host}:{server.port}")
-    one_line(ended, 77, "no permissions", "ACL SETUSER")
+    if call[0] not in ("doctor", "bench"):  # tested in test_doctor.py
+        redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", "~*", "+@connection")
+        ended = command("--url", f"redis://app:x@{server.host}:{server.port}", *call)
+        one_line(ended, 77, "no permissions", "ACL SETUSER")
 
 
 @pytest.mark.parametrize(

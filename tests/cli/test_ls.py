@@ -18,7 +18,7 @@ from tests.support.commands import TIMEOUT, Commands
 from tests.support.commands import pyredisson as run
 from tests.support.inspecting import announce
 
-from .running import JAVA, Run, add_foreign_keys, announced, interrupted, moment_of_announced
+from .conftest import JAVA, Run, add_foreign_keys, announced, interrupted, moment_of_announced
 
 
 def cells(text: str) -> dict[str, list[str]]:
@@ -45,7 +45,6 @@ def test_the_table(cli: Run, server: Server, client: pyredisson.Client, redis: A
     client.get_count_down_latch("done").try_set_count(3)
     with client.get_fenced_lock("billing"):
         pass
-    redis.config_resetstat()
     with announced(server.url, redis, "cron:nightly", "fair"):
         ended = cli("ls")
     assert (ended.status, ended.err) == (0, "")
@@ -62,8 +61,6 @@ def test_the_table(cli: Run, server: Server, client: pyredisson.Client, redis: A
         "\\x1b[2J\\xff": ["lock", "Redisson 00000000:31", "-", "no lease", "-"],
         "stock": ["semaphore", "5 free", "-", "-", "-"],
     }
-    # What a step may call is tested with the walk.
-    assert "cmdstat_keys" not in redis.info("commandstats")
     # By pattern and kind.
     assert list(cells(cli("ls", "?t*").out)) == ["stock"]
     assert list(cells(cli("ls", "--kind", "fair").out)) == ["orders"]
@@ -75,17 +72,6 @@ def test_the_table(cli: Run, server: Server, client: pyredisson.Client, redis: A
     ended = cli("ls", "--url", f"redis://app:x@{server.host}:{server.port}")
     assert (ended.status, ended.out, ended.err.count("\n")) == (77, "", 1)
     assert "needed are +@read +eval +evalsha +time" in ended.err
-
-
-def test_lines_of_json(cli: Run, server: Server, redis: Any) -> None:
-    with announced(server.url, redis, "cron:nightly"):
-        [state] = map(json.loads, cli("ls", "--json").out.splitlines())
-        assert (state["name"], state["kind"], state["certain"], state["held"]) == ("cron:nightly", "lock", True, True)
-        assert 0 < state["time_to_live"] <= 30
-        [owner] = state["owners"]
-        assert owner["holder"]["host"] == "web-3"
-        assert owner["holder"]["since"] == "2026-11-20T09:36:17.900000+00:00"
-        assert owner["holder"]["time_to_live"] == state["time_to_live"]
 
 
 @pytest.mark.parametrize(("pattern", "text"), [([], "nothing"), (["cron"], "nothing like 'cron'")])
@@ -133,29 +119,23 @@ LINES = [(LONG, "lock", "web-3.example.com (pid 812)", "12:34:56", "29.9 s", "-"
 
 class TestTables:
     @pytest.mark.parametrize(
-        ("width", "columns", "holder"),
+        ("name", "width", "columns", "holder"),
         [
-            (None, COLUMNS, "web-3.example.com (pid 812)"),
-            (120, COLUMNS, "web-3.example.com (pid 812)"),
-            (90, COLUMNS, "web-3.example.com…  "),
-            (60, ("NAME", "HOLDER", "TTL"), "  web-3.exampl…  "),
+            (LONG, None, COLUMNS, "web-3.example.com (pid 812)"),
+            (LONG, 120, COLUMNS, "web-3.example.com (pid 812)"),
+            (LONG, 90, COLUMNS, "web-3.example.com…  "),
+            (LONG, 60, ("NAME", "HOLDER", "TTL"), "  web-3.exampl…  "),
+            ("cron:nightly", 60, COLUMNS, "  web-3"),
         ],
     )
-    def test_the_name_stays_whole(self, width: int | None, columns: tuple[str, ...], holder: str) -> None:
-        head, first, other = table(COLUMNS, LINES, OPTIONAL, width)
-        assert tuple(head.split()) == columns
-        assert first.startswith(f"{LONG}  ")
-        assert holder in first
-        assert other.split()[0] == "web"
-        assert width is None or max(map(len, (head, first, other))) <= width
-
-    def test_short_names_leave_room(self) -> None:
+    def test_the_name_stays_whole(self, name: str, width: int | None, columns: tuple[str, ...], holder: str) -> None:
         """Columns are left out only if the names need their room."""
-        lines = table(COLUMNS, [("cron:nightly", *LINES[0][1:])], OPTIONAL, 60)
-        assert tuple(lines[0].split()) == COLUMNS
-        assert max(map(len, lines)) <= 60
-        lines = table(("NAME", "KIND"), [("漢字漢字漢字", "lock"), ("web", "fair")], (), 40)
-        assert lines == ["NAME          KIND", "漢字漢字漢字  lock", "web           fair"]
+        lines = table(COLUMNS, [(name, *LINES[0][1:]), LINES[1]], OPTIONAL, width)
+        assert tuple(lines[0].split()) == columns
+        assert lines[1].startswith(f"{name}  ")
+        assert holder in lines[1]
+        assert lines[2].split()[0] == "web"
+        assert width is None or max(map(len, lines)) <= width
 
     @pytest.mark.parametrize(
         ("name", "width", "shown"),
@@ -171,6 +151,9 @@ class TestTables:
         assert cut(name, width) == shown
         if width >= 20:
             assert table(("NAME", "KIND"), [(name, "lock")], ("KIND",), width) == ["NAME", shown]
+        else:
+            lines = table(("NAME", "KIND"), [("漢字漢字漢字", "lock"), ("web", "fair")], (), 40)
+            assert lines == ["NAME          KIND", "漢字漢字漢字  lock", "web           fair"]
 
     def test_the_cost_of_a_row(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Of 10,000 rows each call counts. A clock would count what else the machine does."""
@@ -200,8 +183,8 @@ def test_a_lock(cli: Run, server: Server, redis: Any) -> None:
     with announced(server.url, redis, "cron:nightly") as lock:
         lock.lock()
         ended = cli("inspect", "cron:nightly")
-        state = json.loads(cli("inspect", "cron:nightly", "--json").out)
-        owner = redis.hkeys("cron:nightly")[0].decode()
+        states = [cli("inspect", "cron:nightly", "--json").out, *cli("ls", "--json").out.splitlines()]
+        raw_owner = redis.hkeys("cron:nightly")[0].decode()
     assert (ended.status, ended.err) == (0, "")
     head, tables = sections(ended.out)
     assert head[:2] == [
@@ -209,9 +192,16 @@ def test_a_lock(cli: Run, server: Server, redis: Any) -> None:
         f"server: {server.host}:{server.port}",
     ]
     [[who, levels, side, since, ttl, raw]] = tables["HOLDER"]
-    assert (who, levels, side, since, raw) == ("web-3 (pid 812)", "2", "-", moment_of_announced(), owner)
+    assert (who, levels, side, since, raw) == ("web-3 (pid 812)", "2", "-", moment_of_announced(), raw_owner)
     assert ttl.endswith(" s")
-    assert (state["name"], state["owners"][0]["holder"]["pid"]) == ("cron:nightly", 812)
+    for state in map(json.loads, states):
+        assert (state["name"], state["kind"], state["certain"], state["held"]) == ("cron:nightly", "lock", True, True)
+        assert 0 < state["time_to_live"] <= 30
+        holder = state["owners"][0]["holder"]
+        assert (holder["host"], holder["pid"]) == ("web-3", 812)
+        assert holder["since"] == "2026-11-20T09:36:17.900000+00:00"
+        assert holder["time_to_live"] == state["time_to_live"]
+    assert len(states) == 2
 
 
 def test_a_queue_in_order(cli: Run, redis: Any) -> None:
@@ -229,26 +219,25 @@ def test_a_queue_in_order(cli: Run, redis: Any) -> None:
     assert [line[3] for line in tables["KEY"]][:2] == ["queue", "scores of the queue"]
 
 
-def test_other_kinds(cli: Run, server: Server, redis: Any) -> None:
+def test_other_kinds(cli: Run, client: pyredisson.Client, redis: Any) -> None:
     redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 3})
     redis.pexpire("report", 7_300_000)
     redis.set(f"{{report}}:{JAVA}:2:rwlock_timeout:1", 1, px=7_300_000)
     first, second = sections(cli("inspect", "report").out)[1]["HOLDER"]
     assert first[:5] == ["Redisson 00000000:1", "1", "read", "-", "0.0 s"]
     assert second[:5] == ["Redisson 00000000:2", "3", "read", "-", "2.0 h"]
-    with pyredisson.connect(server.url, announce=False) as client:
-        db = client.get_permit_expirable_semaphore("db")
-        db.try_set_permits(3)
-        permit, other = sorted([db.acquire(), db.acquire()])
-        announce(redis, client.id, {f"{permit} db": "permit"})
-        head, tables = sections(cli("inspect", "db").out)
-        assert {"permits: 3", "free: 1", "time to live: no end"} <= set(head)
-        assert sorted(tables["PERMIT"]) == [
-            [permit, "web-3 (pid 812)", moment_of_announced(), "no end"],
-            [other, "-", "-", "no end"],
-        ]
-        client.get_count_down_latch("done").try_set_count(5)
-        client.get_semaphore("stock").try_set_permits(5)
+    db = client.get_permit_expirable_semaphore("db")
+    db.try_set_permits(3)
+    permit, other = sorted([db.acquire(), db.acquire()])
+    announce(redis, client.id, {f"{permit} db": "permit"})
+    head, tables = sections(cli("inspect", "db").out)
+    assert {"permits: 3", "free: 1", "time to live: no end"} <= set(head)
+    assert sorted(tables["PERMIT"]) == [
+        [permit, "web-3 (pid 812)", moment_of_announced(), "no end"],
+        [other, "-", "-", "no end"],
+    ]
+    client.get_count_down_latch("done").try_set_count(5)
+    client.get_semaphore("stock").try_set_permits(5)
     for name, kind, field in (("done", "latch", "count"), ("stock", "semaphore", "free")):
         head, _ = sections(cli("inspect", name).out)
         assert head[0].startswith(f"{name}: {kind} (")
@@ -259,9 +248,7 @@ def test_other_kinds(cli: Run, server: Server, redis: Any) -> None:
     assert cli("inspect", "absent") == (0, "absent: there is no such key\n", "")
     head, _ = sections(cli("inspect", "number", "--as", "semaphore").out)
     assert (head[0], "free: 5" in head) == ("number: semaphore (the user says so)", True)
-
-
-def test_a_name_that_is_no_text_and_a_lock_that_is_only_kept(cli: Run, redis: Any) -> None:
+    # A name that is no text, and a lock that is only kept.
     redis.hset(b"\xff\x1b", f"{JAVA}:1:kept", 1)
     head, tables = sections(cli("inspect", "\udcff\x1b").out)
     assert head[0].startswith("\\xff\\x1b: lock (")

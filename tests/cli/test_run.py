@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -22,26 +21,30 @@ import pyredisson
 from pyredisson._backends.clock import clock
 from pyredisson._protocol.scripts import script
 from pyredisson.cli.run import Wanted, _held
-from pyredisson.cli.supervision import Signals, Stopped
+from pyredisson.cli.supervision import Child, Signals, Stopped
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
+from tests.support.commands import TIMEOUT, Ended
 from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .running import (
-    ENDS_ON_TERM,
-    HAS_A_CHILD,
-    IGNORES_TERM,
-    LEASE_OVER,
-    SLEEPS,
-    Running,
-    begin,
-    is_running,
-    python,
-    terminal,
-)
+from .conftest import FORKS, begin, end_of, is_running, line, python, terminal
 
+pytestmark = FORKS
+Start = Callable[..., subprocess.Popen[str]]
+SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
+IGNORES_TERM = (
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
+    "print('runs', flush=True)\nwhile True: time.sleep(60)"
+)
+ENDS_ON_TERM = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
+    "print('runs', flush=True); time.sleep(60)"
+)
+HAS_A_CHILD = (
+    "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    "print('runs', child.pid, sep='\\n', flush=True); time.sleep(60)"
+)
 PRINTS_ENVIRONMENT = "import os; print({k: v for k, v in os.environ.items() if k.startswith('PYREDISSON_')})"
 COUNTS_INT = (
     "import signal, sys, time\n"
@@ -72,42 +75,17 @@ class TestStatus:
         assert run("job", *command) == (status, "", err)
         assert not admin.exists("job")
 
-    @pytest.mark.parametrize(("more", "status"), [([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)])
-    def test_the_lock_is_not_acquired(
-        self, run: Callable[..., Ended], server: Server, more: list[str], status: int
-    ) -> None:
-        with pyredisson.connect(server.url) as client, client.get_lock("job"):
-            ended = run("job", "--no-wait", *more, *python("print('runs')"))
-        assert (ended.status, ended.out) == (status, "")
-        assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
+    def test_the_lock_is_not_acquired(self, cli: Callable[..., Ended], client: pyredisson.Client) -> None:
+        with client.get_lock("job"):
+            for more, status in (([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)):
+                ended = cli("run", "job", "--no-wait", *more, *python("print('runs')"))
+                assert (ended.status, ended.out) == (status, "")
+                assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
 
-    def test_no_server(self, run: Callable[..., Ended]) -> None:
-        ended = run("job", *python("print('runs')"), url="redis://127.0.0.1:1")
-        assert (ended.status, ended.out) == (69, "")
-        assert ended.err.startswith("pyredisson: no server at")
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ["job", "--wait", "1", "--no-wait"],
-            ["job", "--fair", "--semaphore", "2"],
-            ["job", "--lease", "0"],
-            ["job", "--semaphore", "0"],
-            ["job", "--grace", "nan"],
-            ["job", "-q", "-v"],
-            [""],
-        ],
-    )
-    def test_wrong_usage(self, command: Commands, server: Server, arguments: list[str]) -> None:
-        ended = command("run", "--url", server.url, *arguments, *python("print('runs')"))
-        assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
-        assert command("run", "--url", server.url, "job").status == 2
-
-    def test_a_name_of_another_type(self, run: Callable[..., Ended], admin: Redis) -> None:
+    def test_a_name_of_another_type(self, cli: Callable[..., Ended], admin: Redis) -> None:
         admin.hset("job", "me:1", "1")
-        ended = run("job", "--semaphore", "2", *python("print('runs')"))
-        assert (ended.status, ended.out) == (2, "")
-        assert "needs a name of its own" in ended.err
+        said = "pyredisson: 'job' is used as a lock; a semaphore needs a name of its own\n"
+        assert cli("run", "job", "--semaphore", "2", *python("print('runs')")) == (2, "", said)
 
 
 class TestCommand:
@@ -121,35 +99,33 @@ class TestCommand:
         assert 0 < tokens[0] < tokens[1]
         assert run("job", "--fair", *python(PRINTS_ENVIRONMENT)).out == "{'PYREDISSON_LOCK': 'job'}\n"
 
-    def test_its_input_and_output_and_that_the_lock_is_held(self, start: Callable[..., Running], admin: Redis) -> None:
+    def test_its_input_and_output_and_that_the_lock_is_held(self, start: Start, admin: Redis) -> None:
         code = "import sys; print('runs', flush=True); print(input()); print('wrong', file=sys.stderr)"
         running = start(code, stdin=subprocess.PIPE)
-        assert running.line() == "runs"
         assert admin.hlen("job") == 1
-        cast(IO[str], running.process.stdin).write("given\n")
-        assert running.end() == (0, "given\n", "wrong\n")
+        cast(IO[str], running.stdin).write("given\n")
+        assert end_of(running) == (0, "given\n", "wrong\n")
         assert not admin.exists("job")
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-    def test_a_signal_is_forwarded(self, start: Callable[..., Running], admin: Redis, number: signal.Signals) -> None:
+    def test_a_signal_is_forwarded(self, start: Start, admin: Redis, number: signal.Signals) -> None:
         running = start("import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + SLEEPS)
-        assert running.line() == "runs"
-        running.process.send_signal(number)
-        assert running.end() == (128 + number, "", "")
+        running.send_signal(number)
+        assert end_of(running) == (128 + number, "", "")
         assert not admin.exists("job")
 
-    def test_a_signal_ends_the_wait(self, start: Callable[..., Running], server: Server, admin: Redis) -> None:
+    def test_a_signal_ends_the_wait(self, start: Start, server: Server, admin: Redis) -> None:
         with pyredisson.connect(server.url) as client, client.get_lock("job"):
-            running = start(SLEEPS)
+            running = start(SLEEPS, begins="")
             eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
-            running.process.send_signal(signal.SIGTERM)
-            assert running.end() == (128 + signal.SIGTERM, "", "")
+            running.send_signal(signal.SIGTERM)
+            assert end_of(running) == (128 + signal.SIGTERM, "", "")
         assert not admin.exists("job")
 
-    def test_a_killed_run_ends_the_command(self, start: Callable[..., Running]) -> None:
-        running = start("import os; print(os.getpid(), flush=True)\n" + SLEEPS)
-        pid = int(running.line())
-        running.process.kill()
+    def test_a_killed_run_ends_the_command(self, start: Start) -> None:
+        running = start("import os, time; print('runs', os.getpid(), sep='\\n', flush=True); time.sleep(60)")
+        pid = int(line(running))
+        running.kill()
         eventually(lambda: not is_running(pid))
 
     def test_ctrl_c_in_a_terminal(self, in_terminal: Callable[..., Any], server: Server) -> None:
@@ -179,16 +155,11 @@ class TestCommand:
             assert pyredisson_command(*arguments, code=code).status == 75
 
     def test_its_process_is_killed_before_it_begins(self) -> None:
-        code = (
-            "import os, signal\n"
-            "from pyredisson.cli.supervision import Child\n"
-            "child = Child(['true'], own_group=True)\n"
-            "os.kill(child.pid, signal.SIGKILL)\n"
-            "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
-            "child.start({})\n"
-            "print(child.wait())"
-        )
-        assert pyredisson_command(code=code) == (0, "137\n", "")
+        child = Child(["true"], own_group=True)
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        child.start({})
+        assert child.wait() == 137
 
     def test_a_stop_that_python_swallows(self) -> None:
         """As in a finalizer. The next signal stops the wait."""
@@ -201,26 +172,25 @@ class TestCommand:
 @pytest.mark.parametrize("kind", [[], ["--fair"], ["--semaphore", "1"]])
 class TestAtLeast:
     def test_it_is_kept(self, run: Callable[..., Ended], admin: Redis, kind: list[str]) -> None:
-        assert run("job", "--at-least", "60", *kind, *python("pass")).status == 0
+        assert run("job", "--at-least", "3600", *kind, *python("pass")).status == 0
         ended = run("job", "--no-wait", *kind, *python("print('runs')"))
         assert (ended.status, ended.out) == (75, "")
         if "--semaphore" not in kind:
             assert [str(field).endswith(":kept'") for field in admin.hkeys("job")] == [True]
-            assert 30_000 < int(str(admin.pttl("job"))) <= 60_000
+            assert 30_000 < int(str(admin.pttl("job"))) <= 3_600_000
             # Also when the first one has ended, and with it its client.
             who = rf"{re.escape(os.uname().nodename)} \(pid \d+\)"
             assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who}$", ended.err.strip())
 
     def test_a_command_that_is_not_there(self, run: Callable[..., Ended], kind: list[str]) -> None:
         """Another machine may have it, so nothing is kept."""
-        assert run("job", "--at-least", "60", *kind, "--", "/no/such/command").status == 127
+        assert run("job", "--at-least", "3600", *kind, "--", "/no/such/command").status == 127
         assert run("job", "--no-wait", *kind, *python("pass")).status == 0
 
 
 class TestSemaphore:
-    def test_so_many_at_a_time(self, start: Callable[..., Running], run: Callable[..., Ended], server: Server) -> None:
+    def test_so_many_at_a_time(self, start: Start, run: Callable[..., Ended], server: Server) -> None:
         first = start(SLEEPS, "--semaphore", "2")
-        assert first.line() == "runs"
         second = run("job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
         assert second.status == 0
         assert len(eval(second.out)["PYREDISSON_PERMIT"]) == 32
@@ -228,8 +198,8 @@ class TestSemaphore:
             semaphore = client.get_permit_expirable_semaphore("job")
             semaphore.acquire()
             assert run("job", "--semaphore", "2", "--no-wait", *python("print('runs')")).status == 75
-            first.process.send_signal(signal.SIGTERM)
-            assert first.end().status == 128 + signal.SIGTERM
+            first.send_signal(signal.SIGTERM)
+            assert end_of(first).status == 128 + signal.SIGTERM
             assert semaphore.available_permits() == 1
 
     def test_the_reply_comes_late(self, proxy: Proxy, server: Server, admin: Redis) -> None:
@@ -251,9 +221,8 @@ class TestSemaphore:
             done.result(TIMEOUT)
         assert ends[0] <= clock() + 600
 
-    def test_another_number(self, run: Callable[..., Ended], server: Server) -> None:
-        with pyredisson.connect(server.url) as client:
-            client.get_permit_expirable_semaphore("job").try_set_permits(3)
+    def test_another_number(self, run: Callable[..., Ended], client: pyredisson.Client) -> None:
+        client.get_permit_expirable_semaphore("job").try_set_permits(3)
         ended = run("job", "--semaphore", "2", *python("pass"))
         assert ended == (0, "", "pyredisson: semaphore 'job' has 3 permits, not 2: 3 count\n")
 
@@ -267,13 +236,12 @@ def short_lease(server: Server, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [HAS_A_CHILD, ENDS_ON_TERM, IGNORES_TERM])
-def test_the_command_is_stopped(start: Callable[..., Running], admin: Redis, short_lease: list[str], code: str) -> None:
+def test_the_command_is_stopped(start: Start, admin: Redis, short_lease: list[str], code: str) -> None:
     """By TERM, then by KILL, with what it has started."""
     running = start(code, "--grace", "3", *short_lease)
-    assert running.line() == "runs"
-    child = int(running.line()) if code is HAS_A_CHILD else None
+    child = int(line(running)) if code is HAS_A_CHILD else None
     admin.delete("job")
-    ended = running.end()
+    ended = end_of(running)
     assert (ended.status, ended.out) == (74, "TERM\n" if code is IGNORES_TERM else "")
     assert ended.err.startswith("pyredisson: lock 'job' was lost (")
     assert ended.err.endswith("; stopping the command\n")
@@ -282,11 +250,11 @@ def test_the_command_is_stopped(start: Callable[..., Running], admin: Redis, sho
 
 
 @pytest.mark.parametrize("options", [[], ["--fair"], ["--semaphore", "1"]])
-def test_the_end_of_the_lease(start: Callable[..., Running], admin: Redis, options: list[str]) -> None:
+def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str]) -> None:
     begun = time.monotonic()
-    ended = start(SLEEPS, "--lease", "1", *options).end()
     # On a busy machine Python is stopped before it prints anything.
-    assert (ended.status, ended.err) == (74, LEASE_OVER)
+    ended = end_of(start(SLEEPS, "--lease", "1", *options, begins=""))
+    assert (ended.status, ended.err) == (74, "pyredisson: the time of --lease is over; stopping the command\n")
     assert time.monotonic() - begun >= 1
     # On the server it may end a moment later.
     eventually(lambda: options == ["--semaphore", "1"] or not admin.exists("job"))
@@ -294,30 +262,26 @@ def test_the_end_of_the_lease(start: Callable[..., Running], admin: Redis, optio
 
 @pytest.mark.parametrize("stderr", ["closed", "a terminal"])
 def test_whoever_reads_stderr(
-    start: Callable[..., Running],
+    start: Start,
     in_terminal: Callable[..., Any],
     admin: Redis,
     short_lease: list[str],
     stderr: str,
 ) -> None:
     if stderr == "closed":
-        process = start(SLEEPS, *short_lease).process
+        process = start(SLEEPS, *short_lease)
+        cast(IO[str], process.stderr).close()
     else:
         process, _ = in_terminal("job", *short_lease, *python(SLEEPS))
-    assert cast(IO[str], process.stdout).readline() == "runs\n"
-    if stderr == "closed":
-        cast(IO[str], process.stderr).close()
+        assert cast(IO[str], process.stdout).readline() == "runs\n"
     admin.delete("job")
     assert process.wait(TIMEOUT) == 74
 
 
-def test_stdout_is_closed(server: Server, admin: Redis, short_lease: list[str]) -> None:
+def test_stdout_is_closed(admin: Redis, short_lease: list[str]) -> None:
     code = "import sys, time; print('runs', file=sys.stderr, flush=True); time.sleep(60)"
-    arguments = ["-m", "pyredisson", "run", "job", *short_lease, *python(code)]
-    program = ["sh", "-c", 'exec "$0" "$@" >&-', sys.executable, *arguments]
-    with subprocess.Popen(
-        program, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment()
-    ) as process:
+    arguments = ["run", "job", *short_lease, *python(code)]
+    with begin(*arguments, stdin=subprocess.DEVNULL, preexec_fn=lambda: os.close(1)) as process:
         assert cast(IO[str], process.stderr).readline() == "runs\n"
         admin.delete("job")
         _, err = process.communicate(timeout=TIMEOUT)
@@ -325,25 +289,23 @@ def test_stdout_is_closed(server: Server, admin: Redis, short_lease: list[str]) 
     assert err.startswith("pyredisson: lock 'job' was lost (")
 
 
-def test_a_run_that_was_stopped(start: Callable[..., Running], admin: Redis, short_lease: list[str]) -> None:
+def test_a_run_that_was_stopped(start: Start, admin: Redis, short_lease: list[str]) -> None:
     """When it goes on, its lease has ended, and another process has the lock."""
     running = start(SLEEPS, *short_lease)
-    assert running.line() == "runs"
-    running.process.send_signal(signal.SIGSTOP)
+    running.send_signal(signal.SIGSTOP)
     eventually(lambda: not admin.exists("job"))
     admin.hset("job", "other:1", "1")
-    running.process.send_signal(signal.SIGCONT)
-    assert running.end().status == 74
+    running.send_signal(signal.SIGCONT)
+    assert end_of(running).status == 74
     assert admin.hkeys("job") == [b"other:1"]
 
 
-def test_the_server_is_away_at_the_end(start: Callable[..., Running], own_server: Server) -> None:
+def test_the_server_is_away_at_the_end(start: Start, own_server: Server) -> None:
     code = "print('runs', flush=True); input(); raise SystemExit(3)"
     running = start(code, "--timeout", "1", url=own_server.url, stdin=subprocess.PIPE)
-    assert running.line() == "runs"
     own_server.kill()
-    cast(IO[str], running.process.stdin).write("\n")
-    ended = running.end()
+    cast(IO[str], running.stdin).write("\n")
+    ended = end_of(running)
     assert ended.status == 3
     assert "can't be released" in ended.err
 
@@ -385,16 +347,17 @@ def test_who_is_told_for_whom_it_waits(
 
 
 @pytest.mark.parametrize("semaphore", [[], ["--semaphore", "1"]])
-def test_a_refusal(run: Callable[..., Ended], server: Server, semaphore: list[str]) -> None:
+def test_a_refusal(cli: Callable[..., Ended], client: pyredisson.Client, semaphore: list[str]) -> None:
     """It ends with what a person can use: no id of the owner that wanted the lock."""
-    with pyredisson.connect(server.url) as client:
-        held: Any = client.get_lock("job")
-        if semaphore:
-            held = client.get_permit_expirable_semaphore("job").permit()
-            client.get_permit_expirable_semaphore("job").try_set_permits(1)
-        with held:
-            now, later = (run("job", *wait, *semaphore, *python("pass")) for wait in (["--no-wait"], ["--wait", "0.1"]))
-            both = run("job", "--verbose", "--wait", "0.1", *semaphore, *python("pass"))
+    held: Any = client.get_lock("job")
+    if semaphore:
+        client.get_permit_expirable_semaphore("job").try_set_permits(1)
+        held = client.get_permit_expirable_semaphore("job").permit()
+    arguments = ["run", "job", *semaphore]
+    with held:
+        now = cli(*arguments, "--no-wait", *python("pass"))
+        later = cli(*arguments, "--wait", "0.1", *python("pass"))
+        both = cli(*arguments, "--wait", "0.1", "--verbose", *python("pass"))
     end = "no permit of semaphore 'job' is free" if semaphore else ", unless that is extended"
     assert now.err.endswith(f"{end}\n")
     assert later.err.endswith(f"{end}; waited 0.1 s\n")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pyredisson.testing import Server
 from tests.support.commands import TIMEOUT, clean_environment, pyredisson
 
-from .running import JAVA
+from .conftest import JAVA
 
 
 class Screen:

@@ -27,12 +27,11 @@ _FLAGS = (
 
 
 def is_there() -> bool:
-    """Whether the machine has the browser and its driver."""
     return shutil.which(CHROMIUM) is not None and shutil.which(DRIVER) is not None
 
 
-def start(profile: Path, *, names: str = "", width: int = 1280, height: int = 900) -> Chrome:
-    """A browser with a new profile in that folder. `names`: rules for names, as in `MAP evil.test 127.0.0.1`."""
+def start(profile: Path, *, width: int = 1280, height: int = 900) -> Chrome:
+    """A browser with a new profile in that folder."""
     # selenium looks for a driver in the network if it is not told where one is.
     os.environ["SE_OFFLINE"] = "true"
     options = ChromeOptions()
@@ -41,7 +40,5 @@ def start(profile: Path, *, names: str = "", width: int = 1280, height: int = 90
         options.add_argument(flag)
     options.add_argument(f"--user-data-dir={profile}")
     options.add_argument(f"--window-size={width},{height}")
-    if names:
-        options.add_argument(f"--host-resolver-rules={names}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     return Chrome(options=options, service=Service(shutil.which(DRIVER)))

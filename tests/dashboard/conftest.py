@@ -44,6 +44,5 @@ def dashboard(shared_dashboard: Dashboard, empty_server: None) -> Dashboard:
 
 @pytest.fixture
 def other(server: Server) -> Iterator[pyredisson.Client]:
-    """Another client of the same server."""
     with pyredisson.connect(server.url) as client:
         yield client

@@ -24,8 +24,6 @@ OWN: Mapping[str, str] = {"Content-Type": "application/json", "X-Pyredisson": "1
 
 
 class Reply(NamedTuple):
-    """The reply to a request."""
-
     status: int
     headers: http.client.HTTPMessage
     body: bytes
@@ -40,8 +38,6 @@ class Reply(NamedTuple):
 
 
 class Dashboard:
-    """A running dashboard."""
-
     def __init__(self, server_url: str, *options: str, port: int = 0) -> None:
         program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "3"]
         program += ["--port", str(port), "--interval", str(INTERVAL), *options]
@@ -88,17 +84,19 @@ class Dashboard:
         return self.request("POST", path, {**OWN, **headers}, body)
 
     def view(self, view: str, **query: object) -> Any:
-        """What a view shows now."""
         reply = self.get(f"/api/{view}", query=query)
         assert reply.status == 200, reply.text
         return reply.json["view"]
 
+    @property
+    def totals(self) -> Any:
+        """What the head of the page shows now."""
+        return self.get("/api/locks").json["totals"]
+
     def rows(self, view: str = "locks", **query: object) -> dict[str, Any]:
-        """The rows of a list, by their names."""
         return {row.get("name", row.get("id")): row for row in self.view(view, **query)["rows"]}
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Waits for what a snapshot will show."""
         eventually(condition, LIMIT)
 
     def events(self, **query: object) -> Generator[tuple[str, Any], None, None]:

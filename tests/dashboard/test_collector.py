@@ -41,7 +41,6 @@ async def running(server: Server, interval: float = 0.02) -> AsyncIterator[Colle
 
 
 async def until(collector: Collector, condition: Callable[[], object]) -> None:
-    """Waits for what a snapshot will show."""
     async with asyncio.timeout(LIMIT):
         while not condition():
             assert await collector.next(collector.snapshot.number) is not None

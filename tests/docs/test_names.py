@@ -68,7 +68,7 @@ def known() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_each_name_exists(page: Path, known: set[str]) -> None:
+def test_each_name_and_each_file_exists(page: Path, known: set[str]) -> None:
     # The rights of an ACL are commands in small letters. Keys and metrics are named with their prefix or without it.
     missing = {
         word: span
@@ -78,17 +78,9 @@ def test_each_name_exists(page: Path, known: set[str]) -> None:
         and not (word.endswith("_") and any(each.startswith(word) for each in known))
     }
     assert not missing
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_each_file_exists(page: Path) -> None:
-    named = [
-        span
-        for span in spans(page)
-        if re.fullmatch(r"(?:[\w.-]+/)*(?!pyredisson\.lua)[\w-]+\.(?:lua|py|pyi|pyx)", span)
-    ]
-    missing = [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in PATHS)]
-    assert not missing
+    of_files = re.compile(r"(?:[\w.-]+/)*(?!pyredisson\.lua)[\w-]+\.(?:lua|py|pyi|pyx)")
+    named = [span for span in spans(page) if of_files.fullmatch(span)]
+    assert not [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in PATHS)]
 
 
 def test_no_foreign_name_is_listed_for_nothing() -> None:

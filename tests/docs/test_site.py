@@ -45,11 +45,9 @@ def test_the_reference_has_every_public_name() -> None:
 @pytest.mark.parametrize("name", sorted({*pyredisson.__all__} - {"__version__", "asyncio"}))
 def test_every_public_name_has_a_docstring(name: str) -> None:
     public = getattr(pyredisson, name)
-    assert public.__doc__
-    if isinstance(public, type):
-        methods = {each: member for each, member in vars(public).items() if not each.startswith("_")}
-        missing = [each for each, member in methods.items() if callable(member) and not member.__doc__]
-        assert not missing
+    members = vars(public).items() if isinstance(public, type) else ()
+    methods = [member for each, member in members if not each.startswith("_") and callable(member)]
+    assert not [each for each in (public, *methods) if not each.__doc__]
 
 
 def test_the_picture_names_the_primitives_that_exist() -> None:

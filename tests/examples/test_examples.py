@@ -1,10 +1,9 @@
-"""Each program of `examples/` is started as its first lines say, and does its job."""
+"""Each program of `examples/` is started as its first lines say, and does its job; `make demo`."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from redis import Redis
 
 import pyredisson
 from pyredisson.testing import Server
-from tests.interop.maven import REQUIRED
+from tests.interop.maven import build, needed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Start = Callable[..., subprocess.Popen[str]]
@@ -98,25 +97,9 @@ def test_leader(start: Start) -> None:
     assert first.wait() == -signal.SIGTERM
 
 
-def build_java(target: Path) -> None:
-    """First without the network, which takes less time and works where there is none."""
-    goals = ["compiler:compile", "dependency:copy-dependencies", f"-Doutput.directory={target}"]
-    text = "no mvn on this machine"
-    if shutil.which("mvn") is not None:
-        for network in (["--offline"], []):
-            command = ["mvn", "--quiet", "--batch-mode", *network, *goals]
-            folder = EXAMPLES / "java_and_python"
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=250)
-            if done.returncode == 0:
-                return
-            text = done.stdout + done.stderr
-    if os.environ.get(REQUIRED):
-        raise AssertionError(text)
-    pytest.skip(text)
-
-
 def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
-    build_java(tmp_path)
+    with needed():
+        build(EXAMPLES / "java_and_python", f"-Doutput.directory={tmp_path}")
     admin.set("stock", 60)
     folder = EXAMPLES / "java_and_python"
     java = start(
@@ -127,3 +110,11 @@ def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
     assert sum(sold) == 60
     assert admin.get("stock") == b"0"
     assert (java.wait(), python.wait()) == (0, 0)
+
+
+def test_demo() -> None:
+    """The README's first command shows what it says."""
+    demo = EXAMPLES.parent / "demo" / "demo.py"
+    done = subprocess.run([sys.executable, demo], capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All of it was observed" in done.stdout

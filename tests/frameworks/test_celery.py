@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import ConnectionError
 
 import pyredisson
 from pyredisson.celery import singleton_task
-from pyredisson.testing import Proxy, Server
+from pyredisson.testing import Server
 from tests.support.children import CHILD_LIMIT
 
 TASKS = """
@@ -135,26 +134,3 @@ def test_a_task_called_as_a_function(server: Server) -> None:
             singleton_task(client, "report:{month}")(report)
         with pytest.raises(ValueError, match="busy must be"):
             singleton_task(client, "report", busy="wait")  # type: ignore[arg-type]
-
-
-def test_a_task_is_done_though_its_release_finds_no_server(
-    server: Server, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pyredisson.connect(proxy.url, retry_attempts=0) as client, pyredisson.connect(server.url) as other:
-
-        @singleton_task(client, "report")
-        def report() -> str:
-            proxy.refuse(True)
-            proxy.cut()
-            return "written"
-
-        @singleton_task(client, "failing")
-        def fails() -> None:
-            raise ConnectionError("of the task")
-
-        assert report() == "written"
-        assert "lock 'report' is not released yet" in caplog.text
-        proxy.refuse(False)
-        assert other.get_lock("report").try_lock(CHILD_LIMIT)
-        with pytest.raises(ConnectionError, match="of the task"):
-            fails()

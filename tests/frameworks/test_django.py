@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson.testing import Proxy, Server
+from pyredisson.testing import Server
 
 MANAGE = """
 import os, sys
@@ -22,13 +22,7 @@ from django.core.management import execute_from_command_line
 settings.configure(
     INSTALLED_APPS=["pyredisson.django", "work"],
     ROOT_URLCONF="work.urls",
-    LOCKS={
-        "default": {
-            "URL": os.environ["URL"],
-            "NAME_MAPPER": "app:{}".format,
-            "RETRY_ATTEMPTS": int(os.environ.get("RETRIES", 4)),
-        },
-    },
+    LOCKS={"default": {"URL": os.environ["URL"], "NAME_MAPPER": "app:{}".format}},
 )
 execute_from_command_line(sys.argv)
 """
@@ -114,9 +108,9 @@ def manage(tmp_path: Path, server: Server) -> Iterator[Callable[..., Popen[str]]
 
     started: list[Popen[str]] = []
 
-    def start(*arguments: str, **env: str) -> Popen[str]:
+    def start(*arguments: str) -> Popen[str]:
         command = [sys.executable, "-W", "error", "manage.py", *arguments]
-        env = os.environ | {"URL": server.url} | env
+        env = os.environ | {"URL": server.url}
         started.append(Popen(command, cwd=tmp_path, env=env, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True))
         return started[-1]
 
@@ -153,16 +147,6 @@ def test_run_locked(manage: Callable[..., Popen[str]], server: Server, admin: Re
         client.get_lock("app:nightly").force_unlock()
     status, _, err = end(waiting, "\n")
     assert (status, "lost" in err) == (74, True), err
-
-
-def test_a_command_is_done_though_its_release_finds_no_server(manage: Callable[..., Popen[str]], proxy: Proxy) -> None:
-    command = manage("run_locked", "nightly", "--", "work", "--text", "first", URL=proxy.url, RETRIES="0")
-    assert command.stdout is not None
-    assert command.stdout.readline() == "first True\n"
-    proxy.refuse(True)
-    proxy.cut()
-    status, _, err = end(command, "\n")
-    assert (status, "lock 'app:nightly' is not released yet" in err) == (0, True), err
 
 
 def test_views_checks_and_errors(manage: Callable[..., Popen[str]], admin: Redis) -> None:

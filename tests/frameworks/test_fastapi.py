@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError
 import pyredisson
 import pyredisson.fastapi
 from pyredisson.testing import Proxy, Server
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
 
 APPLICATION = """
 import asyncio, socket, sys
@@ -74,7 +74,7 @@ uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[server])
 def services(child: Callable[..., Child], server: Server) -> Iterator[list[httpx.Client]]:
     """Two processes of the application."""
     children = [child(APPLICATION, server.url) for _ in range(2)]
-    clients = [httpx.Client(base_url=f"http://127.0.0.1:{each.receive()}", timeout=40) for each in children]
+    clients = [httpx.Client(base_url=f"http://127.0.0.1:{each.receive(CHILD_LIMIT)}", timeout=40) for each in children]
     yield clients
     for each in clients:
         each.close()

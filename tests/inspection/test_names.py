@@ -55,18 +55,16 @@ def test_what_a_script_remembers_leads_back_to_its_object(name: bytes, slot: int
         b"pyredisson_fencing:{orders}",
         b"pyredisson_once:{orders}",
         b"orders:timeout",
-        b"pyredisson_client:{x}",
+        b"pyredisson_client",
+        b"pyredisson_client:x",
     ],
 )
-def test_other_keys_belong_to_no_object(key: bytes) -> None:
+def test_other_keys_belong_to_no_object_and_no_client(key: bytes) -> None:
     assert objects_of(key)[0] == ()
+    assert client_of(key) is None
 
 
 @given(st.uuids())
 def test_the_key_of_a_client(client: uuid.UUID) -> None:
-    assert client_of(client_key(str(client))) == str(client)
-
-
-@pytest.mark.parametrize("key", [b"", b"pyredisson_client", b"pyredisson_client:x", b"pyredisson_fencing:{x}"])
-def test_the_key_of_no_client(key: bytes) -> None:
-    assert client_of(key) is None
+    key = client_key(str(client))
+    assert (client_of(key), objects_of(key)[0]) == (str(client), ())

@@ -37,7 +37,6 @@ def lease(state: State, owner: int = 0) -> float:
 @on_every_server
 @pytest.mark.parametrize("kind", PLAIN)
 async def test_a_lock(backend: Backend, kind: str) -> None:
-    """Held, waited for, and free."""
     client, other = backend.connect(), backend.connect()
     lock = KINDS[kind](client, "orders")
     await lock.lock(20)
@@ -84,20 +83,6 @@ async def test_a_lock(backend: Backend, kind: str) -> None:
     assert (state.owners, state.owner_count, state.time_to_live) == ((), 0, None)
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-async def test_a_holder_that_has_announced_the_kind(backend: Backend, redis: Any, kind: str) -> None:
-    client = backend.connect()
-    redis.hset("or ders", f"{client.id}:{2**32}", 1)
-    announce(redis, client.id, {f"{2**32} or ders": kind})
-    state = (await listed(client))["or ders"]
-    assert (state.kind, state.certain) == (kind, True)
-    holder = state.owners[0].holder
-    assert (holder.client_name, holder.host, holder.pid) == ("billing@web-3:812", "web-3", 812)
-    assert holder.since is not None
-    assert holder.since.timestamp() == pytest.approx(1_795_167_377.9)
-    assert holder.foreign is False
-
-
 class TestReadWriteLocks:
     @on_every_server
     async def test_readers(self, backend: Backend) -> None:
@@ -115,24 +100,20 @@ class TestReadWriteLocks:
         assert 35 < last <= 40
         assert state.time_to_live == pytest.approx(last, abs=0.1)
 
-    async def test_a_writer_that_reads(self, backend: Backend) -> None:
+    async def test_a_writer_that_reads_and_a_reader_whose_lease_has_ended(self, backend: Backend, redis: Any) -> None:
+        """The latter keeps writers out until the lock is removed, so it is listed."""
         client = backend.connect()
-        lock = client.get_read_write_lock("orders")
-        await lock.write_lock().lock()
-        await lock.read_lock().lock()
-        state = (await listed(client))["orders"]
-        assert (state.kind, state.owner_count) == ("read-write", 2)
-        assert sorted(str(owner.side) for owner in state.owners) == ["read", "write"]
-        assert {owner.holder.client_id for owner in state.owners} == {client.id}
-
-    async def test_a_reader_whose_lease_has_ended(self, backend: Backend, redis: Any) -> None:
-        """It keeps writers out until the lock is removed, so it is listed."""
-        redis.hset("orders", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1})
-        redis.pexpire("orders", 30_000)
-        redis.set(f"{{orders}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
-        state = (await listed(backend.connect()))["orders"]
-        assert lease(state, 0) == 0
-        assert 15 < lease(state, 1) <= 20
+        for kind in ("write", "read"):
+            await KINDS[kind](client, "orders").lock()
+        redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1})
+        redis.pexpire("report", 30_000)
+        redis.set(f"{{report}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
+        found = await listed(client)
+        assert (found["orders"].kind, found["orders"].owner_count) == ("read-write", 2)
+        assert sorted(str(owner.side) for owner in found["orders"].owners) == ["read", "write"]
+        assert {owner.holder.client_id for owner in found["orders"].owners} == {client.id}
+        assert lease(found["report"], 0) == 0
+        assert 15 < lease(found["report"], 1) <= 20
 
 
 class TestNumbers:
@@ -165,17 +146,11 @@ class TestNumbers:
         assert (state.free, state.count) == ((None, -2) if kind == "latch" else (-2, None))
         assert state.permits == (-2 if kind == "permits" else None)
 
-    async def test_permits_without_ids(self, backend: Backend) -> None:
-        client = backend.connect()
-        semaphore = client.get_semaphore("stock")
-        await semaphore.try_set_permits(3)
-        await semaphore.acquire()
-        state = (await listed(client))["stock"]
-        assert (state.kind, state.held, state.free, state.permits, state.owners) == ("semaphore", True, 2, None, ())
-
     @on_every_server
-    async def test_permits_with_ids(self, backend: Backend, redis: Any) -> None:
+    async def test_permits(self, backend: Backend, redis: Any) -> None:
         client = backend.connect()
+        await client.get_semaphore("seats").try_set_permits(3)
+        await client.get_semaphore("seats").acquire()
         semaphore = client.get_permit_expirable_semaphore("stock")
         await semaphore.try_set_permits(5)
         leased = await semaphore.acquire(lease_time=20)
@@ -184,7 +159,10 @@ class TestNumbers:
         redis.zadd("{stock}:timeout", {bytes.fromhex(kept): 922337203685477, b"0123456789abcdef": 1})
         redis.decr("stock")
         announce(redis, client.id, {f"{kept} stock": "permit"})
-        state = (await listed(client))["stock"]
+        found = await listed(client)
+        state = found["seats"]
+        assert (state.kind, state.held, state.free, state.permits, state.owners) == ("semaphore", True, 2, None, ())
+        state = found["stock"]
         assert (state.kind, state.certain, state.held) == ("permits", True, True)
         # What has ended can be acquired.
         assert (state.free, state.permits, state.owner_count) == (3, 5, 2)
@@ -217,9 +195,9 @@ class TestNumbers:
 
 
 class TestOthers:
-    @pytest.mark.parametrize(
-        ("name", "why"),
-        [
+    async def test_what_is_said_of_them(self, backend: Backend) -> None:
+        client = backend.connect()
+        for name, why in (
             ("cart", "a hash of owners"),
             ("car", "a hash without owners"),
             ("limits", "a rate limiter of Redisson: not a lock"),
@@ -227,34 +205,27 @@ class TestOthers:
             ("jobs", "a key of type list: neither a lock nor another object"),
             ("tags", "a key of type set"),
             ("absent", "there is no such key"),
-        ],
-    )
-    async def test_what_is_said_of_them(self, backend: Backend, name: str, why: str) -> None:
-        state = await state_of(backend.connect(), name)
-        assert why in state.why
-        # A user has named it, so its fields may be owners of clients that choose other ids than Redisson.
-        assert state.kind == ("lock" if name == "cart" else "unknown")
-        assert state.held is (name == "cart")
+        ):
+            state = await state_of(client, name)
+            assert why in state.why
+            # A user has named it, so its fields may be owners of clients that choose other ids than Redisson.
+            assert (state.kind, state.held) == (("lock", True) if name == "cart" else ("unknown", False))
 
-    async def test_several_locks_in_one_hash(self, backend: Backend, redis: Any) -> None:
-        """As Redisson's multi-lock of one hash stores them."""
+    async def test_several_locks_in_one_hash_and_a_lock_that_is_only_kept(self, backend: Backend, redis: Any) -> None:
+        """The former as Redisson's multi-lock of one hash stores them."""
         name = f"{JAVA}:1"
+        redis.hset("nightly", f"{JAVA}:{2**32}:kept", 1)
         for value in ("sMUTHC2Ql4EaCGlDp3W/MQ", "436CZJNgLJy17cg3htdgnw"):
             fields = {value: name, f"{value}:{name}:expire_time": 9 * 10**12, f"{value}:{name}:lock_count": 2}
             redis.hset("group", mapping=fields)
         redis.pexpire("group", 30_000)
-        state = (await listed(backend.connect()))["group"]
+        found = await listed(backend.connect())
+        state, [owner] = found["group"], found["group"].owners
         assert (state.kind, state.certain, state.held) == ("group", True, True)
-        [owner] = state.owners
-        assert (owner.raw, owner.levels, owner.holder.owner_id) == (name, 2, 1)
-
-    async def test_a_lock_without_a_lease_that_is_only_kept(self, backend: Backend, redis: Any) -> None:
-        client = backend.connect()
-        redis.hset("nightly", f"{client.id}:{2**32}:kept", 1)
-        state = (await listed(client))["nightly"]
-        [owner] = state.owners
+        assert (owner.raw, owner.levels, owner.kept, owner.holder.owner_id) == (name, 2, False, 1)
+        state, [owner] = found["nightly"], found["nightly"].owners
         assert (owner.kept, state.time_to_live) == (True, math.inf)
-        assert (owner.holder.client_id, owner.holder.owner_id) == (client.id, 2**32)
+        assert (owner.holder.client_id, owner.holder.owner_id) == (JAVA, 2**32)
 
     @pytest.mark.parametrize("held", [["orders"], ["{orders}"], ["orders", "{orders}"], []])
     async def test_two_names_with_the_same_companion_keys(self, backend: Backend, redis: Any, held: list[str]) -> None:
@@ -327,35 +298,29 @@ async def test_waiters_that_have_left_or_are_silent(backend: Backend, redis: Any
     assert state.waiter_count == 2
 
 
-async def test_many_readers(backend: Backend, redis: Any) -> None:
+async def test_many_readers_permits_and_objects(backend: Backend, redis: Any) -> None:
+    """So many owners are listed as were asked for. Objects are read in several batches, each in one write."""
     redis.hset("orders", mapping={"mode": "read", **{f"{CLIENTS[0]}:{number}": 1 for number in range(3000)}})
     redis.pexpire("orders", 30_000)
-    client = backend.connect()
-    state = await state_of(client, "orders")
-    assert (state.kind, state.owner_count, len(state.owners)) == ("read-write", 3000, 100)
-    [state], _ = await inspector(client).states([b"orders"], limit=10 * MOST_LISTED)
-    assert MOST_LISTED - 1 <= len(state.owners) <= MOST_LISTED
-    assert len({owner.raw for owner in state.owners}) == len(state.owners)
-
-
-async def test_many_permits(backend: Backend, redis: Any) -> None:
     redis.set("stock", 0)
+    permits = [number.to_bytes(16, "big") for number in range(300)]
     ends = redis.time()[0] * 1000 + 60_000
-    redis.zadd("{stock}:timeout", {number.to_bytes(16, "big"): ends + number for number in range(300)})
-    state = await state_of(backend.connect(), "stock")
-    assert (state.owner_count, state.permits, state.free) == (300, 300, 0)
-    assert [owner.raw for owner in state.owners] == [number.to_bytes(16, "big").hex() for number in range(100)]
-
-
-async def test_many_objects(backend: Backend, redis: Any) -> None:
-    """They are read in several batches, each in one write."""
-    for number in range(250):
-        redis.hset(f"lock-{number}", f"{CLIENTS[0]}:{number}", 1)
+    redis.zadd("{stock}:timeout", {permit: ends + number for number, permit in enumerate(permits)})
     keys = [b"lock-%d" % number for number in range(250)]
-    known, failed = await inspector(backend.connect()).states(keys)
-    assert [state.key for state in known] == keys
-    assert [state.owners[0].holder.owner_id for state in known] == list(range(250))
+    for number, key in enumerate(keys):
+        redis.hset(key, f"{CLIENTS[0]}:{number}", 1)
+    client = backend.connect()
+    known, failed = await inspector(client).states([b"orders", b"stock", *keys])
     assert not failed
+    orders, stock, *locks = known
+    assert (orders.kind, orders.owner_count, len(orders.owners)) == ("read-write", 3000, 100)
+    assert (stock.owner_count, stock.permits, stock.free) == (300, 300, 0)
+    assert [owner.raw for owner in stock.owners] == [permit.hex() for permit in permits[:100]]
+    assert [state.key for state in locks] == keys
+    assert [state.owners[0].holder.owner_id for state in locks] == list(range(250))
+    [orders], _ = await inspector(client).states([b"orders"], limit=10 * MOST_LISTED)
+    assert MOST_LISTED - 1 <= len(orders.owners) <= MOST_LISTED
+    assert len({owner.raw for owner in orders.owners}) == len(orders.owners)
 
 
 async def test_clients(backend: Backend, redis: Any) -> None:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from pyredisson.errors import LockLostError
 from pyredisson.holder import Holder
 from pyredisson.inspection.model import Owner, State
 from pyredisson.inspection.unlocking import release_shown
 from pyredisson.testing import Server
 from tests.support.backends import Backend
-from tests.support.inspecting import announce, inspector, session_of, state_of
+from tests.support.inspecting import announce, inspector, listed, session_of, state_of
 from tests.support.kinds import KINDS
 
 from .conftest import on_every_server
@@ -31,55 +30,49 @@ async def shown(client: Any, name: str = "orders", raw: str = "") -> tuple[State
 
 
 @pytest.mark.parametrize("kind", LOCKS)
-class TestLocks:
-    @on_every_server
-    async def test_a_waiter_is_woken(self, backend: Backend, server: Server, redis: Any, kind: str) -> None:
-        holder, other, admin = (backend.connect() for _ in range(3))
-        lock = KINDS[kind](holder, "orders")
-        await lock.lock()
-        await lock.lock()
+@on_every_server
+async def test_a_waiter_is_woken(backend: Backend, server: Server, redis: Any, kind: str) -> None:
+    holder, other, admin = (backend.connect() for _ in range(3))
+    lock = KINDS[kind](holder, "orders")
+    await lock.lock()
+    await lock.lock()
+    state, owner = await shown(admin)
+
+    async def wait() -> bool:
+        # A writer waits for a reader; else the same kind excludes its holder.
+        waiting = KINDS["write" if kind == "read" else kind](other, "orders")
+        return bool(await waiting.try_lock(wait_time=10))
+
+    waiter = backend.spawn(wait)
+    while kind != "spin" and not (state.waiters or state.waiting_clients):
+        await backend.sleep(0.005)
         state, owner = await shown(admin)
-
-        async def wait() -> bool:
-            # A writer waits for a reader; else the same kind excludes its holder.
-            waiting = KINDS["write" if kind == "read" else kind](other, "orders")
-            return bool(await waiting.try_lock(wait_time=10))
-
-        waiter = backend.spawn(wait)
-        while kind != "spin" and not (state.waiters or state.waiting_clients):
-            await backend.sleep(0.005)
-            state, owner = await shown(admin)
-        assert not waiter.done()
-        assert await release_shown(session_of(admin), state, owner)
-        assert await waiter.result()
-        # The other one holds it now.
-        assert not await release_shown(session_of(admin), state, owner)
-        state = await state_of(admin, "orders")
-        assert {each.holder.client_id for each in state.owners} == {other.id}
-
-    async def test_the_holder_finds_out(self, backend: Backend, kind: str) -> None:
-        holder, admin = backend.connect(lock_watchdog_timeout=3.0), backend.connect()
-        lock = KINDS[kind](holder, "orders")
-        await lock.lock()
-        state, owner = await shown(admin)
-        assert await release_shown(session_of(admin), state, owner)
-        await backend.until(lock.lost.is_set)
-        with pytest.raises(LockLostError):
-            await lock.unlock()
+    assert not waiter.done()
+    assert await release_shown(session_of(admin), state, owner)
+    assert await waiter.result()
+    # The other one holds it now.
+    assert not await release_shown(session_of(admin), state, owner)
+    state = await state_of(admin, "orders")
+    assert {each.holder.client_id for each in state.owners} == {other.id}
 
 
-async def test_a_fair_lock_whose_holder_has_announced_it(backend: Backend, redis: Any) -> None:
+@pytest.mark.parametrize("kind", LOCKS[:4])
+async def test_a_lock_whose_holder_has_announced_the_kind(backend: Backend, redis: Any, kind: str) -> None:
     client = backend.connect()
-    redis.hset("orders", f"{client.id}:1", 1)
-    announce(redis, client.id, {"1 orders": "fair"})
-    state, owner = await shown(client)
-    assert (state.kind, state.certain) == ("fair", True)
+    redis.hset("or ders", f"{client.id}:{2**32}", 1)
+    announce(redis, client.id, {f"{2**32} or ders": kind})
+    state = (await listed(client))["or ders"]
+    assert (state.kind, state.certain) == (kind, True)
+    [owner] = state.owners
+    assert (owner.holder.client_name, owner.holder.host, owner.holder.pid) == ("billing@web-3:812", "web-3", 812)
+    assert owner.holder.since is not None
+    assert owner.holder.since.timestamp() == pytest.approx(1_795_167_377.9)
+    assert owner.holder.foreign is False
     assert await release_shown(session_of(client), state, owner)
-    assert not redis.exists("orders")
+    assert not redis.exists("or ders")
 
 
 async def test_one_of_several(backend: Backend) -> None:
-    """A reader, and a permit."""
     one, two, admin = (backend.connect() for _ in range(3))
     for client in (one, two):
         await KINDS["read"](client, "orders").lock()

@@ -5,7 +5,6 @@ Without a JDK or Maven these tests are skipped, unless the environment variable 
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tests.cluster.conftest import CALM_NODE_TIMEOUT
 from tests.support.backends import Asyncio, Backend, Threads
 
 from .jvm import JavaClient, Jvm
-from .maven import REQUIRED, VERSIONS, NoJavaError, class_path
+from .maven import VERSIONS, class_path, needed
 from .targets import NON_REENTRANT, OLD, ClusterOfServers, SingleServer, Target, against
 
 HERE = Path(__file__).parent
@@ -73,7 +72,8 @@ def jvms() -> Iterator[Jvms]:
 def version(request: pytest.FixtureRequest) -> str:
     """The test runs beside each of these versions of Redisson."""
     tested: str = request.param
-    _need(tested)
+    with needed():
+        class_path(tested)
     return tested
 
 
@@ -82,19 +82,10 @@ def versions(target: Target) -> Sequence[str]:
     """The test runs once, with all versions of Redisson beside each other that hear each other."""
     # On a cluster the old version chooses by chance between plain and sharded messages.
     tested = VERSIONS if target.name == "single" else VERSIONS[:1]
-    for each in tested:
-        _need(each)
+    with needed():
+        for each in tested:
+            class_path(each)
     return tested
-
-
-def _need(version: str) -> None:
-    """Skips the test where that version can't be run; fails it where it must be."""
-    try:
-        class_path(version)
-    except NoJavaError as error:
-        if os.environ.get(REQUIRED):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture

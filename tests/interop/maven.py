@@ -11,6 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 JAVA = Path(__file__).parent / "java"
@@ -31,17 +34,10 @@ def class_path(version: str) -> str:
     Raises:
         NoJavaError: no JDK, no Maven, or what has to be downloaded can't be.
     """
-    if version in _FAILED:
-        raise NoJavaError(_FAILED[version])
-    try:
-        return _class_path(version)
-    except NoJavaError as error:
-        _FAILED[version] = str(error)
-        raise
-
-
-_FAILED: dict[str, str] = {}
-"""Why a version can't be built. Maven takes long to find out, so it is asked once in a process."""
+    found = _class_path(version)
+    if isinstance(found, NoJavaError):
+        raise found
+    return found
 
 
 def main() -> None:
@@ -53,10 +49,16 @@ def main() -> None:
             print(f"no tests beside Redisson {version}: {error}", file=sys.stderr)
 
 
-def _class_path(version: str) -> str:
-    for program in ("mvn", "javac", "java"):
-        if shutil.which(program) is None:
-            raise NoJavaError(f"no {program} on this machine")
+@cache
+def _class_path(version: str) -> str | NoJavaError:
+    """Maven takes long to find out that it can't build, so it is asked once in a process."""
+    try:
+        return _built(version)
+    except NoJavaError as error:
+        return error
+
+
+def _built(version: str) -> str:
     directory = BUILD / version
     directory.mkdir(parents=True, exist_ok=True)
     stamp, wanted = directory / "stamp", _digest(version)
@@ -65,7 +67,9 @@ def _class_path(version: str) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.exists() or stamp.read_text() != wanted:
             stamp.unlink(missing_ok=True)
-            _build(version, directory)
+            for name in ("classes", "lib"):
+                shutil.rmtree(directory / name, ignore_errors=True)
+            build(JAVA, f"-Dredisson.version={version}", f"-Dinterop.directory={directory}")
             stamp.write_text(wanted)
     return f"{directory / 'classes'}{os.pathsep}{directory / 'lib'}/*"
 
@@ -78,24 +82,37 @@ def _digest(version: str) -> str:
     return digest.hexdigest()
 
 
-def _build(version: str, directory: Path) -> None:
-    """First without the network, which takes less time and works where there is none."""
-    for name in ("classes", "lib"):
-        shutil.rmtree(directory / name, ignore_errors=True)
-    goals = ["compiler:compile", "dependency:copy-dependencies"]
-    settings = [f"-Dredisson.version={version}", f"-Dinterop.directory={directory}"]
+def build(project: Path, *settings: str) -> None:
+    """Compiles a project, first without the network, which takes less time and works where there is none."""
+    for program in ("mvn", "javac", "java"):
+        if shutil.which(program) is None:
+            raise NoJavaError(f"no {program} on this machine")
     output = ""
     for network in (["--offline"], []):
+        goals = ["compiler:compile", "dependency:copy-dependencies"]
         command = ["mvn", "--quiet", "--batch-mode", *network, *goals, *settings]
         done = subprocess.run(
-            command, cwd=JAVA, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300
+            command, cwd=project, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300
         )
         if done.returncode == 0:
             return
         output = done.stdout + done.stderr
     if "COMPILATION ERROR" in output:
-        raise RuntimeError(f"the Java side doesn't compile with Redisson {version}:\n{output}")
-    raise NoJavaError(f"Maven can't build with Redisson {version}: {output.strip()[:500]}")
+        raise RuntimeError(f"{project} doesn't compile:\n{output}")
+    raise NoJavaError(f"Maven can't build {project}: {output.strip()[:500]}")
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Skips the test if the Java side can't be built; fails it where it must be."""
+    try:
+        yield
+    except NoJavaError as error:
+        if os.environ.get(REQUIRED):
+            raise
+        import pytest  # not in the processes that tests start, which would start later
+
+        pytest.skip(str(error))
 
 
 if __name__ == "__main__":

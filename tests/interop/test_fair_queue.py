@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.backends import Backend
-from tests.support.children import Child
+from tests.support.children import CHILD_LIMIT, Child
+from tests.support.inspecting import state_of
 
 from .jvm import JavaClient, Jvm, now
 from .targets import WOKEN, Target, timed
@@ -16,13 +17,9 @@ pytestmark = pytest.mark.asyncio
 
 WAITS = """
 import sys, pyredisson
-lock = pyredisson.connect(sys.argv[1]).get_fair_lock("orders")
-print("started")
-lock.lock()
+pyredisson.connect(sys.argv[1]).get_fair_lock("orders").lock()
 """
 """A Python process that waits for the lock."""
-STARTS = 30.0
-"""Seconds within which a process has started, also on a busy machine."""
 DEAD_HEAD = 2.0
 """Seconds after which waiters in Python remove a head of the queue that died or doesn't take the free lock."""
 
@@ -80,6 +77,11 @@ class TestOrder:
         await timed(side, java.ann, theirs, ours, "lock")
         for join in (line.join_python, line.join_python, line.join_java, line.join_java, line.join_python):
             await join()
+        state = await state_of(backend.connect(), "orders")
+        assert (state.kind, state.certain, state.waiter_count) == ("fair", True, 5)
+        assert [waiter.owner.raw for waiter in state.waiters] == target.queue("orders")
+        assert [waiter.place for waiter in state.waiters if waiter.alive is None] == [3, 4]  # Java doesn't say it
+        assert all(100 < (waiter.place_lasts or 0) < 1000 for waiter in state.waiters[2:4])
         began, ended = await timed(side, java.ann, theirs, ours, "unlock")
         moments = await line.moments()
         assert moments == sorted(moments)
@@ -118,8 +120,7 @@ class TestKilledWaiters:
         lock = java.get("FairLock", "orders")
         java.ann.call(lock, "lock")
         killed = child(WAITS, target.url)
-        assert killed.receive(STARTS) == "started"
-        await backend.until(lambda: len(target.queue("orders")) == 1)
+        await backend.until(lambda: len(target.queue("orders")) == 1, CHILD_LIMIT)
         await line.join_java()
         await line.join_python()
         killed.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import pyredisson
 from pyredisson import LockTimeoutError
 from tests.support.backends import Backend
+from tests.support.inspecting import listed
 
 from .jvm import JavaClient, JavaError, Jvm, now
 from .targets import (
@@ -28,35 +30,53 @@ from .targets import (
 pytestmark = pytest.mark.asyncio
 
 ALL = (*REENTRANT, *NON_REENTRANT)
+SHOWN_AS = {"FencedLock": "fenced", "ReadLock": "read-write", "WriteLock": "read-write"}
+"""What the inspection says of a kind. A fair lock without waiters and a spin lock can't be told from a lock."""
+
+
+async def hand_over(
+    backend: Backend,
+    java: JavaClient,
+    target: Target,
+    kind: str,
+    *,
+    name: str = "orders",
+    client: Any = None,
+    prefix: str = "",
+    forced: bool = False,
+) -> None:
+    """Java waits for a holder in Python, and then Python for one in Java. Each release wakes the other side at once.
+
+    `prefix`: what both sides put before the name. `forced`: the lock is released by force.
+    """
+    client, key, other = client or backend.connect(), prefix + name, against(kind)
+    ours, theirs = python_lock(client, kind, name), java.get(other, name)
+    await ours.lock()
+    assert key in target.all_keys()
+    waiter = java.ann.begin(theirs, "lock")
+    await target.until_java_waits(backend, other, key, threads=[java.ann])
+    assert not waiter.done()
+    await wakes(waiter, ours.force_unlock if forced else ours.unlock)
+    java.ann.call(theirs, "unlock")
+
+    ours, theirs = python_lock(client, other, name), java.get(kind, name)
+    java.ann.call(theirs, "lock")
+    waiting = backend.spawn(acquired(ours))
+    await backend.until(target.waiting(other, key))
+    assert not waiting.done()
+    released = (java.bob.begin(theirs, "forceUnlock") if forced else java.ann.begin(theirs, "unlock")).answer()
+    assert released.began < await waiting.result() < released.ended + WOKEN
+    assert not target.holds(key)
+    assert not prefix or name not in target.all_keys()
 
 
 @pytest.mark.parametrize("kind", ALL)
 class TestWaiting:
-    @pytest.mark.parametrize("method", ["unlock", "forceUnlock"])
-    async def test_python_waits_for_java(
-        self, kind: str, method: str, backend: Backend, java: JavaClient, target: Target
+    @pytest.mark.parametrize("forced", [False, True], ids=["unlock", "force_unlock"])
+    async def test_each_side_waits_for_the_other(
+        self, kind: str, forced: bool, backend: Backend, java: JavaClient, target: Target
     ) -> None:
-        theirs, ours = java.get(kind, "orders"), python_lock(backend.connect(), against(kind), "orders")
-        java.ann.call(theirs, "lock")
-        waiter = backend.spawn(acquired(ours))
-        await backend.until(target.waiting(against(kind), "orders"))
-        assert not waiter.done()
-        released = (java.ann if method == "unlock" else java.bob).begin(theirs, method).answer()
-        assert released.began < await waiter.result() < released.ended + WOKEN
-        assert not target.holds("orders")
-
-    @pytest.mark.parametrize("method", ["unlock", "force_unlock"])
-    async def test_java_waits_for_python(
-        self, kind: str, method: str, backend: Backend, java: JavaClient, target: Target
-    ) -> None:
-        ours, theirs = python_lock(backend.connect(), kind, "orders"), java.get(against(kind), "orders")
-        await ours.lock()
-        waiter = java.ann.begin(theirs, "lock")
-        await target.until_java_waits(backend, against(kind), "orders", threads=[java.ann])
-        assert not waiter.done()
-        await wakes(waiter, getattr(ours, method))
-        java.ann.call(theirs, "unlock")
-        assert not target.holds("orders")
+        await hand_over(backend, java, target, kind, forced=forced)
 
     async def test_a_time_limit(self, kind: str, backend: Backend, java: JavaClient) -> None:
         client = backend.connect()
@@ -83,6 +103,11 @@ async def test_a_hold_of_java(kind: str, backend: Backend, java: JavaClient, tar
         java.ann.call(theirs, "lock")
         assert kind not in REENTRANT or java.ann.call(theirs, "getHoldCount") == level + 1
     assert target.holds("orders") == {field_of(kind, java.owner(java.ann)): levels}
+    state = (await listed(client))["orders"]
+    assert (state.kind, state.held) == (SHOWN_AS.get(kind, "lock"), True)
+    [owner] = state.owners
+    assert (owner.raw, owner.levels, owner.holder.host) == (field_of(kind, java.owner(java.ann)), levels, None)
+    assert 20 < (owner.holder.time_to_live or 0) <= 30 * levels
     holder = await ours.holder()
     assert (holder.client_id, holder.owner_id, holder.foreign) == (java.id, java.ann.id, True)
     assert (holder.client_name, holder.host, holder.pid, holder.since) == (None,) * 4
@@ -181,50 +206,20 @@ class TestLeases:
 UNEVEN = "x}y"
 """Java and Redis find no hash tag in it. With the braces that a companion key adds, the tag is `x`."""
 NAMES = ("a b", "{tag}orders", "orders{tag}:1", "größe", UNEVEN, "a:b:{c}", 'say "yes"')
-PREFIXES = ("shop:", "{shop}:")
 UNMAPPED_QUEUES = {("FairLock", "3.27.2")}
 """Such a version maps the name of the lock, but not the names of its queue. See docs/redisson.md."""
 
 
 def names_on(target: Target, *, of_latches: bool = False) -> list[str]:
-    """The names that both sides can use there."""
     if target.name == "single":
         return list(NAMES)
     # Python refuses a name whose keys would be on different slots. In Java the channel of such a latch is elsewhere.
     return [name for name in NAMES if name != UNEVEN and not (of_latches and "{" in name)]
 
 
-async def test_a_name_that_parts_its_keys_on_a_cluster(backend: Backend, java: JavaClient, target: Target) -> None:
-    client = backend.connect()
-    if target.name == "single":
-        async with client.get_lock(UNEVEN):
-            assert not java.ann.call(java.get("Lock", UNEVEN), "tryLock")
-    else:
-        with pytest.raises(ValueError, match="slot"):
-            client.get_lock(UNEVEN)
-
-
+@pytest.mark.parametrize("prefix", ["", "shop:", "{shop}:"])
 @pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
-async def test_names_of_locks(kind: str, backend: Backend, java: JavaClient, target: Target) -> None:
-    client = backend.connect()
-    for name in names_on(target):
-        ours, theirs = python_lock(client, kind, name), java.get(kind, name)
-        before = target.scripts()
-        await ours.lock()
-        waiter = java.ann.begin(theirs, "lock")
-        # The attempt before the subscription, and the one after it.
-        await backend.until(lambda before=before: target.scripts() >= before + 3)  # type: ignore[misc]
-        # See `until_java_waits`.
-        await backend.until(java.ann.sleeps)
-        assert not waiter.done()
-        await wakes(waiter, ours.unlock)
-        java.ann.call(theirs, "unlock")
-        assert name not in target.all_keys()
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
-async def test_mapped_names_of_locks(
+async def test_names_of_locks(
     kind: str,
     prefix: str,
     version: str,
@@ -232,41 +227,28 @@ async def test_mapped_names_of_locks(
     connect_java: Callable[..., JavaClient],
     target: Target,
 ) -> None:
-    """What both sides map to one name is one lock, whichever of them waits. Nothing has the name that isn't mapped."""
-    if (kind, version) in UNMAPPED_QUEUES:
+    """What both sides map to one name is one lock. Nothing has the name that isn't mapped."""
+    if prefix and (kind, version) in UNMAPPED_QUEUES:
         pytest.skip("its queue has the name that isn't mapped")
-    java, mapped = connect_java(prefix=prefix), f"{prefix}orders"
-    ours = python_lock(backend.connect(name_mapper=lambda name: prefix + name), kind, "orders")
-    theirs, plain = java.get(kind, "orders"), python_lock(backend.connect(), kind, mapped)
-    await ours.lock()
-    assert mapped in target.all_keys()
-    assert not await backend.as_another_owner(plain.try_lock)
-    waiter = java.ann.begin(theirs, "lock")
-    await target.until_java_waits(backend, kind, mapped, threads=[java.ann])
-    await wakes(waiter, ours.unlock)
-
-    waiting = backend.spawn(acquired(ours))
-    await backend.until(target.waiting(kind, mapped))
-    assert "orders" not in target.all_keys()
-    released = java.ann.begin(theirs, "unlock").answer()
-    assert await waiting.result() < released.ended + WOKEN
+    java, client = connect_java(prefix=prefix), backend.connect(name_mapper=lambda name: prefix + name)
+    for name in ["orders"] if prefix else names_on(target):
+        await hand_over(backend, java, target, kind, name=name, client=client, prefix=prefix)
+    async with python_lock(client, kind, "orders"):
+        plain = python_lock(backend.connect(), kind, f"{prefix}orders")
+        assert not await backend.as_another_owner(plain.try_lock)
 
 
-@pytest.mark.parametrize("prefix", ["", PREFIXES[0]])
+@pytest.mark.parametrize("prefix", ["", "shop:"])
 async def test_names_of_counts(
     prefix: str, backend: Backend, connect_java: Callable[..., JavaClient], target: Target
 ) -> None:
-    """Also names that both sides map. Nothing has the name that isn't mapped."""
+    """Each side waits for the other, also under names that both sides map. Nothing has the name that isn't mapped."""
     java, client = connect_java(prefix=prefix), backend.connect(name_mapper=lambda name: prefix + name)
     for name in ["orders"] if prefix else names_on(target):
-        permits = client.get_permit_expirable_semaphore(f"{name} permits")
-        assert await permits.try_set_permits(1)
-        await permits.release(java.ann.call(java.get("PermitExpirableSemaphore", f"{name} permits"), "acquire"))
-
-        assert await client.get_semaphore(name).try_set_permits(0)
-        waiter = java.ann.begin(java.get("Semaphore", name), "acquire")
-        await target.until_java_waits(backend, "Semaphore", prefix + name)
-        await wakes(waiter, client.get_semaphore(name).release)
+        await hand_over_permits(backend, java, target, client.get_semaphore(name), "Semaphore", name, prefix)
+        name = f"{name} permits"
+        ours = client.get_permit_expirable_semaphore(name)
+        await hand_over_permits(backend, java, target, ours, "PermitExpirableSemaphore", name, prefix)
     for name in ["orders"] if prefix else names_on(target, of_latches=True):
         latch = client.get_count_down_latch(f"{name} latch")
         assert await latch.try_set_count(1)
@@ -274,3 +256,27 @@ async def test_names_of_counts(
         await target.until_java_waits(backend, "CountDownLatch", f"{prefix}{name} latch")
         await wakes(waiter, latch.count_down)
     assert not prefix or not [key for key in target.all_keys() if key.startswith(("orders", "{orders"))]
+
+
+async def hand_over_permits(
+    backend: Backend, java: JavaClient, target: Target, ours: Any, kind: str, name: str, prefix: str
+) -> None:
+    """Java waits for the only permit, which Python has, and then Python for it. Each release wakes at once."""
+    theirs = java.get(kind, name)
+    ids = kind == "PermitExpirableSemaphore"
+    assert await ours.try_set_permits(1)
+    permit = await ours.acquire()
+    waiter = java.ann.begin(theirs, "acquire")
+    await target.until_java_waits(backend, kind, prefix + name)
+    permit = await wakes(waiter, lambda: ours.release(permit) if ids else ours.release())
+
+    async def acquire() -> tuple[Any, float]:
+        return await ours.acquire(), now()
+
+    waiting = backend.spawn(acquire)
+    await backend.until(target.waiting(kind, prefix + name))
+    assert not waiting.done()
+    released = java.ann.begin(theirs, "release", *([permit] if ids else [])).answer()
+    permit, then = await waiting.result()
+    assert released.began < then < released.ended + WOKEN
+    await (ours.release(permit) if ids else ours.release())

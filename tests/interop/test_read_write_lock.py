@@ -34,43 +34,28 @@ def start(backend: Backend, lock: Any) -> OtherOwner[float]:
     return backend.spawn(acquire)
 
 
-async def test_readers_of_both(backend: Backend, java: JavaClient, target: Target) -> None:
-    """A writer of either side waits for the last of them."""
-    client = backend.connect()
-    java.ann.call(java.get("ReadLock", NAME), "lock")
-    await reader(client).lock()
-    assert await backend.as_another_owner(reader(client).try_lock)
-    assert len(target.holds(NAME)) == 3
-    assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
-    assert not await backend.as_another_owner(writer(client).try_lock)
-    java.ann.call(java.get("ReadLock", NAME), "unlock")
-    # Redisson counts only readers whose lease keys it finds: without them it would remove the whole lock.
-    assert len(target.holds(NAME)) == 2
-    assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
-    await reader(client).unlock()
-    assert await backend.as_another_owner(reader(client).force_unlock)
-    assert java.bob.call(java.get("WriteLock", NAME), "tryLock")
-
-
 @pytest.mark.parametrize("last", ["java", "python"])
-async def test_the_last_reader_wakes_a_writer_of_the_other_side(
-    last: str, backend: Backend, java: JavaClient, target: Target
-) -> None:
+async def test_readers_of_both(last: str, backend: Backend, java: JavaClient, target: Target) -> None:
+    """A writer waits for the last of them, which wakes a writer of the other side."""
     client = backend.connect()
     java.bob.call(java.get("ReadLock", NAME), "lock")
+    await reader(client).lock()
+    assert len(target.holds(NAME)) == 2
+    assert not java.ann.call(java.get("WriteLock", NAME), "tryLock")
+    assert not await backend.as_another_owner(writer(client).try_lock)
     if last == "java":
-        java.ann.call(java.get("ReadLock", NAME), "lock")
         waiter = start(backend, writer(client))
-        done = waiter.done
+        done, first = waiter.done, "python"
     else:
-        await reader(client).lock()
         in_java = java.ann.begin(java.get("WriteLock", NAME), "lock")
-        done = in_java.done
+        done, first = in_java.done, "java"
     await backend.until(target.waiting("WriteLock", NAME))
-    java.bob.call(java.get("ReadLock", NAME), "unlock")
+    await timed(first, java.bob, java.get("ReadLock", NAME), reader(client), "unlock")
+    # Redisson counts only readers whose lease keys it finds: without them it would remove the whole lock.
+    assert len(target.holds(NAME)) == 1
     await backend.sleep(0.1)
     assert not done()
-    began, ended = await timed(last, java.ann, java.get("ReadLock", NAME), reader(client), "unlock")
+    began, ended = await timed(last, java.bob, java.get("ReadLock", NAME), reader(client), "unlock")
     assert began < (await waiter.result() if last == "java" else in_java.answer().ended) < ended + WOKEN
 
 
@@ -93,8 +78,8 @@ async def test_a_writer_wakes_all_readers(
     assert len(target.holds(NAME)) == 6
 
 
-async def test_a_downgrade_in_python_wakes_readers_of_java(backend: Backend, java: JavaClient, target: Target) -> None:
-    """Redisson's own downgrade publishes nothing."""
+async def test_downgrades(backend: Backend, java: JavaClient, target: Target) -> None:
+    """A downgrade lets readers of the other side in. One in Python wakes them; Redisson's own publishes nothing."""
     client = backend.connect()
     await writer(client).lock()
     await reader(client).lock()
@@ -102,10 +87,9 @@ async def test_a_downgrade_in_python_wakes_readers_of_java(backend: Backend, jav
     await target.until_java_waits(backend, "ReadLock", NAME, threads=[java.ann])
     await wakes(waiter, writer(client).unlock)
     assert len(target.holds(NAME)) == 2
+    await reader(client).unlock()
+    java.ann.call(java.get("ReadLock", NAME), "unlock")
 
-
-async def test_a_downgrade_of_java_lets_readers_in(backend: Backend, java: JavaClient) -> None:
-    client = backend.connect()
     java.ann.call(java.get("WriteLock", NAME), "lock")
     java.ann.call(java.get("ReadLock", NAME), "lock")
     assert not await reader(client).try_lock()
@@ -114,35 +98,30 @@ async def test_a_downgrade_of_java_lets_readers_in(backend: Backend, java: JavaC
     assert not await backend.as_another_owner(writer(client).try_lock)
 
 
-class TestLeasesOfReaders:
-    async def test_a_short_one_of_java_beside_a_long_one(
-        self, backend: Backend, java: JavaClient, target: Target
-    ) -> None:
-        client = backend.connect()
-        assert await reader(client).try_lock(lease_time=20)
-        java.ann.call(java.get("ReadLock", NAME), "lock", 300, "MILLISECONDS")
-        await backend.sleep(0.4)
-        java.bob.call(java.get("ReadLock", NAME), "lock")
-        # This release removes readers whose leases have ended.
-        java.bob.call(java.get("ReadLock", NAME), "unlock")
-        assert await reader(client).is_held()
-        assert 10_000 < target.redis.pttl(NAME) <= 20_000
-        assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
+async def test_a_short_lease_of_a_reader_beside_a_long_one(backend: Backend, java: JavaClient, target: Target) -> None:
+    """It ends neither the other one nor the lock, on whichever side it is."""
+    client, in_java = backend.connect(), java.get("ReadLock", NAME)
+    assert await reader(client).try_lock(lease_time=20)
+    java.ann.call(in_java, "lock", 300, "MILLISECONDS")
+    await backend.sleep(0.4)
+    java.bob.call(in_java, "lock")
+    # This release removes readers whose leases have ended.
+    java.bob.call(in_java, "unlock")
+    assert await reader(client).is_held()
+    assert 10_000 < target.redis.pttl(NAME) <= 20_000
+    assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
+    await reader(client).unlock()
 
-    async def test_a_short_one_in_python_beside_a_long_one(
-        self, backend: Backend, java: JavaClient, target: Target
-    ) -> None:
-        client = backend.connect()
-        java.ann.call(java.get("ReadLock", NAME), "lock", 20, "SECONDS")
-        assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=1))
-        await backend.sleep(1.1)
-        assert await reader(client).try_lock()
-        await reader(client).unlock()
-        assert java.ann.call(java.get("ReadLock", NAME), "isHeldByCurrentThread")
-        assert 10_000 < target.redis.pttl(NAME) <= 20_000
-        assert not await writer(client).try_lock()
-        java.ann.call(java.get("ReadLock", NAME), "unlock")
-        assert await writer(client).try_lock()
+    java.ann.call(in_java, "lock", 20, "SECONDS")
+    assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=1))
+    await backend.sleep(1.1)
+    assert await reader(client).try_lock()
+    await reader(client).unlock()
+    assert java.ann.call(in_java, "isHeldByCurrentThread")
+    assert 10_000 < target.redis.pttl(NAME) <= 20_000
+    assert not await writer(client).try_lock()
+    java.ann.call(in_java, "unlock")
+    assert await writer(client).try_lock()
 
 
 async def test_writers_in_turn(backend: Backend, java: JavaClient, target: Target) -> None:

@@ -79,7 +79,6 @@ def _start_python(target: Target, seconds: int) -> subprocess.Popen[str]:
 
 
 def _start_java(versions: Sequence[str], jvms: Jvms, target: Target, seconds: int) -> dict[str, list[Pending]]:
-    """The running increments of each kind."""
     running: dict[str, list[Pending]] = {kind: [] for kind in KINDS}
     for version in versions:
         client = jvms(version).connect(target.yaml())
@@ -104,7 +103,6 @@ def counter_of(kind: str) -> str:
 
 
 def object_of(kind: str) -> str:
-    """The name of the object of that kind."""
     return "ReadWriteLock" if kind in {"ReadLock", "WriteLock"} else kind
 
 
@@ -135,7 +133,6 @@ def _exclusive(client: Any, kind: str) -> Callable[[], AbstractContextManager[ob
 
 
 def _plain(url: str) -> Any:
-    """A plain client of the same server or cluster."""
     if url.startswith("redis+cluster:"):
         # redis-py finds the other nodes by itself.
         return RedisCluster.from_url(url.replace("redis+cluster:", "redis:").partition(",")[0], decode_responses=True)

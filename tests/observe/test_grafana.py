@@ -31,7 +31,6 @@ OF_PROMETHEUS = {"pyredisson_client"}
 
 @pytest.fixture
 def labels(registry: CollectorRegistry, metrics: PrometheusObserver) -> dict[str, set[str]]:
-    """The labels of each sample that the observer exports."""
     tell(metrics, "acquired", "lost", "renewed", waited=0.0, held=1.0, late=0.1)
     tell(metrics, "discovered", server="a:1")
     found: dict[str, set[str]] = {}

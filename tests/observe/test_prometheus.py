@@ -27,8 +27,6 @@ def value(registry: CollectorRegistry, metric: str, **labels: str) -> float | No
 
 
 class Values:
-    """The samples of one kind and name."""
-
     def __init__(self, registry: CollectorRegistry, kind: str = "lock", name: str = "order") -> None:
         self.registry = registry
         self.labels = {"kind": kind, "name": name}

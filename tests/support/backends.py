@@ -62,13 +62,12 @@ class Backend(ABC):
         """Starts `work` as another owner, beside the caller."""
 
     @abstractmethod
-    def flag(self) -> Flag: ...
-
-    @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
 
+    def flag(self) -> Flag:
+        return Flag(self)
+
     async def as_another_owner(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs `work` as another owner, and returns its result."""
         return await self.spawn(work).result()
 
 
@@ -87,14 +86,18 @@ class OtherOwner(ABC, Generic[T]):
         """Waits for the end of the work, which ends it in asyncio; its result doesn't matter."""
 
 
-class Flag(ABC):
+class Flag:
     """An event of this backend; any thread may set it."""
 
-    @abstractmethod
-    def set(self) -> None: ...
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._is_set = False
 
-    @abstractmethod
-    async def wait(self) -> None: ...
+    def set(self) -> None:
+        self._is_set = True
+
+    async def wait(self) -> None:
+        await self._backend.until(lambda: self._is_set)
 
 
 class Threads(Backend):
@@ -108,16 +111,11 @@ class Threads(Backend):
     def spawn(self, work: Callable[[], Awaitable[T]]) -> OtherOwner[T]:
         return _Thread(work)
 
-    def flag(self) -> Flag:
-        return _ThreadFlag()
-
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
 class Asyncio(Backend):
-    """The asyncio client itself."""
-
     name = "asyncio"
 
     def _connect(self, address: object, **fields: Any) -> pyredisson.asyncio.Client:
@@ -125,9 +123,6 @@ class Asyncio(Backend):
 
     def spawn(self, work: Callable[[], Awaitable[T]]) -> OtherOwner[T]:
         return _Task(work)
-
-    def flag(self) -> Flag:
-        return _TaskFlag()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -215,36 +210,11 @@ class _Task(OtherOwner[T]):
         await asyncio.wait([self._task], timeout=TIME_LIMIT)
 
 
-class _ThreadFlag(Flag):
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        assert self._event.wait(TIME_LIMIT), "the flag was never set"
-
-
-class _TaskFlag(Flag):
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self) -> None:
-        async with asyncio.timeout(TIME_LIMIT):
-            await self._event.wait()
-
-
 async def _operation(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 
 def _finished(operation: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never suspends."""
     try:
         operation.send(None)
     except StopIteration as done:

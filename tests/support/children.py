@@ -75,7 +75,6 @@ class Child:
         self._program.process.send_signal(number)
 
     def wait(self, seconds: float = 2 * TIME_LIMIT) -> int:
-        """Its exit status."""
         return self._program.process.wait(seconds)
 
     def close(self) -> None:

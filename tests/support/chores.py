@@ -13,8 +13,6 @@ from pyredisson.logic.ports import Runtime
 
 
 class Append:
-    """Appends an `x` to the value of its key."""
-
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.replies: list[Reply] = []

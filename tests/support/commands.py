@@ -17,8 +17,6 @@ TIMEOUT = 60
 
 
 class Ended(NamedTuple):
-    """A command that has ended."""
-
     status: int
     out: str
     err: str
@@ -45,8 +43,6 @@ def clean_environment() -> dict[str, str]:
 
 
 class Commands:
-    """Runs the command line in this process."""
-
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys = capsys
         for name in os.environ:

@@ -59,7 +59,6 @@ def value(kind: str, names: list[str], random: Random) -> Any:
 
 
 def commands(made: Collection[Key]) -> list[tuple[Any, ...]]:
-    """The commands that write these keys."""
     found: list[tuple[Any, ...]] = []
     for key, kind, value, ttl in made:
         if kind == "hash":

@@ -33,13 +33,11 @@ def session_of(client: Any) -> Session:
 
 
 def inspector(client: Any) -> Inspector:
-    """The inspector of the servers of a client, of either backend."""
     session = session_of(client)
     return Inspector(session, getattr(client, "_target", client)._runtime)
 
 
 async def state_of(client: Any, name: str | bytes) -> State:
-    """The state of the object of that name."""
     key = name if isinstance(name, bytes) else name.encode()
     known, failed = await inspector(client).states([key])
     assert not failed
@@ -48,7 +46,6 @@ async def state_of(client: Any, name: str | bytes) -> State:
 
 
 async def walked(client: Any, pattern: str = "*") -> Discovery:
-    """A walk that has ended."""
     discovery = inspector(client).discovery(pattern)
     while await discovery.step():
         assert not discovery.done

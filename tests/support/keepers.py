@@ -18,8 +18,6 @@ from tests.support.waiting import TIME_LIMIT
 
 
 class HasAddress(Protocol):
-    """A server of the test."""
-
     @property
     def host(self) -> str: ...
     @property
@@ -58,7 +56,6 @@ class Watched:
 
     @property
     def only_node(self) -> Node:
-        """The one master that has all slots."""
         [node] = self.table.nodes.values()
         assert self.table.node_of_slot(0) is self.table.node_of_slot(16383) is node
         return node

@@ -11,7 +11,6 @@ import pyredisson
 import pyredisson.asyncio
 
 from .backends import Asyncio, OtherOwner, Threads
-from .waiting import TIME_LIMIT
 
 
 class RawBackend:
@@ -21,11 +20,12 @@ class RawBackend:
         self.name = name
         self.threads = name == "threads"
         self._backend = (Threads if self.threads else Asyncio)("")
+        self.until = self._backend.until
+        self.sleep = self._backend.sleep
         self._clients: list[Any] = []
         self._calls: list[BackgroundCall] = []
 
     def connect(self, address: object, **fields: Any) -> Any:
-        """A client of this backend, closed at the end of the test."""
         connect: Callable[..., Any] = pyredisson.connect if self.threads else pyredisson.asyncio.connect
         client = connect(address, **fields)
         self._clients.append(client)
@@ -38,13 +38,6 @@ class RawBackend:
     async def run_blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a blocking function that isn't the client's, so that it doesn't block the event loop."""
         return function(*args) if self.threads else await asyncio.to_thread(function, *args)
-
-    async def until(self, condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
-        """Waits until the condition holds, by polling."""
-        await self._backend.until(condition, seconds)
-
-    async def sleep(self, seconds: float) -> None:
-        await self._backend.sleep(seconds)
 
     def start(self, operation: Callable[[], Coroutine[Any, Any, Any]]) -> BackgroundCall:
         """Runs `operation` beside the test, as another owner: on a thread or in a task."""
@@ -60,8 +53,6 @@ class RawBackend:
 
 
 class BackgroundCall:
-    """A call that runs beside the test."""
-
     def __init__(self, owner: OtherOwner[Any]) -> None:
         self.result = owner.result
         """The result of the call; TimeoutError if it takes longer."""

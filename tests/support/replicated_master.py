@@ -33,7 +33,6 @@ class ReplicatedMaster(Generic[Servers]):
             replica.pause()
 
     def restore(self) -> None:
-        """Lets the frozen replicas go on."""
         while self._frozen:
             self._frozen.pop().resume()
         assert self.node.ask("WAIT", len(self.replicas), 10000) is not None
@@ -44,11 +43,9 @@ class ReplicatedMaster(Generic[Servers]):
         return sum(info[key]["state"] == "online" for key in info if key.startswith("slave") and key[5:].isdigit())
 
     def waits(self) -> int:
-        """How often the server has executed WAIT."""
         return self.calls("wait")
 
     def calls(self, name: str) -> int:
-        """How often the server has executed a command."""
         stats: dict[str, Any] = self.node.ask("INFO", "commandstats")
         return int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"])
 

@@ -23,7 +23,6 @@ class ServerState:
         return listeners(self.redis, key)
 
     def scripts(self) -> int:
-        """How many scripts have run since the server started."""
         return scripts_run(self.redis)
 
     def commands(self) -> int:
@@ -33,7 +32,6 @@ class ServerState:
 
 
 def scripts_run(admin: Redis) -> int:
-    """How many script calls have run since the server started."""
     stats: dict[str, Any] = admin.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
 
