@@ -37,22 +37,18 @@ def one_node() -> Iterator[Cluster]:
 
 
 async def test_no_server_is_there(one_node: Cluster, backend: Backend) -> None:
-    one_node.stop()
-    client = backend.connect(retry_attempts=1)
+    """A call that may wait for longer goes on when the cluster comes."""
+    one_node.kill(one_node.nodes[0])
+    lock = backend.connect(retry_attempts=1).get_lock("a")
     with pytest.raises(ConnectionError, match="of the cluster of"):
-        await client.get_lock("a").try_lock()
+        await lock.try_lock()
     begun = time.monotonic()
     with pytest.raises(RedisError):
-        await client.get_lock("a").try_lock(wait_time=1)
+        await lock.try_lock(wait_time=1)
     assert time.monotonic() - begun < 3
-
-
-async def test_the_cluster_comes_while_the_call_waits(one_node: Cluster, backend: Backend) -> None:
-    one_node.kill(one_node.nodes[0])
-    client = backend.connect()
     timer = threading.Timer(0.7, one_node.restart, (one_node.nodes[0],))
     timer.start()
-    assert await client.get_lock("a").try_lock(wait_time=15)
+    assert await backend.connect().get_lock("a").try_lock(wait_time=15)
     timer.join()
 
 

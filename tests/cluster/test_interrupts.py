@@ -88,6 +88,7 @@ async def test_cancelled_at_any_turn_while_it_follows_ask(cluster: Cluster) -> N
 
 
 ROUTING = (
+    "_backends/acquiring.py",
     "_backends/routed.py",
     "_backends/threads/runtime.py",
     "_backends/threads/listener.py",
@@ -305,30 +306,3 @@ async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluste
     await backend.until(lambda: connections(CLIENT_NAME, *cluster.masters()) == 0)
     await backend.until(lambda: threads() <= before)
     assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}
-
-
-@pytest.mark.asyncio
-async def test_a_waiting_coroutine_that_is_collected_leaves_its_channel(cluster: Cluster) -> None:
-    """The collector closes the coroutines of an event loop that was closed and forgotten."""
-    name = names_on(cluster, cluster.masters()[0], 1)[0]
-    cluster.node_of_key(name).ask("HSET", name, "java:1", 1)
-    async with pyredisson.asyncio.connect(cluster.url) as client:
-        registry = client._session.channels
-        assert isinstance(registry, RoutedChannels)
-
-        async def wait() -> None:
-            await client.get_lock(name).lock()
-
-        waiting = wait()
-        task = asyncio.ensure_future(waiting)
-        for _ in range(1000):
-            if any(place.waiting for place in registry._nodes.values()):
-                break
-            await asyncio.sleep(0.01)
-        assert registry._place_of
-        waiting.close()
-        assert not registry.waiting
-        assert not registry._place_of
-        assert not any(place.waiting for place in registry._nodes.values())
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis.exceptions import AuthenticationError, ConnectionError
@@ -113,17 +114,18 @@ def test_nothing_happens_before_it_is_needed_or_after_it_was_closed(scripted: Ma
 
 
 def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
-    """Also if one of them has left, and another one can't be woken."""
+    """Also on many threads, if one of them has left, and if another one can't be woken."""
 
     class Broken:
         def set(self) -> None:
             raise RuntimeError("Event loop is closed")
 
+    with ThreadPoolExecutor(8) as threads:
+        wakeups = list(threads.map(lambda _: one.wait(), range(1000)))
     left = one.wait()
     for _ in range(2):
         one.keeper.forget(left)
     one.keeper.wait_until_known(Broken())
-    wakeups = [one.wait() for _ in range(1000)]
     assert one.begins()
     wakeups.append(one.wait())
     assert not any(wakeup.is_set() for wakeup in wakeups)
@@ -131,6 +133,7 @@ def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
     assert all(wakeup.wait(TIME_LIMIT) for wakeup in wakeups)
     one.keeper.check_known()
     assert one.looks == 1
+    assert not one.begins(0.2)
     assert not one.keeper._waiting
     assert not left.is_set()
     assert one.wait().is_set()
@@ -264,22 +267,6 @@ def test_closing_ends(one: Scripted, known: bool) -> None:
     one.keeper.close()
     one.join()
     assert one.closed
-
-
-def test_many_first_requests_leave_one_thread(one: Scripted) -> None:
-    barrier = threading.Barrier(8)
-
-    def request() -> None:
-        barrier.wait()
-        one.keeper.request()
-
-    threads = [threading.Thread(target=request) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert one.begins()
-    assert not one.begins(0.2)
 
 
 def test_the_child_of_a_fork_has_no_keeper(known: Scripted) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from pyredisson._client import servers
 from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
+from tests.support.inspecting import session_of
 from tests.support.kinds import LOCKS
 from tests.support.waiting import permit_waiters
 from tests.support.waiting import waiters as lock_waiters
@@ -177,16 +179,6 @@ async def test_each_kind_of_waiter(cluster: Cluster, backend: Backend, kind: str
     await scene.released(waiter, publish, scene.elsewhere if publish == "PUBLISH" else None)
 
 
-@pytest.mark.parametrize(("mode", "publish"), [("on", "SPUBLISH"), ("off", "PUBLISH")])
-async def test_one_flavour_only(cluster: Cluster, backend: Backend, mode: str, publish: str) -> None:
-    scene = Scene(cluster, backend)
-    waiter = await scene.begin(backend.connect(sharded_pubsub=mode), mode)
-    [other] = set(FLAVOURS) - {publish}
-    assert scene.subscribers(other, scene.node) == 0
-    scene.run((other, scene.channel, "0"))
-    await scene.released(waiter, publish)
-
-
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_latch_with_a_brace_in_its_name(cluster: Cluster, backend: Backend, mode: str) -> None:
     """Its channel is on another slot than its key, so it is published and heard in the plain flavour only."""
@@ -238,29 +230,6 @@ async def test_subscriptions_follow_the_slot(
         await backend.until(lambda old=old: scene.subscribers("SPUBLISH", old) == 0)  # type: ignore[misc]
     assert not waiter.done()
     await scene.released(waiter, flavour_of(mode))
-
-
-async def test_many_waiters_of_one_slot_that_moves(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect()
-    names = [f"{{orders}}:{number}" for number in range(40)]
-    channel_names = [f"redisson_lock__channel:{name}" for name in names]
-    scene = Scene(cluster, backend, name=names[0])
-    for name in names:
-        scene.node.ask("HSET", name, "java:1", "1")
-    waiters = [backend.spawn(lambda name=name: client.get_lock(name).try_lock(20)) for name in names]  # type: ignore[misc]
-
-    def heard() -> bool:
-        return int(sum(scene.node.ask("PUBSUB", "SHARDNUMSUB", *channel_names)[1::2])) == len(names)
-
-    await backend.until(heard)
-    node = scene.move()
-    await backend.until(heard)
-    await backend.sleep(0.2)
-    for name, channel in zip(names, channel_names, strict=True):
-        node.ask("DEL", name)
-        node.ask("SPUBLISH", channel, "0")
-    for waiter in waiters:
-        assert await waiter.result()
 
 
 @pytest.mark.slow
@@ -387,18 +356,27 @@ async def test_releases_of_a_lock_that_nobody_waits_for(
 
 
 @pytest.mark.usefixtures("settles_at_once")
-@pytest.mark.parametrize(("releasing", "waiting"), PAIRS)
-async def test_clients_of_different_settings(scene: Scene, backend: Backend, releasing: str, waiting: str) -> None:
-    """Each wakes the other one: at first, after the slot has moved, and after a failover."""
+@pytest.mark.parametrize(
+    ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
+)
+async def test_clients_of_different_settings(
+    scene: Scene, backend: Backend, releasing: str, waiting: str, method: str
+) -> None:
+    """Each wakes the other one: at first, after the slot has moved, after a failover, and while the slot is moved.
+
+    Then a release runs on the node that gets the slot, and its waiters are subscribed on the one that has it.
+    """
     holder = backend.connect(sharded_pubsub=releasing, topology_refresh_interval=0.1).get_lock(NAME)
     other = backend.connect(sharded_pubsub=waiting, topology_refresh_interval=0.1).get_lock(NAME)
-    for change in (lambda: None, scene.move, scene.fail_over):
-        change()
+    for change in (lambda: None, scene.move, scene.fail_over, None):
+        if change is not None:
+            change()
         await holder.lock()
         waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
-        # Beyond the time after a change.
-        await backend.sleep(0.5)
-        await woken(waiter, holder.unlock)
+        with nullcontext() if change is not None else half_moved(scene.cluster, NAME, NAME):
+            # Beyond the time after a change.
+            await backend.sleep(0.5)
+            await woken(waiter, getattr(holder, method))
         await backend.as_another_owner(other.force_unlock)
 
 
@@ -423,43 +401,26 @@ async def test_a_waiter_that_has_not_noticed_a_move(
     await woken(waiter, permits.release)
 
 
-class TestSlotsOnTheirWay:
-    """A release runs on the node that the slot is being moved to; its waiters are subscribed on the one that has it."""
+async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, backend: Backend) -> None:
+    """Such releases are sent together with others, which are redirected elsewhere or not at all."""
+    client, other = backend.connect(sharded_pubsub="on"), backend.connect(sharded_pubsub="on").get_lock(NAME)
+    names = [NAME, *(f"orders-{number}" for number in range(4))]
+    for name in names:
+        await client.get_lock(name).lock()
+    waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
+    with half_moved(scene.cluster, NAME, NAME):
+        session = session_of(client)
+        # The node that they are redirected to doesn't know the script.
+        repairs = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
+        assert len(repairs) == len(names)
 
-    @pytest.mark.usefixtures("settles_at_once")
-    @pytest.mark.parametrize(
-        ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
-    )
-    async def test_a_release(self, scene: Scene, backend: Backend, releasing: str, waiting: str, method: str) -> None:
-        holder = backend.connect(sharded_pubsub=releasing, topology_refresh_interval=0.1).get_lock(NAME)
-        await holder.lock()
-        other = backend.connect(sharded_pubsub=waiting).get_lock(NAME)
-        waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
-        with half_moved(scene.cluster, NAME, NAME) as (_, target):
-            await backend.sleep(0.5)
-            await woken(waiter, getattr(holder, method))
-        assert target.ask("EXISTS", NAME) == 1
+        async def release() -> None:
+            for repair in repairs:
+                session.repair(repair)
 
-    async def test_a_release_in_the_background(self, scene: Scene, backend: Backend) -> None:
-        """Such releases are sent together with others, which are redirected elsewhere or not at all."""
-        client, other = backend.connect(sharded_pubsub="on"), backend.connect(sharded_pubsub="on").get_lock(NAME)
-        names = [NAME, *(f"orders-{number}" for number in range(4))]
-        for name in names:
-            await client.get_lock(name).lock()
-        waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
-        with half_moved(scene.cluster, NAME, NAME):
-            session = getattr(client, "_target", client)._session
-            # The node that they are redirected to doesn't know the script.
-            repairs = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
-            assert len(repairs) == len(names)
-
-            async def release() -> None:
-                for repair in repairs:
-                    session.repair(repair)
-
-            await woken(waiter, release)
-            for name in names[1:]:
-                await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
+        await woken(waiter, release)
+        for name in names[1:]:
+            await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
 
 
 @pytest.mark.slow

@@ -14,11 +14,9 @@ import pyredisson.asyncio
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend
 from tests.support.children import Child
-from tests.support.kinds import KINDS
 
 from .scenes import names_on
 
-NAMES = [f"orders-{number}" for number in range(12)]
 HOLD = """
 import sys, pyredisson
 client = pyredisson.connect(sys.argv[1])
@@ -67,44 +65,6 @@ def keys(cluster: Cluster) -> list[str]:
         for key in node.ask("KEYS", "*")
         if not key.startswith(("redisson_lock_token", "pyredisson_"))
     ]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", KINDS)
-async def test_locks(cluster: Cluster, backend: Backend, kind: str) -> None:
-    assert {cluster.node_of_key(name) for name in NAMES} == set(cluster.masters())
-    one, other = backend.connect(), backend.connect()
-    for name in NAMES:
-        lock, same = KINDS[kind](one, name), KINDS["write" if kind == "read" else kind](other, name)
-        await lock.lock()
-        assert await lock.is_held()
-        assert not await same.try_lock()
-        await lock.unlock()
-        assert await same.try_lock(wait_time=5)
-        await same.unlock()
-    assert not keys(cluster)
-
-
-@pytest.mark.asyncio
-async def test_permits_and_latches(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect()
-    for name in NAMES:
-        semaphore = client.get_semaphore(f"s-{name}")
-        assert await semaphore.try_set_permits(2)
-        assert await semaphore.try_acquire(2)
-        assert not await semaphore.try_acquire()
-        await semaphore.release(2)
-        assert await semaphore.available_permits() == 2
-        expirable = client.get_permit_expirable_semaphore(f"e-{name}")
-        assert await expirable.try_set_permits(1)
-        permit = await expirable.try_acquire()
-        assert permit is not None
-        assert await expirable.try_acquire() is None
-        await expirable.release(permit)
-        latch = client.get_count_down_latch(f"l-{name}")
-        assert await latch.try_set_count(1)
-        await latch.count_down()
-        assert await latch.wait(1)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import socket
 import ssl
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,11 +17,9 @@ import pytest
 from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionError, NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
-import pyredisson
 from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import Changes
 from pyredisson._settings.address import Address
-from pyredisson.errors import UnsupportedServerError
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server
 from tests.support.keepers import Watched
 from tests.support.waiting import TIME_LIMIT, eventually
@@ -148,12 +144,6 @@ def test_most_of_the_users_addresses_are_dead_or_hang(
             watched.discover()
             assert time.monotonic() - began < 1
         assert_same(watched, shared)
-
-
-@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
-def test_a_server_of_another_kind(server: Server, watch: Watch, kind: str) -> None:
-    with pytest.raises(UnsupportedServerError, match="redis://"):
-        watch(kind, [server])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -412,26 +402,6 @@ class TestReplicated:
                 watch("replicated", [server], username="blind", password="word")
             watched = watch("replicated", [server], username="locker", password="word")
             assert watched.only_node is watched.node_at(server)
-
-
-FOLLOWING = ("pyredisson-topology", "pyredisson-sentinel")
-
-
-def following() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name in FOLLOWING]
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_dropped_client(sentinels: Sentinels) -> None:
-    # Those of the tests before end at about the same time as this test.
-    eventually(lambda: not following())
-    client = pyredisson.connect(sentinels.url)
-    with client.get_lock("a"):
-        eventually(lambda: len(following()) == 2)
-    reference = weakref.ref(client._lifecycle)
-    del client
-    eventually(lambda: gc.collect() >= 0 and reference() is None)
-    eventually(lambda: not following())
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/mymaster"])
