@@ -105,14 +105,6 @@ def known(one: Scripted) -> Scripted:
     return one
 
 
-def test_nothing_happens_before_it_is_needed_or_after_it_was_closed(scripted: Make) -> None:
-    one = scripted(interval=0.01)
-    assert not one.begins(0.1)
-    one.keeper.close()
-    one.keeper.request()
-    assert one.keeper._thread is None
-
-
 def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
     """Also on many threads, if one of them has left, and if another one can't be woken."""
 
@@ -120,7 +112,7 @@ def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
         def set(self) -> None:
             raise RuntimeError("Event loop is closed")
 
-    with ThreadPoolExecutor(8) as threads:
+    with ThreadPoolExecutor(8, initializer=threading.Barrier(8).wait) as threads:
         wakeups = list(threads.map(lambda _: one.wait(), range(1000)))
     left = one.wait()
     for _ in range(2):
@@ -153,10 +145,16 @@ def test_requests_during_a_look_cause_one_more(known: Scripted) -> None:
 
 
 def test_the_topology_is_looked_at_from_time_to_time(scripted: Make) -> None:
+    """Not before it is needed, and not after the keeper was closed."""
     one = scripted(interval=0.05)
+    assert not one.begins(0.2)
     one.permits.release(3)
     one.wait()
     eventually(lambda: one.looks == 3)
+    other = scripted(interval=0.05)
+    other.keeper.close()
+    other.keeper.request()
+    assert other.keeper._thread is None
 
 
 def test_it_is_looked_at_often_while_a_master_fails(known: Scripted) -> None:

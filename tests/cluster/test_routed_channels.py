@@ -21,6 +21,7 @@ from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both, script_name
 from pyredisson._protocol.topology import Shard
 from pyredisson.logic.routed_channels import MOST_REDIRECTS, NodeChannels, RoutedChannels
+from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.topologies import LAST, address, make_node, shard, view
 
 from .scenes import at_each_line
@@ -214,6 +215,12 @@ def test_a_slot_without_a_node() -> None:
 
 
 REGISTRY = ("routed_channels.py", "logic/channels.py")
+ROUTED = [
+    function
+    for kind in (RoutedChannels, NodeChannels)
+    for function in vars(kind).values()
+    if hasattr(function, "__code__")
+]
 
 
 def follow(clients: Clients) -> None:
@@ -221,17 +228,20 @@ def follow(clients: Clients) -> None:
     clients.registry.refresh()
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        follow,
-        lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(slot(HIGH), 0)),
-        lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
-        lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, as_error("CLUSTERDOWN")),
-    ],
-    ids=["follow", "moved", "dropped", "down"],
-)
-def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[[Clients], object]) -> None:
+CHANGES: dict[str, Callable[[Clients], object]] = {
+    "follow": follow,
+    "moved": lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(slot(HIGH), 0)),
+    "dropped": lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
+    "down": lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, as_error("CLUSTERDOWN")),
+    "refresh": lambda clients: clients.registry.refresh(),
+    "join": lambda clients: clients.join(HIGH),
+    "disconnected": lambda clients: clients.listener(HIGH).channels.on_disconnected(),
+    "subscribed": lambda clients: clients.confirm(HIGH),
+}
+
+
+@pytest.mark.parametrize("change", ["follow", "moved", "dropped", "down"])
+def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(change: str) -> None:
     waiters: list[ThreadWakeup] = []
 
     def begin() -> Clients:
@@ -240,7 +250,7 @@ def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[
         clients.confirm(HIGH)
         return clients
 
-    for clients, _ in at_each_line(REGISTRY, begin, act):
+    for clients, _ in at_each_line(REGISTRY, begin, CHANGES[change]):
         # The listener, whose reading was interrupted, connects again and subscribes to what the registry tells.
         for listener in clients.listeners.values():
             listener.channels.on_disconnected()
@@ -249,6 +259,30 @@ def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[
         clients.check()
         assert all(clients.registry.place_of(wakeup) is not None for wakeup in waiters)
         assert not any(channel.confirmed for channel in clients.registry.by_name.values())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_waiter_that_is_collected_on_any_line_leaves_its_channel(change: str) -> None:
+    """On the thread that changes the channels."""
+    made: list[Clients] = []
+
+    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        clients = Clients()
+        made.append(clients)
+        leaving = clients.join(HIGH)
+        for name in (HIGH, LOW):
+            clients.join(name)
+        clients.confirm(LOW)
+        return lambda: CHANGES[change](clients), lambda: clients.registry.leave(HIGH, leaving)
+
+    with only_collections_asked_for():
+        assert collect_at_each_line(ROUTED, story) > 3
+    for clients in made:
+        clients.registry.refresh()
+        clients.check()
+        waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
+        assert clients.registry.waiting == waiters == set(clients.registry._place_of)
+        assert waiters == {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
 
 
 def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:

@@ -62,9 +62,6 @@ def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
         served = [slot for first, last in ranges_of(node) for slot in range(first, last + 1)]
         assert sorted(served) == list(range(SLOTS)), "a slot has no master, or two"
     assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
-
-
-def test_a_client_reaches_every_slot(cluster: Cluster) -> None:
     cluster.flush()
     with cluster.redis() as client:
         for number in range(50):
