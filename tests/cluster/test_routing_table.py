@@ -124,8 +124,8 @@ def test_ask_is_not_put_into_the_map(table: RoutingTable, recorder: Recorder, mo
     assert table.node_of_slot(7) is table.nodes[address(0)]
     assert recorder.requests == 0
     apply(table, THREE)
-    assert table.redirect(ask(7, 9), table.nodes[address(0)]) is node, "the node is kept while it imports a slot"
-    assert table.nodes[address(9)] is node
+    assert table.nodes[address(9)] is node, "the node is kept while it imports a slot"
+    assert table.redirect(ask(7, 9), table.nodes[address(0)]) is node
     monkeypatch.setattr(routing, "REDIRECT_TARGET_KEPT", 0.0)
     apply(table, JOINED)
     assert node in recorder.latest().removed_nodes
