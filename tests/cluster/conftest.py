@@ -141,11 +141,12 @@ def replicated() -> Iterator[Replicated]:
         yield running
 
 
-@pytest.fixture(params=[Sentinels, Replicated], ids=["sentinels", "replicated"])
-def with_replicas(request: pytest.FixtureRequest) -> Iterator[Sentinels | Replicated]:
-    """A master with a replica, with Sentinels and without, of this test's own."""
-    with request.param() as running:
-        yield running
+@pytest.fixture(params=["sentinels", "replicated"])
+def with_replicas(request: pytest.FixtureRequest) -> Any:
+    """A master with a replica, with Sentinels and without, of this test's own. Another parameter: a cluster."""
+    if request.param == "cluster":
+        return request.getfixturevalue("own_master").servers
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

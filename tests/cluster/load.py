@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyredisson
-from pyredisson.testing import Cluster, ClusterNode, ReplicatedNode, Sentinels
+from pyredisson.testing import Cluster, Sentinels
 from tests.faults.soak_judge import Journals, judge
 from tests.faults.soak_worker import clock
 from tests.support.children import Child
@@ -153,9 +153,12 @@ class Load:
         return self._left()
 
     def _left(self) -> list[str]:
+        """Keys that belong to no semaphore, and that no lease and no lifetime removes; permits in use."""
         servers = self._servers
-        masters = servers.masters() if isinstance(servers, Cluster) else (servers.master(),)
-        found = left_behind(masters, self._counters)
+        found = []
+        for node in servers.masters() if isinstance(servers, Cluster) else (servers.master(),):
+            keys = set(node.ask("KEYS", "*")) - self._counters
+            found += [f"{key} on {node.port}" for key in keys if not key.startswith(LASTING)]
         with pyredisson.connect(self._url) as client:
             for kind, name in sorted(self.wanted):
                 if kind in FACTORIES and (permits := FACTORIES[kind](client, name).available_permits()) != PERMITS:
@@ -276,13 +279,3 @@ def longest_gap(moments: Sequence[float], begin: float, end: float) -> float:
     """The longest part of a period without any of the sorted moments."""
     within = moments[bisect_right(moments, begin) : bisect_left(moments, end)]
     return max(later - earlier for earlier, later in itertools.pairwise((begin, *within, end)))
-
-
-def left_behind(nodes: Sequence[ClusterNode | ReplicatedNode], besides: Iterable[str] = ()) -> list[str]:
-    """The keys of these masters that belong to no semaphore (`besides`), and that no lease and no lifetime removes."""
-    allowed = set(besides)
-    found = []
-    for node in nodes:
-        keys = [key for key in node.ask("KEYS", "*") if key not in allowed and not key.startswith(LASTING)]
-        found += [f"{key} on {node.port}, for {node.ask('PTTL', key)} ms" for key in keys]
-    return found

@@ -91,21 +91,6 @@ async def test_subscriptions_follow_the_slot(cluster: Cluster, backend: Backend,
     await scene.released(waiter, flavour_of(mode))
 
 
-def test_what_the_server_says_to_subscribers(cluster: Cluster) -> None:
-    """What the client relies on: a sharded subscription is ended with a message, a plain one stays."""
-    tag, source, other = places(cluster)
-    slot = cluster.slot_of_key(tag)
-    with source.redis(protocol=2) as redis, redis.pubsub() as heard:
-        heard.ssubscribe(f"sharded{{{tag}}}")
-        heard.subscribe(f"plain{{{tag}}}")
-        assert [heard.get_message(timeout=5)["type"] for _ in range(2)] == ["ssubscribe", "subscribe"]
-        cluster.move_atomically(slot, slot, other)
-        message = heard.get_message(timeout=5)
-        assert (message["type"], message["channel"]) == ("sunsubscribe", b"sharded{%s}" % tag.encode())
-        other.ask("PUBLISH", f"plain{{{tag}}}", "still heard")
-        assert heard.get_message(timeout=5)["data"] == b"still heard"
-
-
 @pytest.mark.asyncio
 async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(cluster: Cluster, backend: Backend) -> None:
     """The source lets writes wait. What gets no reply in time has not run there, and runs once at the target."""

@@ -37,22 +37,18 @@ def one_node() -> Iterator[Cluster]:
 
 
 async def test_no_server_is_there(one_node: Cluster, backend: Backend) -> None:
-    one_node.stop()
-    client = backend.connect(retry_attempts=1)
+    """A call that may wait for longer goes on when the cluster comes."""
+    one_node.kill(one_node.nodes[0])
+    lock = backend.connect(retry_attempts=1).get_lock("a")
     with pytest.raises(ConnectionError, match="of the cluster of"):
-        await client.get_lock("a").try_lock()
+        await lock.try_lock()
     begun = time.monotonic()
     with pytest.raises(RedisError):
-        await client.get_lock("a").try_lock(wait_time=1)
+        await lock.try_lock(wait_time=1)
     assert time.monotonic() - begun < 3
-
-
-async def test_the_cluster_comes_while_the_call_waits(one_node: Cluster, backend: Backend) -> None:
-    one_node.kill(one_node.nodes[0])
-    client = backend.connect()
     timer = threading.Timer(0.7, one_node.restart, (one_node.nodes[0],))
     timer.start()
-    assert await client.get_lock("a").try_lock(wait_time=15)
+    assert await backend.connect().get_lock("a").try_lock(wait_time=15)
     timer.join()
 
 
@@ -196,14 +192,15 @@ async def test_a_connection_that_is_being_made(cluster: Cluster, turns: int) -> 
     assert connections(CLIENT_NAME, master) == 0
 
 
-async def test_a_listener_that_ended_and_was_started_again_ends_with_its_client(
-    cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
+async def test_a_listener_ends_when_nobody_waits_and_with_its_client(
+    masters_only: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one that has ended before, and was started again; and that of a node that is dead by then."""
     before = listening()
     linger(monkeypatch, 0.2)
     client, other = backend.connect(ping_interval=0.2), backend.connect()
-    masters = cluster.masters()
-    first, second = (client.get_lock(names_on(cluster, master, 1)[0]) for master in masters[:2])
+    dead, alive, _ = masters_only.masters()
+    first, second = (client.get_lock(names_on(masters_only, master, 1)[0]) for master in (dead, alive))
 
     async def wait_for(lock: pyredisson.asyncio.Lock) -> None:
         holder = other.get_lock(lock.name)
@@ -213,26 +210,14 @@ async def test_a_listener_that_ended_and_was_started_again_ends_with_its_client(
 
     await wait_for(first)
     await backend.until(lambda: listening() <= before, 10)
-    await wait_for(second)
-    linger(monkeypatch, 60)
     await wait_for(first)
+    dead.kill()
+    await backend.until(lambda: listening() <= before, 10)
+    linger(monkeypatch, 60)
+    await wait_for(second)
     assert listening() - before
     await client.close()
     await backend.until(lambda: listening() <= before)
-
-
-async def test_a_dead_node_that_nobody_waits_for_is_not_connected_to(
-    masters_only: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = listening()
-    linger(monkeypatch, 0.5)
-    client, other = backend.connect(), backend.connect()
-    master = masters_only.masters()[0]
-    lock = client.get_lock(names_on(masters_only, master, 1)[0])
-    await other.get_lock(lock.name).lock()
-    assert not await lock.try_lock(wait_time=0.2)
-    master.kill()
-    await backend.until(lambda: listening() <= before, 10)
 
 
 async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Cluster, backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,11 +114,12 @@ class Line:
     def proxy(self) -> Proxy:
         return self.cluster.proxy_of(self.source)
 
-    def part_the_keys(self) -> None:
-        """A part of the keys is on each node."""
+    def part_the_keys(self, *keys: str) -> None:
+        """A part of the keys is on each node, or these are at the target."""
         self.cluster.begin_move(self.slot, self.target)
-        self.cluster.move_keys(self.slot, NAME)
+        self.cluster.move_keys(self.slot, *(keys or (NAME,)))
         self.parted = True
+        self.proxy.forget()
 
     def join_the_keys(self) -> None:
         self.cluster.move_keys(self.slot)
@@ -156,26 +158,18 @@ async def test_moved(line: Line, *, late: bool) -> None:
 @in_steps
 @late
 async def test_ask(line: Line, *, late: bool) -> None:
-    def move_keys() -> None:
-        line.cluster.begin_move(line.slot, line.target)
-        line.cluster.move_keys(line.slot)
-
-    release = await line.hand_over(move_keys, late=late)
+    release = await line.hand_over(partial(line.part_the_keys, *KEYS), late=late)
     await release.result()
     await line.calls[0].result()
     assert line.copies(line.target)
-    line.cluster.finish_move(line.slot)
+    line.join_the_keys()
     await line.follow()
 
 
 @in_steps
 @late
 async def test_try_again(line: Line, *, late: bool) -> None:
-    def part_the_keys() -> None:
-        line.part_the_keys()
-        line.proxy.forget()
-
-    release = await line.hand_over(part_the_keys, late=late)
+    release = await line.hand_over(line.part_the_keys, late=late)
     # The second one comes after the reply to the first one.
     await line.backend.until(lambda: line.copies(line.source) >= 2 - (not late))
     assert not release.done()
@@ -189,7 +183,6 @@ async def test_try_again(line: Line, *, late: bool) -> None:
 async def test_heartbeats_go_on_while_keys_move(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt would pause for longer than the places last without a heartbeat."""
     line.part_the_keys()
-    line.proxy.forget()
     with monkeypatch.context() as patch:
         # So a third heartbeat of a client can only be one of those that follow each other quickly.
         patch.setattr(fair_queue, "HEARTBEAT_INTERVAL", 60.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,18 +15,13 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.threads.listener import ThreadListeners
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime
-from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 from pyredisson.testing import Cluster
 from tests.faults.test_cancellation import STEPS
-from tests.faults.test_interrupts import TAKE_AND_GIVE_BACK
 from tests.support.backends import Backend
-from tests.support.children import CHILD_LIMIT, Child
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
-from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import cancel_after, eventually
 
 from .scenes import at_each_line, connections, half_moved, map_of, names_on
-from .test_routed_channels import HIGH, LOW, Clients, follow, moved
 
 NAME = "a"
 
@@ -40,25 +34,6 @@ async def take_and_end(client: pyredisson.asyncio.Client, name: str, seconds: fl
     """A user's block, that lasts `seconds`."""
     async with client.get_lock(name):
         await asyncio.sleep(seconds)
-
-
-@pytest.mark.timeout(2 * CHILD_LIMIT)
-@pytest.mark.parametrize("mode", ["free", "contended"])
-def test_ctrl_c_at_random_moments_while_replicas_confirm(
-    own_master: ReplicatedMaster[Cluster], child: Callable[..., Child], mode: str
-) -> None:
-    # Longer than it takes to connect after the interrupt before.
-    program = TAKE_AND_GIVE_BACK.replace("3.5e-4", "4e-3")
-    user = child(program, own_master.url, 1, mode, 400, "KeyboardInterrupt")
-    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
-    assert report, "the child failed"
-    # They come at random, and on a busy machine many of them while the program connects.
-    assert own_master.waits() > 20
-    assert report["interrupts"] > 50
-    assert (report["errors"], report["kept"], report["waiters"]) == ([], [], 0)
-    eventually(lambda: not own_master.exists(NAME), 10)
-    user.send()
-    assert user.wait() == 0
 
 
 @pytest.mark.asyncio
@@ -127,8 +102,8 @@ class Scene:
         eventually(lambda: sum(node.ask("DBSIZE") for node in masters) == self.held_by_others)
 
 
-def check_at_each_line(scene: Callable[[], Scene], act: Callable[[Scene], object]) -> None:
-    for made, where in at_each_line(ROUTING, scene, act):
+def check_at_each_line(scene: Callable[[], Scene], act: Callable[[Scene], object], *more_files: str) -> None:
+    for made, where in at_each_line((*ROUTING, *more_files), scene, act):
         made.check(where)
 
 
@@ -167,6 +142,7 @@ def test_the_first_call(fresh: Callable[..., Scene]) -> None:
 
 
 def test_calls_that_are_redirected(cluster: Cluster, client: pyredisson.Client) -> None:
+    """And that replicas confirm."""
     client.get_lock("a").is_locked()
     slot, table = cluster.slot_of_key("a"), map_of(client).table
 
@@ -177,7 +153,7 @@ def test_calls_that_are_redirected(cluster: Cluster, client: pyredisson.Client) 
         table._slots.assign(slot, slot, wrong)
         return Scene(cluster, client)
 
-    check_at_each_line(scene, lock_and_unlock)
+    check_at_each_line(scene, lock_and_unlock, "_backends/acquiring.py")
 
 
 def test_calls_that_follow_ask(cluster: Cluster, client: pyredisson.Client) -> None:
@@ -208,77 +184,28 @@ def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Clie
 
 
 CLIENT_NAME = "to-be-collected"
-ROUTED = [
-    function
-    for kind in (RoutedChannels, NodeChannels)
-    for function in vars(kind).values()
-    if hasattr(function, "__code__")
-]
 
 
-class TestWaiters:
-    @pytest.fixture(autouse=True)
-    def undisturbed(self) -> Iterator[None]:
-        with only_collections_asked_for():
-            yield
-
-    @pytest.mark.parametrize(
-        "act",
-        [
-            follow,
-            lambda clients: clients.registry.refresh(),
-            lambda clients: clients.join(HIGH),
-            lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(12182, 0)),
-            lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
-            lambda clients: clients.listener(HIGH).channels.on_disconnected(),
-            lambda clients: clients.listener(HIGH).channels.on_subscribed(HIGH),
-        ],
-        ids=["follow", "refresh", "join", "moved", "dropped", "disconnected", "subscribed"],
-    )
-    def test_one_is_collected_on_any_line(self, act: Callable[[Clients], object]) -> None:
-        """It leaves its channel on the thread that changes the channels."""
-        made: list[Clients] = []
+def test_a_waiter_is_collected_while_a_listener_is_opened(cluster: Cluster) -> None:
+    """It leaves its channel while the first waiter of another node has its listener opened."""
+    first, second = (names_on(cluster, node, 1)[0] for node in cluster.masters()[:2])
+    with (
+        only_collections_asked_for(),
+        pyredisson.connect(cluster.url) as client,
+        pyredisson.connect(cluster.url) as other,
+    ):
+        for name in (first, second):
+            other.get_lock(name).lock()
+        registry = client._session.channels
+        channel = client.get_lock(first)._logic.commands.channel
 
         def story() -> tuple[Callable[[], object], Callable[[], object]]:
-            clients = Clients()
-            made.append(clients)
-            leaving = clients.join(HIGH)
-            for name in (HIGH, LOW):
-                clients.join(name)
-            clients.confirm(LOW)
+            leaving = client._session.runtime.wakeup()
+            registry.join(channel, leaving)
+            return lambda: client.get_lock(second).try_lock(0.01), lambda: registry.leave(channel, leaving)
 
-            def finalize() -> None:
-                clients.registry.leave(HIGH, leaving)
-
-            return lambda: act(clients), finalize
-
-        assert collect_at_each_line(ROUTED, story) > 3
-        for clients in made:
-            clients.registry.refresh()
-            clients.check()
-            waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
-            assert clients.registry.waiting == waiters == set(clients.registry._place_of)
-            assert waiters == {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
-
-    def test_a_listener_is_opened(self, cluster: Cluster) -> None:
-        """A collected waiter leaves its channel while the first one of another node has its listener opened."""
-        first, second = (names_on(cluster, node, 1)[0] for node in cluster.masters()[:2])
-        with pyredisson.connect(cluster.url) as client, pyredisson.connect(cluster.url) as other:
-            for name in (first, second):
-                other.get_lock(name).lock()
-            registry = client._session.channels
-
-            def story() -> tuple[Callable[[], object], Callable[[], object]]:
-                leaving = client._session.runtime.wakeup()
-                registry.join(client.get_lock(first)._logic.commands.channel, leaving)
-
-                def finalize() -> None:
-                    registry.leave(client.get_lock(first)._logic.commands.channel, leaving)
-
-                return lambda: client.get_lock(second).try_lock(0.01), finalize
-
-            collect_at_each_line([ThreadListeners.open, ThreadListeners.wait], story)
-            assert not registry.waiting
+        collect_at_each_line([ThreadListeners.open, ThreadListeners.wait], story)
+        assert not registry.waiting
 
 
 def threads() -> int:
@@ -305,30 +232,3 @@ async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluste
     await backend.until(lambda: connections(CLIENT_NAME, *cluster.masters()) == 0)
     await backend.until(lambda: threads() <= before)
     assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}
-
-
-@pytest.mark.asyncio
-async def test_a_waiting_coroutine_that_is_collected_leaves_its_channel(cluster: Cluster) -> None:
-    """The collector closes the coroutines of an event loop that was closed and forgotten."""
-    name = names_on(cluster, cluster.masters()[0], 1)[0]
-    cluster.node_of_key(name).ask("HSET", name, "java:1", 1)
-    async with pyredisson.asyncio.connect(cluster.url) as client:
-        registry = client._session.channels
-        assert isinstance(registry, RoutedChannels)
-
-        async def wait() -> None:
-            await client.get_lock(name).lock()
-
-        waiting = wait()
-        task = asyncio.ensure_future(waiting)
-        for _ in range(1000):
-            if any(place.waiting for place in registry._nodes.values()):
-                break
-            await asyncio.sleep(0.01)
-        assert registry._place_of
-        waiting.close()
-        assert not registry.waiting
-        assert not registry._place_of
-        assert not any(place.waiting for place in registry._nodes.values())
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

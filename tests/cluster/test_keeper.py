@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis.exceptions import AuthenticationError, ConnectionError
@@ -18,7 +17,7 @@ from pyredisson._protocol import routing
 from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
-from tests.support.topologies import LAST, Recorder, address, make_node, shard, view
+from tests.support.topologies import LAST, address, make_node, shard, view
 from tests.support.waiting import TIME_LIMIT, eventually
 
 ONE = view(shard(0, ((0, LAST),), 1))
@@ -106,16 +105,19 @@ def known(one: Scripted) -> Scripted:
     return one
 
 
-def test_nothing_happens_before_it_is_needed_or_after_it_was_closed(scripted: Make) -> None:
-    one = scripted(interval=0.01)
-    assert not one.begins(0.1)
-    one.keeper.close()
-    one.keeper.request()
-    assert one.keeper._thread is None
-
-
 def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
-    wakeups = [one.wait() for _ in range(1000)]
+    """Also on many threads, if one of them has left, and if another one can't be woken."""
+
+    class Broken:
+        def set(self) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    with ThreadPoolExecutor(8, initializer=threading.Barrier(8).wait) as threads:
+        wakeups = list(threads.map(lambda _: one.wait(), range(1000)))
+    left = one.wait()
+    for _ in range(2):
+        one.keeper.forget(left)
+    one.keeper.wait_until_known(Broken())
     assert one.begins()
     wakeups.append(one.wait())
     assert not any(wakeup.is_set() for wakeup in wakeups)
@@ -123,22 +125,10 @@ def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
     assert all(wakeup.wait(TIME_LIMIT) for wakeup in wakeups)
     one.keeper.check_known()
     assert one.looks == 1
+    assert not one.begins(0.2)
     assert not one.keeper._waiting
-
-
-def test_waiters_that_come_later_or_have_left_or_cant_be_woken(one: Scripted) -> None:
-    class Broken:
-        def set(self) -> None:
-            raise RuntimeError("Event loop is closed")
-
-    left = one.wait()
-    one.keeper.forget(left)
-    one.keeper.forget(left)
-    one.keeper.wait_until_known(Broken())
-    one.discover()
     assert not left.is_set()
     assert one.wait().is_set()
-    one.keeper.check_known()
 
 
 def test_requests_during_a_look_cause_one_more(known: Scripted) -> None:
@@ -155,19 +145,32 @@ def test_requests_during_a_look_cause_one_more(known: Scripted) -> None:
 
 
 def test_the_topology_is_looked_at_from_time_to_time(scripted: Make) -> None:
+    """Not before it is needed, and not after the keeper was closed."""
     one = scripted(interval=0.05)
+    assert not one.begins(0.2)
     one.permits.release(3)
     one.wait()
     eventually(lambda: one.looks == 3)
+    other = scripted(interval=0.05)
+    other.keeper.close()
+    other.keeper.request()
+    assert other.keeper._thread is None
 
 
 def test_it_is_looked_at_often_while_a_master_fails(known: Scripted) -> None:
+    """Until it recovers, or another one has taken over."""
     node = known.table.nodes[address(0)]
-    known.permits.release(3)
+    known.permits.release(1000)
     node.on_failure()
-    eventually(lambda: known.looks == 4)
+    eventually(lambda: known.looks >= 4)
+    node.on_handshake(None)
+    eventually(lambda: not known.table.troubled)
+    looks = known.looks
+    while known.begins(0.5):
+        # One more, which was requested by the recovery; and those that had begun before.
+        assert known.looks < looks + 20
     known.outcome = OTHER
-    known.permits.release(2)
+    node.on_failure()
     eventually(lambda: known.table.node_of_slot(0) is not node)
     assert not known.table.troubled
 
@@ -192,19 +195,26 @@ def test_it_is_looked_at_less_often_in_a_long_outage(one: Scripted, monkeypatch:
     assert one.keeper._pause() == keeper.PAUSE
 
 
-def test_a_master_that_recovers_ends_that(known: Scripted) -> None:
-    node = known.table.nodes[address(0)]
-    known.permits.release(1000)
-    node.on_failure()
-    eventually(lambda: known.looks >= 3)
-    node.on_handshake(None)
-    eventually(lambda: not known.table.troubled)
-    while known.begins(0.5):
-        # One more, which was requested by the recovery; and those that had begun before.
-        assert known.looks < 20
+@pytest.mark.parametrize("raised", [AuthenticationError("WRONGPASS"), ZeroDivisionError("a user's address_mapper")])
+def test_what_waiting_cant_help_is_raised_itself_and_not_tried_again(
+    scripted: Make, caplog: pytest.LogCaptureFixture, raised: Exception
+) -> None:
+    one = scripted(interval=0.01)
+    one.discover(raised)
+    one.permits.release(100)
+    with pytest.raises(type(raised)):
+        one.keeper.check_known()
+    # What nobody expects is logged with its place.
+    assert ("Traceback" in caplog.text) is isinstance(raised, ZeroDivisionError)
+    assert one.begins()
+    assert not one.begins(0.5)
+    one.discover()
 
 
 def test_a_failure_is_raised_to_those_who_wait(one: Scripted) -> None:
+    one.wait()
+    with pytest.raises(NoReply, match="cluster of h:1: no server has replied in time"):
+        one.keeper.check_known()
     one.discover(ConnectionError("refused"))
     errors = []
     for _ in range(2):
@@ -218,52 +228,23 @@ def test_a_failure_is_raised_to_those_who_wait(one: Scripted) -> None:
     one.keeper.check_known()
 
 
-def test_what_waiting_cant_help_is_raised_itself_and_not_tried_again(scripted: Make) -> None:
-    one = scripted(interval=0.01)
-    one.discover(AuthenticationError("WRONGPASS"))
-    one.permits.release(100)
-    with pytest.raises(AuthenticationError):
-        one.keeper.check_known()
-    assert one.begins()
-    assert not one.begins(0.5)
-
-
-def test_a_topology_that_isnt_known_in_time(one: Scripted) -> None:
-    one.wait()
-    with pytest.raises(NoReply, match="cluster of h:1"):
-        one.keeper.check_known()
-
-
-def test_the_map_outlives_a_failed_refresh(known: Scripted) -> None:
-    known.outcome = AuthenticationError("WRONGPASS")
-    known.permits.release()
-    known.keeper.request()
-    eventually(lambda: known.keeper.failures == 1)
-    known.keeper.check_known()
-    assert known.table.node_of_slot(0) is known.table.nodes[address(0)]
-
-
-def test_one_warning_for_each_outage(scripted: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_map_outlives_failed_refreshes_and_each_outage_causes_one_warning(
+    scripted: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     one = scripted(interval=0.001)
     one.discover()
-    one.outcome = ConnectionError("refused")
+    one.outcome = AuthenticationError("WRONGPASS")
     one.permits.release(3)
     eventually(lambda: one.keeper.failures >= 2)
+    one.keeper.check_known()
+    assert one.table.node_of_slot(0) is one.table.nodes[address(0)]
     one.outcome = ONE
     one.permits.release(3)
     eventually(lambda: one.keeper.failures == 0)
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2
-    assert "refused" in warnings[0]
+    assert "WRONGPASS" in warnings[0]
     assert "is refreshed again" in warnings[1]
-
-
-def test_an_unexpected_exception_is_logged_and_survived(one: Scripted, caplog: pytest.LogCaptureFixture) -> None:
-    one.discover(ZeroDivisionError("a user's address_mapper"))
-    with pytest.raises(ZeroDivisionError):
-        one.keeper.check_known()
-    assert "Traceback" in caplog.text
-    one.discover()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -284,31 +265,6 @@ def test_closing_ends(one: Scripted, known: bool) -> None:
     one.keeper.close()
     one.join()
     assert one.closed
-
-
-def test_many_first_requests_leave_one_thread(one: Scripted) -> None:
-    barrier = threading.Barrier(8)
-
-    def request() -> None:
-        barrier.wait()
-        one.keeper.request()
-
-    threads = [threading.Thread(target=request) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert one.begins()
-    assert not one.begins(0.2)
-
-
-def test_the_thread_keeps_no_listener_alive(known: Scripted) -> None:
-    recorder = Recorder(known.table)
-    known.table.on_request = known.keeper.request
-    reference = weakref.ref(recorder)
-    del recorder
-    gc.collect()
-    assert reference() is None
 
 
 def test_the_child_of_a_fork_has_no_keeper(known: Scripted) -> None:

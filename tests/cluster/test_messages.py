@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from redis.exceptions import NoPermissionError
 
 from pyredisson._client import servers
 from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
+from tests.support.inspecting import session_of
 from tests.support.kinds import LOCKS
 from tests.support.waiting import permit_waiters
 from tests.support.waiting import waiters as lock_waiters
@@ -168,6 +169,14 @@ def flavour_of(mode: str) -> str:
     return "PUBLISH" if mode == "off" else "SPUBLISH"
 
 
+MOVES: dict[str, Callable[[Scene], object]] = {"the slot moves": Scene.move, "a replica takes over": Scene.fail_over}
+
+
+@pytest.fixture
+def scene(cluster: Cluster, backend: Backend) -> Scene:
+    return Scene(cluster, backend)
+
+
 @pytest.mark.parametrize("publish", FLAVOURS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_kind_of_waiter(cluster: Cluster, backend: Backend, kind: str, publish: str) -> None:
@@ -175,16 +184,6 @@ async def test_each_kind_of_waiter(cluster: Cluster, backend: Backend, kind: str
     waiter = await scene.begin(backend.connect())
     # A plain message is heard from all nodes.
     await scene.released(waiter, publish, scene.elsewhere if publish == "PUBLISH" else None)
-
-
-@pytest.mark.parametrize(("mode", "publish"), [("on", "SPUBLISH"), ("off", "PUBLISH")])
-async def test_one_flavour_only(cluster: Cluster, backend: Backend, mode: str, publish: str) -> None:
-    scene = Scene(cluster, backend)
-    waiter = await scene.begin(backend.connect(sharded_pubsub=mode), mode)
-    [other] = set(FLAVOURS) - {publish}
-    assert scene.subscribers(other, scene.node) == 0
-    scene.run((other, scene.channel, "0"))
-    await scene.released(waiter, publish)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -224,43 +223,26 @@ async def test_waiters_of_all_nodes_at_once(
     await scenes[0].released(await scenes[0].begin(client, mode), flavour_of(mode))
 
 
-@pytest.mark.parametrize("change", [Scene.move, Scene.fail_over])
+@pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("mode", MODES)
-async def test_subscriptions_follow_the_slot(
-    cluster: Cluster, backend: Backend, mode: str, change: Callable[[Scene], ClusterNode]
-) -> None:
-    """Without any command of the user."""
-    scene = Scene(cluster, backend)
-    waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
-    for _ in range(1 if change is Scene.fail_over else 2):
+async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mode: str, move: str) -> None:
+    """Without any command of the user. A message that is missed meanwhile is not missing."""
+    client = backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0)
+    waiter = await scene.begin(client, mode)
+    for _ in range(2 if move == "the slot moves" else 1):
         old = scene.node
-        await scene.heard_on(change(scene), mode)
+        MOVES[move](scene)
+        await scene.heard_on(scene.node, mode)
         await backend.until(lambda old=old: scene.subscribers("SPUBLISH", old) == 0)  # type: ignore[misc]
-    assert not waiter.done()
     await scene.released(waiter, flavour_of(mode))
-
-
-async def test_many_waiters_of_one_slot_that_moves(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect()
-    names = [f"{{orders}}:{number}" for number in range(40)]
-    channel_names = [f"redisson_lock__channel:{name}" for name in names]
-    scene = Scene(cluster, backend, name=names[0])
-    for name in names:
-        scene.node.ask("HSET", name, "java:1", "1")
-    waiters = [backend.spawn(lambda name=name: client.get_lock(name).try_lock(20)) for name in names]  # type: ignore[misc]
-
-    def heard() -> bool:
-        return int(sum(scene.node.ask("PUBSUB", "SHARDNUMSUB", *channel_names)[1::2])) == len(names)
-
-    await backend.until(heard)
-    node = scene.move()
-    await backend.until(heard)
-    await backend.sleep(0.2)
-    for name, channel in zip(names, channel_names, strict=True):
-        node.ask("DEL", name)
-        node.ask("SPUBLISH", channel, "0")
-    for waiter in waiters:
-        assert await waiter.result()
+    # A waiter makes an attempt whenever it has subscribed anew, at the latest after the refresh interval.
+    scene.run(scene.kind.release)
+    waiter = await scene.begin(client, mode)
+    scene.node.ask("DEL", NAME)
+    MOVES[move](scene)
+    moved = time.monotonic()
+    assert await waiter.result()
+    assert time.monotonic() - moved < 1.0 + SOON
 
 
 @pytest.mark.slow
@@ -278,41 +260,6 @@ async def test_a_master_that_fails(own_cluster: Cluster, backend: Backend, mode:
     # An attempt that failed meanwhile is made again after a pause.
     await backend.sleep(1.0)
     await scene.released(waiter, flavour_of(mode), new)
-
-
-async def test_a_slot_without_a_node(own_cluster: Cluster, backend: Backend) -> None:
-    """The node ends the subscription, and nobody accepts another one until the slot is assigned again."""
-    scene = Scene(own_cluster, backend)
-    for node in own_cluster.nodes:
-        node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
-    waiter = await scene.begin(backend.connect())
-    owner = scene.node
-    for node in own_cluster.nodes:
-        node.ask("CLUSTER", "DELSLOTS", scene.slot)
-    await backend.until(lambda: scene.subscribers("SPUBLISH", owner) == 0)
-    await backend.sleep(1.0)
-    assert not waiter.done()
-    owner.ask("CLUSTER", "ADDSLOTS", scene.slot)
-    await scene.heard_on(owner, "auto")
-    await backend.until(lambda: scene.node is owner)
-    await scene.released(waiter, "SPUBLISH")
-
-
-@pytest.mark.parametrize("right", ["channel", "ssubscribe", "subscribe"])
-async def test_a_user_without_the_right(cluster: Cluster, backend: Backend, right: str) -> None:
-    """The waiter raises the error: messages that only come in this flavour would never wake it."""
-    scene = Scene(cluster, backend)
-    denied = ["resetchannels"] if right == "channel" else ["allchannels", f"-{right}"]
-    for node in cluster.nodes:
-        node.ask("ACL", "SETUSER", "app", "on", ">secret", "allkeys", "+@all", *denied)
-    try:
-        scene.run(scene.kind.hold)
-        client = backend.connect(username="app", password="secret")
-        with pytest.raises(NoPermissionError):
-            await client.get_lock(NAME).try_lock(wait_time=20)
-    finally:
-        for node in cluster.nodes:
-            node.ask("ACL", "DELUSER", "app")
 
 
 @pytest.mark.slow
@@ -346,18 +293,12 @@ PAIRS = [
     ("off", "off"),
 ]
 """The setting of the client that releases, and that of the client that waits."""
-MOVES: dict[str, Callable[[Scene], object]] = {"the slot moves": Scene.move, "a replica takes over": Scene.fail_over}
 
 
 @pytest.fixture
 def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain messages are left out from 0.3 s after a change on, if the topology is looked at every 0.1 s."""
     monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
-
-
-@pytest.fixture
-def scene(cluster: Cluster, backend: Backend) -> Scene:
-    return Scene(cluster, backend)
 
 
 def published(cluster: Cluster) -> int:
@@ -387,18 +328,27 @@ async def test_releases_of_a_lock_that_nobody_waits_for(
 
 
 @pytest.mark.usefixtures("settles_at_once")
-@pytest.mark.parametrize(("releasing", "waiting"), PAIRS)
-async def test_clients_of_different_settings(scene: Scene, backend: Backend, releasing: str, waiting: str) -> None:
-    """Each wakes the other one: at first, after the slot has moved, and after a failover."""
+@pytest.mark.parametrize(
+    ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
+)
+async def test_clients_of_different_settings(
+    scene: Scene, backend: Backend, releasing: str, waiting: str, method: str
+) -> None:
+    """Each wakes the other one: at first, after the slot has moved, after a failover, and while the slot is moved.
+
+    Then a release runs on the node that gets the slot, and its waiters are subscribed on the one that has it.
+    """
     holder = backend.connect(sharded_pubsub=releasing, topology_refresh_interval=0.1).get_lock(NAME)
     other = backend.connect(sharded_pubsub=waiting, topology_refresh_interval=0.1).get_lock(NAME)
-    for change in (lambda: None, scene.move, scene.fail_over):
-        change()
+    for change in (lambda: None, scene.move, scene.fail_over, None):
+        if change is not None:
+            change()
         await holder.lock()
         waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
-        # Beyond the time after a change.
-        await backend.sleep(0.5)
-        await woken(waiter, holder.unlock)
+        with nullcontext() if change is not None else half_moved(scene.cluster, NAME, NAME):
+            # Beyond the time after a change.
+            await backend.sleep(0.5)
+            await woken(waiter, getattr(holder, method))
         await backend.as_another_owner(other.force_unlock)
 
 
@@ -423,43 +373,26 @@ async def test_a_waiter_that_has_not_noticed_a_move(
     await woken(waiter, permits.release)
 
 
-class TestSlotsOnTheirWay:
-    """A release runs on the node that the slot is being moved to; its waiters are subscribed on the one that has it."""
+async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, backend: Backend) -> None:
+    """Such releases are sent together with others, which are redirected elsewhere or not at all."""
+    client, other = backend.connect(sharded_pubsub="on"), backend.connect(sharded_pubsub="on").get_lock(NAME)
+    names = [NAME, *(f"orders-{number}" for number in range(4))]
+    for name in names:
+        await client.get_lock(name).lock()
+    waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
+    with half_moved(scene.cluster, NAME, NAME):
+        session = session_of(client)
+        # The node that they are redirected to doesn't know the script.
+        repairs = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
+        assert len(repairs) == len(names)
 
-    @pytest.mark.usefixtures("settles_at_once")
-    @pytest.mark.parametrize(
-        ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
-    )
-    async def test_a_release(self, scene: Scene, backend: Backend, releasing: str, waiting: str, method: str) -> None:
-        holder = backend.connect(sharded_pubsub=releasing, topology_refresh_interval=0.1).get_lock(NAME)
-        await holder.lock()
-        other = backend.connect(sharded_pubsub=waiting).get_lock(NAME)
-        waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
-        with half_moved(scene.cluster, NAME, NAME) as (_, target):
-            await backend.sleep(0.5)
-            await woken(waiter, getattr(holder, method))
-        assert target.ask("EXISTS", NAME) == 1
+        async def release() -> None:
+            for repair in repairs:
+                session.repair(repair)
 
-    async def test_a_release_in_the_background(self, scene: Scene, backend: Backend) -> None:
-        """Such releases are sent together with others, which are redirected elsewhere or not at all."""
-        client, other = backend.connect(sharded_pubsub="on"), backend.connect(sharded_pubsub="on").get_lock(NAME)
-        names = [NAME, *(f"orders-{number}" for number in range(4))]
-        for name in names:
-            await client.get_lock(name).lock()
-        waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
-        with half_moved(scene.cluster, NAME, NAME):
-            session = getattr(client, "_target", client)._session
-            # The node that they are redirected to doesn't know the script.
-            repairs = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
-            assert len(repairs) == len(names)
-
-            async def release() -> None:
-                for repair in repairs:
-                    session.repair(repair)
-
-            await woken(waiter, release)
-            for name in names[1:]:
-                await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
+        await woken(waiter, release)
+        for name in names[1:]:
+            await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
 
 
 @pytest.mark.slow
@@ -488,17 +421,3 @@ async def test_waiters_without_a_message_make_an_attempt_of_their_own(
         for waiter in waiters:
             assert await waiter.result()
         assert time.monotonic() - begun < 0.5 + seconds + SOON
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("move", MOVES)
-async def test_what_was_missed_while_the_subscription_moved(
-    scene: Scene, backend: Backend, mode: str, move: str
-) -> None:
-    """A waiter makes an attempt whenever it has subscribed anew, at the latest after the refresh interval."""
-    waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
-    scene.node.ask("DEL", NAME)
-    MOVES[move](scene)
-    moved = time.monotonic()
-    assert await waiter.result()
-    assert time.monotonic() - moved < 1.0 + SOON

@@ -67,6 +67,7 @@ def port_of(client: Any, name: str) -> int:
 
 
 async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Backend) -> None:
+    """Many callers that are redirected cause one refresh."""
     client = connect(backend)
     lock = client.get_lock(NAME)
     await lock.lock()
@@ -77,11 +78,6 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
         await lock.lock()
         assert redirects(cluster) == before + 1
     assert port_of(client, NAME) == new.port
-
-
-async def test_many_callers_that_are_redirected_cause_one_refresh(cluster: Cluster, backend: Backend) -> None:
-    client = connect(backend)
-    await client.get_lock(NAME).lock()
     wait_for_refreshes(client)
     move(cluster, NAME)
     before = refreshes(cluster)
@@ -94,44 +90,37 @@ async def test_many_callers_that_are_redirected_cause_one_refresh(cluster: Clust
     assert refreshes(cluster) - before <= 2 + took / keeper.PAUSE
 
 
-class TestAsk:
-    async def test_a_lock_whose_key_is_still_at_the_source(self, cluster: Cluster, backend: Backend) -> None:
-        client, other = connect(backend), connect(backend)
-        lock = client.get_lock(NAME)
+async def test_a_lock_whose_key_is_still_at_the_source(cluster: Cluster, backend: Backend) -> None:
+    client, other = connect(backend), connect(backend)
+    lock = await known_lock(client, NAME)
+    await lock.lock()
+    wait_for_refreshes(client)
+    with half_moved(cluster, NAME) as (source, target):
+        assert not await other.get_lock(NAME).try_lock()
         await lock.lock()
-        with half_moved(cluster, NAME) as (source, target):
-            assert not await other.get_lock(NAME).try_lock()
-            await lock.lock()
-            await lock.unlock()
-            await lock.unlock()
-            # Now nobody has the key, so the next one is made at the target.
-            await lock.lock()
-            assert not await other.get_lock(NAME).try_lock()
-            assert port_of(client, NAME) == source.port
-        assert target.ask("EXISTS", NAME) == 1
         await lock.unlock()
-        assert await other.get_lock(NAME).try_lock()
-
-    async def test_the_target_does_not_know_the_script(self, cluster: Cluster, backend: Backend) -> None:
-        client = connect(backend)
-        lock = await known_lock(client, NAME)
-        wait_for_refreshes(client)
-        with half_moved(cluster, NAME) as (_, target):
-            target.ask("SCRIPT", "FLUSH")
-            before = redirects(cluster)
-            await lock.lock()
-            # The target refuses a script with several keys, and is asked again without the list of waiting clients.
-            assert redirects(cluster) == before + 2
-        assert target.ask("EXISTS", NAME) == 1
-
-    async def test_a_call_that_does_not_get_through_says_where(self, cluster: Cluster, backend: Backend) -> None:
-        lock = connect(backend, retry_attempts=1).get_fair_lock(NAME)
+        await lock.unlock()
+        # Now nobody has the key, so the next one is made at the target, which does not know the script.
+        target.ask("SCRIPT", "FLUSH")
+        before = redirects(cluster)
         await lock.lock()
-        said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:%s of the cluster of"
-        with half_moved(cluster, NAME) as (source, _), pytest.raises(TryAgainError, match=said % source.port):
-            await lock.unlock()
-        # The release goes on in the background.
-        assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
+        # It refuses a script with several keys, and is asked again without the list of waiting clients.
+        assert redirects(cluster) == before + 2
+        assert not await other.get_lock(NAME).try_lock()
+        assert port_of(client, NAME) == source.port
+    assert target.ask("EXISTS", NAME) == 1
+    await lock.unlock()
+    assert await other.get_lock(NAME).try_lock()
+
+
+async def test_a_call_that_does_not_get_through_says_where(cluster: Cluster, backend: Backend) -> None:
+    lock = connect(backend, retry_attempts=1).get_fair_lock(NAME)
+    await lock.lock()
+    said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:%s of the cluster of"
+    with half_moved(cluster, NAME) as (source, _), pytest.raises(TryAgainError, match=said % source.port):
+        await lock.unlock()
+    # The release goes on in the background.
+    assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
 
 
 def hold(lock: Any) -> Callable[[float], Any]:
@@ -229,10 +218,17 @@ async def test_nodes_name_each_other(cluster: Cluster, backend: Backend, caplog:
 _, QUEUE, SCORES, WAITERS, CLIENTS = KEYS
 
 
-@pytest.fixture(params=PROGRAMS)
-def two_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=PROGRAMS)
+def shared_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with Cluster(masters=2, replicas=0, executable=request.param()) as running:
         yield running
+
+
+@pytest.fixture
+def two_masters(shared_masters: Cluster) -> Cluster:
+    """A cluster on each kind of server, empty at the start of each test."""
+    shared_masters.flush()
+    return shared_masters
 
 
 def queue_up(node: ClusterNode) -> None:
@@ -243,16 +239,23 @@ def queue_up(node: ClusterNode) -> None:
     node.ask("ZADD", CLIENTS, 10**15, "other")
 
 
-async def test_the_call_goes_on_where_the_keys_are(two_masters: Cluster, backend: Backend) -> None:
-    semaphore = backend.connect().get_permit_expirable_semaphore(NAME)
+async def test_calls_that_were_ended_in_the_middle(two_masters: Cluster, backend: Backend) -> None:
+    """A call goes on where the keys are. If it isn't repeated, it raises a class of redis-py."""
+    semaphore = backend.connect().get_permit_expirable_semaphore(f"s{{{NAME}}}")
     await semaphore.try_set_permits(2)
     await semaphore.acquire(lease_time=0.2)
     await backend.sleep(0.3)
     with half_moved(two_masters, NAME) as (source, _):
         # The permit has ended. The script frees it, which removes the key of the permits in use, and then counts these.
         count = backend.spawn(semaphore.available_permits)
-        await backend.until(lambda: source.ask("GET", NAME) == "2")
+        await backend.until(lambda: source.ask("GET", f"s{{{NAME}}}") == "2")
     assert await count.result() == 2
+    source = two_masters.node_of_key(NAME)
+    source.ask("HSET", NAME, "java:1", 1)
+    queue_up(source)
+    with half_moved(two_masters, NAME), pytest.raises(TryAgainError) as raised:
+        await backend.connect().get_fair_lock(NAME).force_unlock()
+    assert raised.type is TryAgainError
 
 
 async def test_a_release_that_was_ended_in_the_middle_may_have_run(two_masters: Cluster, backend: Backend) -> None:
@@ -266,16 +269,6 @@ async def test_a_release_that_was_ended_in_the_middle_may_have_run(two_masters: 
         release = backend.spawn(lock.unlock)
         await backend.until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) < len(KEYS))
     await release.result()
-
-
-async def test_a_call_that_is_not_repeated(two_masters: Cluster, backend: Backend) -> None:
-    """It raises a class of redis-py."""
-    source = two_masters.node_of_key(NAME)
-    source.ask("HSET", NAME, "java:1", 1)
-    queue_up(source)
-    with half_moved(two_masters, NAME), pytest.raises(TryAgainError) as raised:
-        await backend.connect().get_fair_lock(NAME).force_unlock()
-    assert raised.type is TryAgainError
 
 
 async def test_a_lock_is_handed_on_while_its_slot_is_moved(two_masters: Cluster, backend: Backend) -> None:

@@ -64,6 +64,7 @@ def test_nodes_that_report_in_another_order_give_equal_views() -> None:
     there = [[0, 9, [b"h", 1, b"a"], [b"h", 3, b"c"], [b"h", 2, b"b"]]]
     here[1].append([b"h", 3, b"c"])
     assert read_slots(here, ASKED) == read_slots(there, ASKED)
+    assert read_slots([], ASKED) == TopologyView(())
 
 
 @pytest.mark.parametrize(
@@ -92,10 +93,6 @@ def test_a_node_without_an_address_is_left_out(node: list[object]) -> None:
     assert read_slots([[0, 5, node], [6, 9, master]], ASKED).covered == 4
     (shard,) = read_slots([[0, 5, master, node]], ASKED).shards
     assert shard.replicas == ()
-
-
-def test_an_empty_cluster() -> None:
-    assert read_slots([], ASKED) == TopologyView(())
 
 
 SLOTS = [[0, 16383, [b"h", 1, b"a"]]]
@@ -145,10 +142,6 @@ DETAILS = [b"name", b"mymaster", b"ip", b"10.0.0.1", b"port", b"6379", b"config-
 OTHERS = [[b"name", b"x", b"ip", b"10.0.0.8", b"port", b"26379"], [b"ip", b"::1", b"port", b"26380"]]
 
 
-def test_the_query_names_the_master() -> None:
-    assert all(payload.endswith(b"$8\r\nmymaster\r\n") for payload in sentinel_query("mymaster"))
-
-
 REFUSED, UNKNOWN = NoPermissionError("NOPERM"), ResponseError("ERR No such master with that name")
 REPLICAS = [[b"ip", b"10.0.0.2", b"port", b"6380", b"flags", b"s_down,slave,disconnected"]]
 
@@ -171,17 +164,16 @@ def test_the_answer_of_a_sentinel(replies: list[object], answer: SentinelAnswer 
     assert read_sentinel(replies, SENTINEL) == answer
 
 
-def test_an_error_reply_is_raised() -> None:
-    with pytest.raises(NoPermissionError):
-        read_sentinel([REFUSED, DETAILS, OTHERS, []], SENTINEL)
-    with pytest.raises(NoPermissionError):
-        read_cluster([REFUSED, b""], ASKED)
+def test_a_user_without_the_right_to_ask() -> None:
+    for read, replies in ((read_sentinel, [REFUSED, DETAILS, OTHERS, []]), (read_cluster, [REFUSED, b""])):
+        with pytest.raises(NoPermissionError):
+            read(replies, ASKED)
 
 
-def test_messages_about_other_masters() -> None:
-    assert names_master(b"mymaster 10.0.0.1 6379 10.0.0.2 6379", "mymaster")
-    assert not names_master(b"mymaster2 10.0.0.1 6379 10.0.0.2 6379", "mymaster")
-    assert not names_master(b"", "mymaster")
+def test_sentinels_are_asked_for_one_master_and_tell_of_all() -> None:
+    assert all(payload.endswith(b"$8\r\nmymaster\r\n") for payload in sentinel_query("mymaster"))
+    for message, about in ((b"mymaster 10.0.0.1 6379", True), (b"mymaster2 10.0.0.1 6379", False), (b"", False)):
+        assert names_master(message, "mymaster") is about
 
 
 SERVER = b"# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n"
@@ -275,13 +267,11 @@ master_replid2:%b\r
 OF_REPLICA = b"role:slave\r\nmaster_host:10.0.0.1\r\nmaster_replid:%b\r\nmaster_replid2:%b\r\n" % (HISTORY, FORMER)
 
 
-def test_the_reply_of_a_master() -> None:
-    assert read_replication(OF_MASTER) == Replication(True, HISTORY, FORMER, (ONE, Address("::1", 3)))
-
-
 def test_only_a_master_replaces_the_one_whose_history_it_has_continued() -> None:
-    assert read_replication(OF_MASTER).replaces(FORMER)
-    assert not read_replication(OF_MASTER).replaces(HISTORY)
+    of_master = read_replication(OF_MASTER)
+    assert of_master == Replication(True, HISTORY, FORMER, (ONE, Address("::1", 3)))
+    assert of_master.replaces(FORMER)
+    assert not of_master.replaces(HISTORY)
     assert not read_replication(OF_REPLICA).replaces(FORMER)
     # A server that doesn't tell.
     assert not read_replication(b"role:master").replaces(b"")
@@ -318,19 +308,19 @@ def test_no_call_relies_on_what_was_said_long_ago(replicas: tuple[Address, ...])
     assert state.none_until < 60.0
 
 
-def test_an_answer_that_is_overtaken_counts_for_nothing() -> None:
+def test_whose_answers_count() -> None:
     state = ReplicaState()
     asked(state, 2.0, ONE)
+    # Overtaken by the one before it.
     asked(state, 1.0)
-    assert state.online == 1
-    assert state.asked_at == 2.0
+    assert (state.online, state.asked_at) == (1, 2.0)
     state.set(read_replication(OF_REPLICA), (), 1.5)
     assert state.online == 1
-
-
-def test_a_master_that_refuses_wait_is_asked_no_more() -> None:
-    state = ReplicaState()
-    asked(state, 1.0, ONE)
+    # That of a server that is no master any more.
+    state.set(read_replication(OF_REPLICA), (), 3.0)
+    assert state.online is None
+    assert state.is_due(3.0)
+    # A master that refuses WAIT is asked no more.
     state.refuse()
     assert not state.is_due(60.0)
     assert state.none_until == state.ask_again_at == math.inf
@@ -343,6 +333,9 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
     assert not state.away
     asked(state, 2, TWO)
     assert state.left == {ONE: 2}
+    # It says nothing about what comes after its answer.
+    state.on_answer(ONE, 1.5)
+    assert state.left == {ONE: 2}
     state.on_answer(ONE, 2.5)
     asked(state, 3, TWO)
     assert not state.left
@@ -353,14 +346,10 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
     asked(state, 5)
     assert set(state.left) == {ONE, TWO}
     assert state.none_until == -math.inf
-
-
-def test_an_answer_says_nothing_about_what_comes_after_it() -> None:
+    # A server that is known from elsewhere may be master from the beginning.
     state = ReplicaState()
-    asked(state, 1, ONE)
-    asked(state, 2)
-    state.on_answer(ONE, 1.5)
-    assert state.left == {ONE: 2}
+    asked(state, 1, ONE, known=(ONE, THREE))
+    assert state.left == {THREE: 1}
 
 
 def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
@@ -374,17 +363,3 @@ def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
     assert state.away == (TWO,)
     assert set(state.left) == {TWO}
     assert not state.unreachable
-
-
-def test_a_server_that_is_known_from_elsewhere_may_be_master_from_the_beginning() -> None:
-    state = ReplicaState()
-    asked(state, 1, ONE, known=(ONE, THREE))
-    assert state.left == {THREE: 1}
-
-
-def test_a_server_that_is_no_master_any_more() -> None:
-    state = ReplicaState()
-    asked(state, 1, ONE)
-    state.set(read_replication(OF_REPLICA), (), 2)
-    assert state.online is None
-    assert state.is_due(2)

@@ -16,10 +16,12 @@ from pyredisson._core import command, latch_channel, pack, slot
 from pyredisson._protocol.moving_slots import Settling, message_at_source
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.replies import Reply, as_error
+from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both, script_name
+from pyredisson._protocol.topology import Shard
 from pyredisson.logic.routed_channels import MOST_REDIRECTS, NodeChannels, RoutedChannels
+from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.topologies import LAST, address, make_node, shard, view
 
 from .scenes import at_each_line
@@ -106,31 +108,23 @@ class Clients:
         assert not registry._unplaced
 
 
-def test_a_channel_is_heard_on_the_node_of_its_slot() -> None:
-    clients = Clients()
-    low, high = clients.join(LOW), clients.join(HIGH)
-    clients.check()
-    assert [listener.heard for listener in clients.listeners.values()] == [{LOW}, {HIGH}]
-    clients.confirm(HIGH)
-    assert (low.is_set(), high.is_set()) == (False, True)
-    clients.registry.leave(HIGH, high)
-    assert clients.registry.place_of(high) is None
-
-
 def test_a_change_of_the_map_wakes_the_waiters_which_then_follow() -> None:
     clients = Clients()
-    wakeup = clients.join(HIGH)
-    stays = clients.join(LOW)
-    for name in (HIGH, LOW):
-        clients.confirm(name)
+    wakeup, stays = clients.join(HIGH), clients.join(LOW)
+    assert [listener.heard for listener in clients.listeners.values()] == [{HIGH}, {LOW}]
+    clients.confirm(HIGH)
+    assert (wakeup.is_set(), stays.is_set()) == (True, False)
+    clients.confirm(LOW)
     for one in (wakeup, stays):
         one.clear()
+    # Nobody waits for it any more, so it doesn't follow.
+    clients.registry.leave(b"{foo}:2", clients.join(b"{foo}:2"))
     before = clients.listener(HIGH)
     clients.apply(shard(0, ((0, LAST),), 3), shard(1, (), 4))
-    assert wakeup.is_set()
-    assert not stays.is_set()
+    assert (wakeup.is_set(), stays.is_set()) == (True, False)
     clients.registry.refresh()
     clients.check()
+    assert clients.registry.by_name.keys() == {HIGH, LOW}
     assert before.heard == set()
     assert clients.registry.confirmed_channel(HIGH) is None
     # The earlier node confirms late.
@@ -139,6 +133,15 @@ def test_a_change_of_the_map_wakes_the_waiters_which_then_follow() -> None:
     wakeup.clear()
     clients.confirm(HIGH)
     assert wakeup.is_set()
+    clients.registry.leave(HIGH, wakeup)
+    assert clients.registry.place_of(wakeup) is None
+    # Its replica takes over.
+    old = clients.listener(LOW)
+    clients.apply(shard(3, ((0, LAST),), 0))
+    assert old.reconnects == 1
+    clients.registry.refresh()
+    clients.check()
+    assert clients.registry._nodes.keys() == {clients.listener(LOW).node}
 
 
 def test_two_nodes_that_name_each_other_are_not_asked_without_end() -> None:
@@ -196,10 +199,14 @@ def test_a_slot_that_leaves_its_node() -> None:
 
 
 def test_a_slot_without_a_node() -> None:
+    """Only a latch with a brace in its name is heard all the same, on any node: its messages are plain ones."""
     clients = Clients()
     clients.apply(HALVES[0])
-    wakeup = clients.join(HIGH)
+    latch = latch_channel(b"{foo}")
+    wakeup, on_any = clients.join(HIGH), clients.join(latch)
+    assert clients.table.node_of_key(latch) is clients.table.node_of_key(HIGH) is None
     assert clients.registry.place_of(wakeup) is None
+    assert clients.registry.place_of(on_any) is not None
     assert clients.registry.stale
     clients.apply(*HALVES)
     assert wakeup.is_set()
@@ -207,36 +214,13 @@ def test_a_slot_without_a_node() -> None:
     clients.check()
 
 
-def test_a_latch_with_a_brace_in_its_name_is_heard_on_any_node() -> None:
-    """Its messages are plain ones, in every form of the scripts. Those of other channels come from their own node."""
-    clients = Clients()
-    clients.apply(shard(0, ((0, 1),), 3))
-    for name, placed in ((latch_channel(b"{foo}"), True), (HIGH, False)):
-        assert clients.table.node_of_key(name) is None
-        assert (clients.registry.place_of(clients.join(name)) is not None) is placed
-
-
-def test_a_channel_that_nobody_waits_for_does_not_follow() -> None:
-    clients = Clients()
-    clients.registry.leave(HIGH, clients.join(HIGH))
-    clients.apply(shard(0, ((0, LAST),), 3), shard(1, (), 4))
-    clients.registry.refresh()
-    assert not clients.registry.by_name
-    assert all(listener.channels.is_unused() for listener in clients.listeners.values())
-
-
-def test_a_master_that_was_replaced() -> None:
-    clients = Clients()
-    clients.join(HIGH)
-    old = clients.listener(HIGH)
-    clients.apply(HALVES[0], shard(4, ((8192, LAST),), 1))
-    assert old.reconnects == 1
-    clients.registry.refresh()
-    clients.check()
-    assert clients.registry._nodes.keys() == {clients.listener(HIGH).node}
-
-
 REGISTRY = ("routed_channels.py", "logic/channels.py")
+ROUTED = [
+    function
+    for kind in (RoutedChannels, NodeChannels)
+    for function in vars(kind).values()
+    if hasattr(function, "__code__")
+]
 
 
 def follow(clients: Clients) -> None:
@@ -244,17 +228,20 @@ def follow(clients: Clients) -> None:
     clients.registry.refresh()
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        follow,
-        lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(slot(HIGH), 0)),
-        lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
-        lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, as_error("CLUSTERDOWN")),
-    ],
-    ids=["follow", "moved", "dropped", "down"],
-)
-def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[[Clients], object]) -> None:
+CHANGES: dict[str, Callable[[Clients], object]] = {
+    "follow": follow,
+    "moved": lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(slot(HIGH), 0)),
+    "dropped": lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
+    "down": lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, as_error("CLUSTERDOWN")),
+    "refresh": lambda clients: clients.registry.refresh(),
+    "join": lambda clients: clients.join(HIGH),
+    "disconnected": lambda clients: clients.listener(HIGH).channels.on_disconnected(),
+    "subscribed": lambda clients: clients.confirm(HIGH),
+}
+
+
+@pytest.mark.parametrize("change", ["follow", "moved", "dropped", "down"])
+def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(change: str) -> None:
     waiters: list[ThreadWakeup] = []
 
     def begin() -> Clients:
@@ -263,7 +250,7 @@ def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[
         clients.confirm(HIGH)
         return clients
 
-    for clients, _ in at_each_line(REGISTRY, begin, act):
+    for clients, _ in at_each_line(REGISTRY, begin, CHANGES[change]):
         # The listener, whose reading was interrupted, connects again and subscribes to what the registry tells.
         for listener in clients.listeners.values():
             listener.channels.on_disconnected()
@@ -272,6 +259,30 @@ def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(act: Callable[
         clients.check()
         assert all(clients.registry.place_of(wakeup) is not None for wakeup in waiters)
         assert not any(channel.confirmed for channel in clients.registry.by_name.values())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_waiter_that_is_collected_on_any_line_leaves_its_channel(change: str) -> None:
+    """On the thread that changes the channels."""
+    made: list[Clients] = []
+
+    def story() -> tuple[Callable[[], object], Callable[[], object]]:
+        clients = Clients()
+        made.append(clients)
+        leaving = clients.join(HIGH)
+        for name in (HIGH, LOW):
+            clients.join(name)
+        clients.confirm(LOW)
+        return lambda: CHANGES[change](clients), lambda: clients.registry.leave(HIGH, leaving)
+
+    with only_collections_asked_for():
+        assert collect_at_each_line(ROUTED, story) > 3
+    for clients in made:
+        clients.registry.refresh()
+        clients.check()
+        waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
+        assert clients.registry.waiting == waiters == set(clients.registry._place_of)
+        assert waiters == {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
 
 
 def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:
@@ -343,16 +354,6 @@ def words(payload: bytes) -> list[bytes]:
     return found
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("call", [release, permit_release])
 @pytest.mark.parametrize("flags", [True, False], ids=["", "first-line-unknown"])
 def test_the_form_of_a_call_that_publishes_both_flavours(call: Callable[[ScriptSet], bytes], flags: bool) -> None:
@@ -366,96 +367,69 @@ def test_the_form_of_a_call_that_publishes_both_flavours(call: Callable[[ScriptS
             assert as_publishing_both(payload) == payload
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_other_commands_have_no_other_form() -> None:
+    for payload in (
         ACQUIRE,
         as_eval(ACQUIRE, with_shebang=True),
         command(b"PING"),
         command(b"SET", release(AUTO), as_eval(release(AUTO), with_shebang=True)),
         command(b"EVALSHA", b"0" * 40, b"0"),
         command(b"EVAL", b"return 1", b"0"),
-    ],
-)
-def test_other_commands_have_no_other_form(payload: bytes) -> None:
-    assert as_publishing_both(payload) == payload
-    assert script_name(words(payload)) in ("", "lock_acquire")
+    ):
+        assert as_publishing_both(payload) == payload
+        assert script_name(words(payload)) in ("", "lock_acquire")
 
 
-def test_the_name_of_a_script() -> None:
-    for payload in (release(AUTO), as_eval(release(SHARDED), with_shebang=True)):
-        assert script_name(words(payload)) == "lock_release"
-
-
-class TestTime:
-    """For some time after a change every command publishes both."""
-
-    def test_after_a_change(self) -> None:
-        clock = Clock()
-        settling = Settling(SECONDS, clock)
-        assert settling.command(release(AUTO)) == release(AUTO)
-        for _ in range(3):
+def test_for_some_time_after_a_change_every_command_publishes_both() -> None:
+    """Whatever the order of the steps, no change is forgotten before its time is over."""
+    rng = random.Random(1)
+    now, latest = 100.0, -SECONDS
+    settling = Settling(SECONDS, lambda: now)
+    for _ in range(500):
+        now += rng.choice([0.0, 1.0, SECONDS])
+        if rng.random() < 0.3:
             settling.on_change()
-            clock.now += SECONDS - 0.1
-            assert settling.command(release(AUTO)) == release(BOTH)
-            assert len(settling.changes) == 1
-        clock.now += 0.2
-        assert settling.command(release(AUTO)) == release(AUTO)
-        assert not settling.changes
+            latest = now
+        both = settling.command(release(AUTO)) == release(BOTH)
+        assert both is (now <= latest + SECONDS)
+        assert len(settling.changes) == both
+    # What follows ASK always does, unless the user wants sharded messages only.
+    settling = Settling(SECONDS)
+    for scripts, published in ((AUTO, BOTH), (SHARDED, SHARDED)):
+        assert settling.command(release(scripts), asking=True) == release(published)
+    # Where it doesn't matter nothing is noted.
+    settling = Settling()
+    settling.on_change()
+    assert not settling.changes
 
-    def test_behind_asking(self) -> None:
-        settling = Settling(SECONDS, Clock())
-        assert settling.command(release(AUTO), asking=True) == release(BOTH)
-        assert settling.command(release(SHARDED), asking=True) == release(SHARDED)
 
-    def test_where_it_does_not_matter(self) -> None:
-        settling = Settling()
-        settling.on_change()
-        assert not settling.changes
+def test_what_changes_the_map() -> None:
+    table = RoutingTable(make_node, None, SECONDS)
 
-    def test_changes_while_commands_are_sent(self) -> None:
-        """Whatever the order of the steps, no change is forgotten before its time is over."""
-        rng = random.Random(1)
-        clock = Clock()
-        settling = Settling(SECONDS, clock)
-        latest = -SECONDS
-        for _ in range(500):
-            clock.now += rng.choice([0.0, 1.0, SECONDS])
-            if rng.random() < 0.3:
-                settling.on_change()
-                latest = clock.now
-            both = settling.command(release(AUTO)) == release(BOTH)
-            assert both is (clock.now <= latest + SECONDS)
-
-    def test_what_changes_the_map(self) -> None:
-        table = RoutingTable(make_node, None, SECONDS)
-        assert not table.settling.changes
-        table.apply(view(shard(0, ((0, LAST),)), shard(1, ())), table.begin_view())
-        assert table.settling.changes
+    def settles(*shards: Shard, redirect: str = "") -> bool:
         table.settling.changes.clear()
-        table.apply(view(shard(0, ((0, LAST),)), shard(1, ())), table.begin_view())
-        assert not table.settling.changes
-        # Only the replicas are others.
-        table.apply(view(shard(0, ((0, LAST),), 3, 4), shard(1, ())), table.begin_view())
-        assert not table.settling.changes
-        table.redirect(as_error(f"ASK 1 {address(1)}"), table.nodes[address(0)])
-        assert not table.settling.changes
-        table.redirect(as_error(f"MOVED 1 {address(1)}"), table.nodes[address(0)])
-        assert table.settling.changes
-        # The first of these views confirms the redirect.
-        for first, second in ((((0, 0), (2, LAST)), ((1, 1),)), (((0, 8191),), ((8192, LAST),))):
-            table.settling.changes.clear()
-            table.apply(view(shard(0, first), shard(1, second)), table.begin_view())
-            assert table.settling.changes
+        if redirect:
+            table.redirect(as_error(f"{redirect} 1 {address(1)}"), table.nodes[address(0)])
+        else:
+            table.apply(view(*shards), table.begin_view())
+        return bool(table.settling.changes)
+
+    empty = shard(1, ())
+    assert settles(shard(0, ((0, LAST),)), empty)
+    assert not settles(shard(0, ((0, LAST),)), empty)
+    assert not settles(shard(0, ((0, LAST),), 3, 4), empty), "only the replicas are others"
+    assert not settles(redirect="ASK")
+    assert settles(redirect="MOVED")
+    assert settles(shard(0, ((0, 0), (2, LAST))), shard(1, ((1, 1),))), "it confirms the redirect"
+    assert settles(shard(0, ((0, 8191),)), shard(1, ((8192, LAST),)))
 
 
-class TestMessagesAtTheSource:
-    """What has followed ASK publishes once more, on the node where the waiters are."""
-
-    @pytest.mark.parametrize("reply", [1, None])
-    @pytest.mark.parametrize("scripts", [AUTO, BOTH, SHARDED])
-    def test_a_release(self, scripts: ScriptSet, reply: Reply) -> None:
-        for payload in (release(scripts), as_eval(release(scripts), with_shebang=True)):
+@pytest.mark.parametrize("scripts", [AUTO, BOTH, SHARDED])
+def test_a_release_that_has_followed_ask_publishes_where_the_waiters_are(scripts: ScriptSet) -> None:
+    """Once more: they are subscribed on the node that still has the slot."""
+    for payload in (release(scripts), as_eval(release(scripts), with_shebang=True)):
+        assert script_name(words(payload)) == "lock_release"
+        for reply in (1, None):
             found = message_at_source(payload, reply)
             assert found is not None
             name, text, *rest = words(found)
@@ -463,20 +437,14 @@ class TestMessagesAtTheSource:
             assert b"'PUBLISH'" in text
             assert b"'SPUBLISH'" in text
             assert rest == [b"0", CHANNEL, b"0", b"pyredisson_wake:{orders}:", b"0"]
+    found = message_at_source(permit_release(scripts), [])
+    assert found is not None
+    assert words(found)[:2] == [b"SPUBLISH", CHANNEL]
+    assert int(words(found)[2]) > 1_000_000
 
-    @pytest.mark.parametrize(
-        ("payload", "reply"),
-        [
-            *((release(AUTO), reply) for reply in (0, as_error("TRYAGAIN"), as_error("NOSCRIPT"))),
-            (ACQUIRE, None),
-            (command(b"GET", b"latch"), b"1"),
-        ],
-    )
-    def test_what_released_nothing(self, payload: bytes, reply: Reply) -> None:
-        assert message_at_source(payload, reply) is None
 
-    def test_permits(self) -> None:
-        found = message_at_source(permit_release(AUTO), [])
-        assert found is not None
-        assert words(found)[:2] == [b"SPUBLISH", CHANNEL]
-        assert int(words(found)[2]) > 1_000_000
+def test_what_released_nothing_publishes_nothing_at_the_source() -> None:
+    for reply in (0, as_error("TRYAGAIN"), as_error("NOSCRIPT")):
+        assert message_at_source(release(AUTO), reply) is None
+    assert message_at_source(ACQUIRE, None) is None
+    assert message_at_source(command(b"GET", b"latch"), b"1") is None

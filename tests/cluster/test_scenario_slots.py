@@ -30,60 +30,46 @@ atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("released_after", MOVE)
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_a_held_lock_moves_with_its_slot(cluster: Cluster, backend: Backend, kind: str) -> None:
-    """Nobody else acquires it meanwhile, its owner can nest, and the release reaches a waiter of the new node."""
+async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
+    cluster: Cluster, backend: Backend, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else acquires it, its owner can nest, and the release reaches the waiter.
+
+    Calls that wait for the end of the move don't report the server as not available.
+    """
     tag, _, other = places(cluster)
     name = f"held{{{tag}}}"
-    one, two = backend.connect(), backend.connect()
-    held, behind, wanted = LOCKS[kind](one, name), one.get_lock(f"behind{{{tag}}}"), against(kind, two, name)
+    slot = cluster.slot_of_key(name)
+    client, third = backend.connect(), against(kind, backend.connect(), name)
+    held, behind = LOCKS[kind](client, name), client.get_lock(f"behind{{{tag}}}")
+    wanted = against(kind, backend.connect(), name)
     await held.lock()
     await behind.lock()  # its key moves later
-    slot = cluster.slot_of_key(name)
-    for step in MOVE:
+    waiter = backend.spawn(acquiring(wanted))
+    await backend.sleep(0.2)
+    left = list(MOVE)
+    while True:
+        step = left.pop(0)
         MOVE[step](cluster, slot, name, other)
         assert await behind.is_held()
         if kind in SINGLE_KEY or step == "finished":
             assert await held.is_held()
-            assert not await wanted.try_lock()
+            assert not await third.try_lock()
         if kind in {"lock", "spin"}:
             await held.lock()
             assert await held.get_hold_count() == 2
             await held.unlock()
-    assert cluster.node_of(slot) is other
-    assert not held.lost.is_set()
-    waiter = backend.spawn(lambda: wanted.try_lock(8))
-    await backend.sleep(0.2)
-    assert not waiter.done()
-    await held.unlock()
-    assert await waiter.result()
-    await behind.unlock()
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("released_after", MOVE)
-@pytest.mark.parametrize("kind", LOCKS)
-async def test_a_waiter_of_a_moving_slot_is_woken(
-    cluster: Cluster, backend: Backend, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Calls that wait for the end of the move don't report the server as not available."""
-    tag, _, other = places(cluster)
-    name = f"awaited{{{tag}}}"
-    slot = cluster.slot_of_key(name)
-    held, wanted = LOCKS[kind](backend.connect(), name), against(kind, backend.connect(), name)
-    await held.lock()
-    waiter = backend.spawn(acquiring(wanted))
-    await backend.sleep(0.2)
-    steps = list(MOVE.values())
-    before = list(MOVE).index(released_after) + 1
-    for step in steps[:before]:
-        step(cluster, slot, name, other)
-    finish = threading.Timer(0.5, lambda: [step(cluster, slot, name, other) for step in steps[before:]])
+        if step == released_after:
+            break
+    finish = threading.Timer(0.5, lambda: [MOVE[step](cluster, slot, name, other) for step in left])
     # A release at the target reaches no client in the list: they listen at the source until the end of the move.
     unheard = kind in LISTED and released_after != "begun"
     at_once = kind in SINGLE_KEY and not unheard
     if not at_once:
         finish.start()
+    assert not held.lost.is_set()
     assert not waiter.done()
     await held.unlock()
     released = clock()
@@ -94,6 +80,8 @@ async def test_a_waiter_of_a_moving_slot_is_woken(
         finish.function()
     else:
         finish.join()
+    assert cluster.node_of(slot) is other
+    await behind.unlock()
     assert not [record for record in caplog.records if "available" in record.message]
 
 

@@ -60,6 +60,9 @@ async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentine
         with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
             await acquire()
     assert not client._session.holds.table
+    # A client that has never seen the replica knows of it.
+    with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
+        await backend.connect(**ONE_TRY).get_lock("b").try_lock()
     # What was granted is undone.
     await backend.until(lambda: master.ask("EXISTS", "a") == 0)
     await backend.until(lambda: master.ask("MGET", "s", "e") == ["3", "3"])
@@ -68,14 +71,6 @@ async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentine
     idle_sentinels.wait_until_consistent()
     await lock.lock()
     assert promoted.ask("EXISTS", "a")
-
-
-async def test_a_client_that_has_never_seen_the_replica_knows_of_it(
-    idle_sentinels: Sentinels, backend: Backend
-) -> None:
-    master, promoted = promoted_replica(idle_sentinels)
-    with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
-        await backend.connect(**ONE_TRY).get_lock("a").try_lock()
 
 
 @pytest.mark.parametrize("idle_sentinels", [2], indirect=True)
@@ -92,11 +87,16 @@ async def test_a_replica_that_stays_does_not_hide_for_long_that_another_one_was_
             await client.get_lock(name).try_lock()
 
 
-async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(replicated: Replicated, backend: Backend) -> None:
+async def test_the_replica_that_was_promoted_is_used(replicated: Replicated, backend: Backend) -> None:
     client, other = backend.connect(), backend.connect()
+    semaphore = backend.connect(replicas_sync_timeout=SHORT, topology_refresh_interval=600).get_semaphore("s")
+    await semaphore.try_set_permits(2)
+    await semaphore.acquire()
     held = client.get_lock("held")
     await held.lock()
     _, promoted = promoted_replica(replicated)
+    await semaphore.release()
+    assert promoted.ask("GET", "s") == "2"
     for each in (client, other):
         # Both clients, one of which has just come, leave the former master although it still is one.
         lock = each.get_lock("a")
@@ -105,15 +105,6 @@ async def test_a_lock_is_acquired_at_the_replica_that_was_promoted(replicated: R
         await lock.unlock()
     assert not await other.get_lock("held").try_lock()
     assert await held.is_held()
-
-
-async def test_permits_are_released_at_the_replica_that_was_promoted(replicated: Replicated, backend: Backend) -> None:
-    semaphore = backend.connect(replicas_sync_timeout=SHORT, topology_refresh_interval=600).get_semaphore("s")
-    await semaphore.try_set_permits(2)
-    await semaphore.acquire()
-    _, promoted = promoted_replica(replicated)
-    await semaphore.release()
-    assert promoted.ask("GET", "s") == "2"
 
 
 async def test_what_the_former_master_renews_is_lost_once_the_new_one_is_known(

@@ -30,12 +30,6 @@ TOPOLOGIES: dict[str, Callable[..., Any]] = {
 }
 Master = ReplicatedMaster[Any]
 on_a_cluster = pytest.mark.parametrize("shared_master", ["cluster"], indirect=True)
-of_each_kind = pytest.mark.parametrize(
-    ("shared_master", "kind"),
-    [*(("cluster", kind) for kind in LOCKS)]
-    + [(topology, kind) for topology in ("sentinels", "replicated") for kind in ("lock", "fair", "write")],
-    indirect=["shared_master"],
-)
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES)
@@ -46,8 +40,13 @@ def shared_master(request: pytest.FixtureRequest) -> Iterator[Cluster | Sentinel
         yield running
 
 
-@of_each_kind
-async def test_a_lock_is_on_a_replica_when_it_is_acquired(master: Master, backend: Backend, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("shared_master", "kind"),
+    [*(("cluster", kind) for kind in LOCKS)]
+    + [(topology, kind) for topology in ("sentinels", "replicated") for kind in ("lock", "fair", "write")],
+    indirect=["shared_master"],
+)
+async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, backend: Backend, kind: str) -> None:
     # The first call of a script is sent twice.
     await LOCKS[kind](backend.connect(check_lock_synced_replicas=False), "a").lock()
     master.node.ask("FLUSHALL")
@@ -55,20 +54,16 @@ async def test_a_lock_is_on_a_replica_when_it_is_acquired(master: Master, backen
     await LOCKS[kind](backend.connect(), "a").lock()
     assert master.waits() == 1
     assert any(replica.ask("DBSIZE") for replica in master.replicas)
-
-
-@of_each_kind
-async def test_without_a_confirmation_a_lock_is_not_acquired(master: Master, backend: Backend, kind: str) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
-    lock = LOCKS[kind](client, "a")
+    lock = LOCKS[kind](client, "b")
     acquire = lock.lock_and_get_token if kind == "fenced" else lock.lock
     master.freeze()
     with pytest.raises(NotReplicatedError) as raised:
         await acquire()
     text = str(raised.value)
-    assert "lock 'a' of owner " in text
+    assert "lock 'b' of owner " in text
     assert f"0 of 1 replica confirmed it within {SHORT} s (2 conn" in text
-    await backend.until(lambda: not master.exists("a"))
+    await backend.until(lambda: not master.exists("b"))
     assert not client._session.holds.table
     master.restore()
     await acquire()
@@ -107,24 +102,19 @@ async def test_so_many_must_confirm_as_the_user_wants(master: Master, backend: B
     await backend.until(lambda: not master.exists("b"))
 
 
-async def test_without_the_right_to_wait_nothing_is_confirmed(
-    master: Master, backend: Backend, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = backend.connect(username="no-wait", password="secret")
-    master.freeze()
-    with caplog.at_level(logging.WARNING, "pyredisson"):
-        for name in "abc":
-            await client.get_lock(name).lock()
-    assert sum("doesn't run WAIT" in record.getMessage() for record in caplog.records) == 1
-
-
-async def test_without_the_right_to_info_the_topology_tells_the_replicas(master: Master, backend: Backend) -> None:
+async def test_users_without_rights(master: Master, backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the right to INFO the topology tells the replicas. Without the right to WAIT nothing is confirmed."""
     client = backend.connect(username="no-info", password="secret", replicas_sync_timeout=SHORT)
     await client.get_lock("a").lock()
     assert master.waits()
     master.freeze()
     with pytest.raises(NotReplicatedError, match="0 of 1"):
         await client.get_lock("b").lock()
+    client = backend.connect(username="no-wait", password="secret")
+    with caplog.at_level(logging.WARNING, "pyredisson"):
+        for name in "cde":
+            await client.get_lock(name).lock()
+    assert sum("doesn't run WAIT" in record.getMessage() for record in caplog.records) == 1
 
 
 @on_a_cluster
@@ -220,45 +210,29 @@ async def test_permits_that_are_handed_on_need_a_confirmation(
 
 
 @on_a_cluster
-async def test_a_refused_attempt_needs_no_confirmation(master: Master, backend: Backend) -> None:
-    one, other = backend.connect(), backend.connect(replicas_sync_timeout=SHORT)
+async def test_what_needs_no_confirmation_does_not_wait_for_one(master: Master, backend: Backend) -> None:
+    """Refused attempts, releases beside an acquire that waits, and all calls of a client without the check."""
+    one, unchecked = backend.connect(), backend.connect(check_lock_synced_replicas=False)
+    # Replicas may take longer than a reply.
+    other = backend.connect(timeout=1.0, replicas_sync_timeout=2.0, retry_attempts=0)
+    held = other.get_lock("held")
+    await held.lock()
     assert await one.get_lock("a").try_lock()
     for each in (one.get_semaphore("s"), one.get_permit_expirable_semaphore("e")):
         await each.try_set_permits(0)
     master.freeze()
+    waits = master.waits()
+    assert await unchecked.get_lock("b").try_lock()
+    assert await unchecked.get_semaphore("t").try_set_permits(1)
+    assert await unchecked.get_semaphore("t").try_acquire()
+    assert master.waits() == waits
     assert not await other.get_lock("a").try_lock()
     assert not await other.get_lock("a").try_lock(wait_time=0.1)
     assert not await other.get_semaphore("s").try_acquire()
     assert await other.get_permit_expirable_semaphore("e").try_acquire() is None
-
-
-@on_a_cluster
-async def test_replicas_may_take_longer_than_a_reply(master: Master, backend: Backend) -> None:
-    client = backend.connect(timeout=1.0, replicas_sync_timeout=2.0, retry_attempts=0)
-    master.freeze()
-    with pytest.raises(NotReplicatedError, match="within 2 s"):
-        await client.get_lock("a").lock()
-
-
-@on_a_cluster
-async def test_the_check_can_be_switched_off(master: Master, backend: Backend) -> None:
-    client = backend.connect(check_lock_synced_replicas=False)
-    master.freeze()
-    assert await client.get_lock("a").try_lock()
-    assert await client.get_semaphore("s").try_set_permits(1)
-    assert await client.get_semaphore("s").try_acquire()
-    assert not master.waits()
-
-
-@on_a_cluster
-async def test_a_frozen_replica_delays_no_release(master: Master, backend: Backend) -> None:
-    client = backend.connect(replicas_sync_timeout=2)
-    held = client.get_lock("held")
-    await held.lock()
-    master.freeze()
-    attempt = backend.spawn(client.get_lock("a").lock)
-    await backend.until(lambda: master.exists("a"))
+    attempt = backend.spawn(other.get_lock("c").lock)
+    await backend.until(lambda: master.exists("c"))
     await held.unlock()
     assert not attempt.done()
-    with pytest.raises(NotReplicatedError):
+    with pytest.raises(NotReplicatedError, match="within 2 s"):
         await attempt.result()

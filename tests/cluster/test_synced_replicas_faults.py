@@ -11,14 +11,13 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._backends.acquiring import ReplicaCheck
 from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
-from tests.support.faults import ACQUIRE, FLAGS, LOSSES, InterruptAt, Lose, load_script
+from tests.support.faults import ACQUIRE, FLAGS, LOSSES, Lose, load_script
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, permit_waiters
 
@@ -39,7 +38,6 @@ HAND_OVER = b"$1\r\n1\r\n$1\r\n1\r\n$15\r\nredisson_sc:{s}\r\n"
 IN_DOUBT: dict[str, Any] = {"timeout": 1.0, "replicas_sync_timeout": 1.0, "retry_attempts": 0}
 Replicas = ReplicatedMaster[Cluster]
 lost_acquires = pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"], ids=["script", "wait"])
-lost_hand_overs = pytest.mark.parametrize("what", [HAND_OVER, b"WAIT"], ids=["script", "wait"])
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +73,11 @@ def free(master: Replicas) -> int:
 
 @LOSSES
 @lost_acquires
-async def test_a_lost_reply_leaves_one_hold(
+async def test_an_acquire_whose_reply_is_lost(
     master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
-    lock = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT).get_lock("a")
-    assert not await lock.is_locked()
+    """It leaves one hold; and none if it is given up in doubt."""
+    lock = await known_lock(backend.connect(timeout=0.5, replicas_sync_timeout=SHORT))
     fault = lose(proxy, what)
     await lock.lock()
     assert fault.happened.is_set()
@@ -87,13 +85,6 @@ async def test_a_lost_reply_leaves_one_hold(
     assert master.node.ask("HVALS", "a") == ["1"]
     await lock.unlock()
     assert not master.exists("a")
-
-
-@LOSSES
-@lost_acquires
-async def test_an_acquire_that_is_given_up_in_doubt_is_undone(
-    master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
-) -> None:
     lock = await known_lock(backend.connect(**IN_DOUBT))
     for _ in range(2):
         fault = lose(proxy, what)
@@ -118,10 +109,11 @@ async def test_an_undo_that_is_lost_is_repeated(master: Replicas, backend: Backe
 
 
 @LOSSES
-@lost_hand_overs
+@pytest.mark.parametrize("what", [HAND_OVER, b"WAIT"], ids=["script", "wait"])
 async def test_a_hand_over_whose_reply_is_lost(
     master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
 ) -> None:
+    """If it is given up in doubt, the permit is released once, and the waiter acquires it by an attempt."""
     client = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT, local_hand_over_time=60)
     semaphore, other = await one_waits(backend, client)
     fault = lose(proxy, what)
@@ -131,14 +123,6 @@ async def test_a_hand_over_whose_reply_is_lost(
     assert free(master) == 0
     await semaphore.release()
     assert free(master) == 1
-
-
-@LOSSES
-@lost_hand_overs
-async def test_a_hand_over_that_is_given_up_in_doubt(
-    master: Replicas, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
-) -> None:
-    """The permit is released once, and the waiter acquires it by an attempt."""
     semaphore, other = await one_waits(backend, backend.connect(**IN_DOUBT, local_hand_over_time=60))
     for _ in range(2):
         fault = lose(proxy, what)
@@ -221,12 +205,10 @@ async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation_for_its_w
 # Callers are interrupted
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(master: Replicas, frozen: bool) -> None:
+async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_key(master: Replicas) -> None:
     async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT) as client:
         await known_lock(client)
-        if frozen:
-            master.freeze()
+        master.freeze()
         struck = 0
         for turns in range(STEPS):
             struck += await cancel_after(turns, asyncio.ensure_future(take_and_end(client)))
@@ -271,17 +253,6 @@ async def test_a_hand_over_that_is_cancelled_at_any_turn_loses_no_permit(
     assert struck
 
 
-async def test_an_interrupt_after_the_script_leaves_no_key(master: Replicas) -> None:
-    with pyredisson.connect(master.url, replicas_sync_timeout=SHORT) as client:
-        lock = client.get_lock("a")
-        with InterruptAt(ReplicaCheck.check) as interrupt, pytest.raises(KeyboardInterrupt):
-            lock.lock()
-        assert interrupt.happened
-        eventually(lambda: not master.exists("a"), 5)
-        assert not client._session.holds.table
-        assert lock.try_lock()
-
-
 async def test_many_tasks_share_each_wait(master: Replicas) -> None:
     tasks = 200
     async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT) as client:
@@ -319,7 +290,19 @@ async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_maste
         assert own_master.waits() > before
 
 
-async def check_that_the_new_replicas_confirm(backend: Backend, client: Any, promoted: ReplicatedMaster[Any]) -> None:
+@pytest.mark.parametrize("with_replicas", ["cluster", "sentinels", "replicated"], indirect=True)
+async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
+    backend: Backend, with_replicas: Cluster | Sentinels | Replicated
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, retry_attempts=10)
+    await client.get_lock("a").lock()
+    former = ReplicatedMaster(with_replicas)
+    if isinstance(with_replicas, Cluster):
+        with_replicas.fail_over(former.node, takeover=True)
+    else:
+        with_replicas.fail_over()
+    promoted = ReplicatedMaster(with_replicas)
+    assert promoted.node is former.replicas[0]
     await backend.until(lambda: promoted.online() == 1, 10)
     waits = promoted.waits()
     await client.get_lock("b").lock(lease_time=20)
@@ -329,22 +312,6 @@ async def check_that_the_new_replicas_confirm(backend: Backend, client: Any, pro
     with pytest.raises(NotReplicatedError, match="0 of 1"):
         await client.get_lock("c").lock()
     promoted.restore()
-
-
-async def test_after_a_failover_the_replicas_of_the_new_master_confirm(backend: Backend, own_master: Replicas) -> None:
-    client = backend.connect(replicas_sync_timeout=SHORT)
-    await client.get_lock("a").lock()
-    own_master.servers.fail_over(own_master.node, takeover=True)
-    promoted = ReplicatedMaster(own_master.servers)
-    assert promoted.node is own_master.replicas[0]
-    await check_that_the_new_replicas_confirm(backend, client, promoted)
-
-
-async def test_so_they_do_where_there_are_no_slots(backend: Backend, with_replicas: Sentinels | Replicated) -> None:
-    client = backend.connect(replicas_sync_timeout=SHORT, retry_attempts=10)
-    await client.get_lock("a").lock()
-    with_replicas.fail_over()
-    await check_that_the_new_replicas_confirm(backend, client, ReplicatedMaster(with_replicas))
 
 
 async def test_a_master_that_is_replaced_while_an_acquire_waits(backend_kind: type[Backend]) -> None:

