@@ -140,17 +140,21 @@ def changed_functions(before: CodeType, after: CodeType) -> Iterator[tuple[CodeT
 
 
 def plant_script(path: Path, sound: str) -> bool:
-    """Changes all scripts that were made from the file, and what the modules of the tests know of them."""
+    """Changes all scripts that were made from the file, and what the modules know of them.
+
+    Not all that they may know: so `tools.mutants` repeats a test that has failed in a new process.
+    """
     from pyredisson._protocol import scripts
 
     changed: dict[bytes, bytes] = {}
+    folders = tuple(str(Path(name).absolute()) for name in ("tests", "pyredisson"))
     scripts._scripts.cache_clear()
     for script in [each for each in gc.get_objects() if isinstance(each, scripts.Script)]:
         new = scripts.Script(script.name, with_shebang=script.text.startswith(b"#!lua"))
         changed |= {script.text: new.text, script.sha: new.sha}
         script.text, script.sha = new.text, new.sha
     for module in list(sys.modules.values()):
-        if module.__name__.startswith(("tests.", "pyredisson.")):
+        if (getattr(module, "__file__", None) or "").startswith(folders):
             for name, value in list(vars(module).items()):
                 if isinstance(value, bytes) and value in changed:
                     setattr(module, name, changed[value])

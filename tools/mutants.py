@@ -48,16 +48,16 @@ STAGES = {
         *(f"tests/{name}" for name in ("virtual", "logic", "core", "api", "cluster", "lua", "properties")),
     ],
 }
-"""What is run, in this order."""
+"""What is run."""
 PLANTED = "tests/logic/test_planted_bugs.py"
 """Left out: it plants bugs itself, and takes long."""
 OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", PLANTED]
 TOO_LONG = 1800
 """Seconds after which a run with a mutant is ended: it counts as killed. All tests take much less, and each of them has
 a timeout of its own."""
-FIRST = 60
+FIRST = 40
 """How many of the tests that reach a line run first, taken evenly from all; then the others, the fastest ones first."""
-MOST = 60
+MOST = 25
 """No more tests run in a stage than took so many seconds without a mutant, under `coverage`."""
 
 
@@ -283,17 +283,34 @@ class Workspace:
             answer = collected.run(mutant.path, sound, tests, seconds)
             if not answer or answer == ANEW:
                 break
-            # The same tests without the mutant must succeed.
-            so_far = tests[: tests.index(answer) + 1] if answer in tests else tests
-            self.write(mutant.path, sound.encode())
-            failed = collected.run(mutant.path, sound, so_far, seconds)
-            self.write(mutant.path, changed)
-            if not failed:
+            if failed := self._without(mutant, sound, changed, tests, answer, stage, seconds):
+                print("fails without a mutant:", failed, flush=True)
+            elif mutant.package == LUA and answer in tests and not self._anew(stage, [answer]):
+                print("fails in a copied process only:", failed := answer, flush=True)
+            else:
                 break
-            print("fails without a mutant:", failed, flush=True)
             tests, answer = [test for test in tests if test != failed], ""
-        if answer != ANEW:
-            return answer
+        return self._anew(stage, tests) if answer == ANEW else answer
+
+    def _without(
+        self,
+        mutant: Mutant,
+        sound: str,
+        changed: bytes,
+        tests: list[str],
+        answer: str,
+        stage: str,
+        seconds: dict[str, float],
+    ) -> str:
+        """Which of the tests fails without the mutant, of the same ones that have run with it."""
+        self.write(mutant.path, sound.encode())
+        so_far = tests[: tests.index(answer) + 1] if answer in tests else tests
+        failed = self._collected[stage].run(mutant.path, sound, so_far, seconds)
+        self.write(mutant.path, changed)
+        return failed
+
+    def _anew(self, stage: str, tests: list[str]) -> str:
+        """As `killer`, in a new process."""
         names = self.folder / "build-tests.txt"
         names.write_text("\n".join(tests), encoding="utf-8")
         arguments = STAGES[stage]
@@ -353,11 +370,12 @@ class Reached:
     def tests(self, mutant: Mutant) -> list[str]:
         """The tests that may find a mutant, in the order in which they run."""
         found = self._of_script(mutant.path) if mutant.package == LUA else self._of_line(mutant)
-        first = spread(found, FIRST)
+        first = self._naming(mutant.path, found) if mutant.package == LUA else []
+        first = [*first, *spread(found, FIRST)]
         seconds = 0.0
         others = sorted(set(found).difference(first), key=lambda test: self.seconds[test])
         chosen: list[str] = []
-        for test in [*sorted(first, key=lambda test: self.seconds[test]), *others]:
+        for test in dict.fromkeys([*sorted(first, key=lambda test: self.seconds[test]), *others]):
             seconds += self.seconds[test]
             if seconds > MOST and chosen:
                 break
@@ -373,6 +391,15 @@ class Reached:
         # It runs when the module is imported, or the class or the function is made.
         module = mutant.path + ":"
         return sorted({test for line, tests in self.lines.items() if line.startswith(module) for test in tests})
+
+    def _naming(self, path: str, tests: list[str]) -> list[str]:
+        """Of those tests the ones that name the script, or whose file does."""
+        script = Path(path).stem
+        files = {test.partition("::")[0] for test in tests if test.startswith("tests/lua/")}
+        naming = {file for file in files if script in (ROOT / file).read_text(encoding="utf-8")}
+        return [
+            test for test in tests if f"[{script}" in test or (test.partition("::")[0] in naming and "[" not in test)
+        ]
 
     def _of_script(self, path: str) -> list[str]:
         names = {Path(path).stem}
@@ -408,11 +435,12 @@ def spread(tests: list[str], count: int) -> list[str]:
 
 
 def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, Reached]) -> dict[str, str]:
-    """What has killed a mutant: the stage and the test; nothing for a survivor."""
+    """What has killed a mutant: the stage and the test; nothing for a survivor. A script has tests of its own, which
+    run first."""
     text = (ROOT / mutant.path).read_bytes()
     workspace.write(mutant.path, text[: mutant.begin] + mutant.new.encode() + text[mutant.end :])
     try:
-        for stage in STAGES:
+        for stage in reversed(STAGES) if mutant.package == LUA else STAGES:
             tests = reached[stage].tests(mutant)
             if tests and (by := workspace.killer(stage, mutant, text.decode(), tests, reached[stage].seconds)):
                 return {"stage": stage, "by": by}
