@@ -22,6 +22,8 @@ from typing import Any, NoReturn
 import pytest
 
 PIPES = "MUTANTS_PIPES"
+FAILURE = "failure.txt"
+"""Has the report of the latest test that has failed."""
 ANEW = "in a new process"
 """The answer for a change that can't be planted into a process that has imported the module."""
 FACTOR, MORE = 10, 40
@@ -33,6 +35,10 @@ class Runs:
 
     def __init__(self, jobs: int, answers: int) -> None:
         self._jobs, self._answers = jobs, answers
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            Path(FAILURE).write_text(report.longreprtext, encoding="utf-8")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

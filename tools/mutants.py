@@ -33,7 +33,7 @@ from typing import IO, Any, cast
 
 import pytest
 
-from tools.mutant_runs import ANEW, PIPES
+from tools.mutant_runs import ANEW, FAILURE, PIPES
 
 ROOT = Path(__file__).parent.parent
 PYTHON = ("pyredisson/logic", "pyredisson/_backends", "pyredisson/_protocol")
@@ -55,9 +55,9 @@ OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider",
 TOO_LONG = 1800
 """Seconds after which a run with a mutant is ended: it counts as killed. All tests take much less, and each of them has
 a timeout of its own."""
-FIRST = 40
+FIRST = 25
 """How many of the tests that reach a line run first, taken evenly from all; then the others, the fastest ones first."""
-MOST = 25
+MOST = 12
 """No more tests run in a stage than took so many seconds without a mutant, under `coverage`."""
 
 
@@ -284,7 +284,7 @@ class Workspace:
             if not answer or answer == ANEW:
                 break
             if failed := self._without(mutant, sound, changed, tests, answer, stage, seconds):
-                print("fails without a mutant:", failed, flush=True)
+                print("fails without a mutant:", failed, (self.folder / FAILURE).read_text()[-200:], flush=True)
             elif mutant.package == LUA and answer in tests and not self._anew(stage, [answer]):
                 print("fails in a copied process only:", failed := answer, flush=True)
             else:
@@ -303,6 +303,7 @@ class Workspace:
         seconds: dict[str, float],
     ) -> str:
         """Which of the tests fails without the mutant, of the same ones that have run with it."""
+        (self.folder / FAILURE).write_text("it took too long", encoding="utf-8")
         self.write(mutant.path, sound.encode())
         so_far = tests[: tests.index(answer) + 1] if answer in tests else tests
         failed = self._collected[stage].run(mutant.path, sound, so_far, seconds)
