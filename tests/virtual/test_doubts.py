@@ -1,0 +1,114 @@
+"""What a client does when something is refused, gone or silent, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import pytest
+from redis.exceptions import NoPermissionError, ResponseError
+
+import pyredisson.asyncio
+
+from .cluster import MemoryCluster, install_cluster
+from .server import Session
+from .world import World
+
+
+async def use(lock: Any) -> None:
+    async with lock:
+        pass
+
+
+async def held(client: Any, *names: str) -> list[Any]:
+    """Locks that the watchdog renews."""
+    locks = [client.get_lock(name) for name in names]
+    for lock in locks:
+        await lock.lock()
+    return locks
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_a_refused_subscription_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool) -> None:
+    def refuse(*_: object) -> bytes:
+        raise NoPermissionError("NOPERM No permissions to access a channel")
+
+    async def test() -> None:
+        url = cluster.url if clustered else world.server.url
+        async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
+            await held(client, "a")
+            with pytest.raises(NoPermissionError):
+                await use(other.get_lock("a"))
+
+    cluster = MemoryCluster(world.clock)
+    install_cluster(monkeypatch, cluster)
+    monkeypatch.setattr(Session, "do_subscribe", refuse)
+    monkeypatch.setattr(Session, "do_ssubscribe", refuse)
+    assert world.run(test) < 1
+
+
+def test_a_waiter_hears_that_a_renewed_lock_is_gone(world: World) -> None:
+    """It would wait for the rest of the lease that it has read."""
+
+    async def test() -> None:
+        async with world.client() as client, world.client() as other:
+            await held(client, "a")
+            waiting = asyncio.create_task(use(other.get_lock("a")))
+            await asyncio.sleep(1)
+            world.server.keys.keyspace.do_del(b"a")
+            await waiting
+
+    assert world.run(test) < 15
+
+
+def test_after_a_lost_reply_the_subscription_is_checked(world: World) -> None:
+    async def test() -> None:
+        async with world.client() as client, pyredisson.asyncio.connect(world.server.url, timeout=1) as other:
+            await held(client, "a")
+            waiting = asyncio.create_task(other.get_lock("a").try_lock(4))
+            await asyncio.sleep(1)
+            world.server.pause()
+            call = asyncio.create_task(other.get_lock("b").lock())
+            await asyncio.sleep(1.5)
+            assert not world.server.calls["ping"]
+            world.server.resume()
+            await call
+            assert not await waiting
+            assert world.server.calls["ping"] == 1
+
+    assert world.run(test) < 10
+
+
+def test_a_failed_renewal_tells_how_many_locks(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(name: bytes, words: list[bytes]) -> Any:
+        # The renewal has the keys of all.
+        return ResponseError("ERR broken") if words[1:2] == [b"3"] and b"b" in words else run(name, words)
+
+    async def test() -> None:
+        async with world.client() as client:
+            await held(client, "a", "b", "c")
+            world.server.keys.run = broken  # type: ignore[method-assign]
+            await asyncio.sleep(12)
+            world.server.keys.run = run  # type: ignore[method-assign]
+
+    run = world.server.keys.run
+    world.run(test)
+    assert "renewing 3 locks failed" in caplog.text
+
+
+def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
+    async def test() -> None:
+        async with world.client() as client:
+            lock = client.get_lock("a", owner="order")
+            entering = asyncio.create_task(lock.__aenter__())
+            await entering
+            forgotten = weakref.ref(entering)
+            del entering
+            await asyncio.sleep(1)
+            gc.collect()
+            assert forgotten() is None
+            await lock.unlock()
+
+    world.run(test)
