@@ -231,7 +231,6 @@ class Workspace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._times = 1_000_000_000
-        self._collected: dict[str, Collected] = {}
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=ROOT,
@@ -246,6 +245,11 @@ class Workspace:
                 shutil.copy2(ROOT / name, folder / name)
         # As `pyredisson.lua` is found in the installed tree.
         (folder / "pyredisson" / "lua").symlink_to("../lua")
+        self._collected: dict[str, Collected] = {}
+
+    def collect(self) -> None:
+        """Has the tests of all stages collected, while no mutant is planted here."""
+        self._collected = {stage: Collected(self, stage) for stage in STAGES}
 
     def write(self, path: str, text: bytes) -> None:
         """Gives the file a time of its own, so that no compiled form of another text is used."""
@@ -276,8 +280,6 @@ class Workspace:
     def killer(self, stage: str, mutant: Mutant, sound: str, tests: list[str], seconds: dict[str, float]) -> str:
         """The first of these tests that fails with the mutant that is planted here, or what else ended the run."""
         changed = (self.folder / mutant.path).read_bytes()
-        if stage not in self._collected:
-            self._collected[stage] = Collected(self, stage)
         collected, answer = self._collected[stage], ""
         while tests:
             answer = collected.run(mutant.path, sound, tests, seconds)
@@ -530,6 +532,7 @@ def measure(mutants: list[Mutant], results: Path, workers: int) -> None:
         def work(number: int) -> None:
             workspace = Workspace(Path(folder, str(number)))
             try:
+                workspace.collect()
                 while waiting:
                     mutant = waiting.pop()
                     known[str(mutant)] = outcome_of(mutant, workspace, reached)
