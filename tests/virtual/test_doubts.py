@@ -81,6 +81,38 @@ def test_after_a_lost_reply_the_subscription_is_checked(world: World) -> None:
     assert world.run(test) < 10
 
 
+def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
+    async def test() -> None:
+        async with world.client() as client:
+            semaphore = client.get_semaphore("s")
+            waiting = asyncio.create_task(semaphore.acquire())
+            await asyncio.sleep(1)
+            world.server.keys.keyspace.do_set(b"s", b"1")
+            await waiting
+
+    assert world.run(test) < 200
+
+
+def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
+    """Its owner has acquired the lock by another call."""
+
+    async def test() -> None:
+        async with world.client() as client, world.client() as other:
+            holder, lock = other.get_fair_lock("a"), client.get_fair_lock("a", owner="order")
+            await holder.lock()
+            both = [asyncio.create_task(lock.lock()) for _ in range(2)]
+            await asyncio.sleep(1)
+            last = asyncio.create_task(use(other.get_fair_lock("a")))
+            await asyncio.sleep(1)
+            await holder.unlock()
+            await asyncio.gather(*both)
+            await lock.unlock()
+            await lock.unlock()
+            await last
+
+    assert world.run(test) < 3
+
+
 def test_a_failed_renewal_tells_how_many_locks(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,5 +144,16 @@ def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> N
             gc.collect()
             assert forgotten() is None
             await lock.unlock()
+
+    world.run(test)
+
+
+def test_a_client_that_is_dropped_while_it_is_connected_warns(world: World) -> None:
+    async def test() -> None:
+        client = world.client()
+        await client.get_lock("a").is_locked()
+        with pytest.warns(ResourceWarning, match="dropped without close"):  # noqa: PT031
+            del client
+            gc.collect()
 
     world.run(test)
