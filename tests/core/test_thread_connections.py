@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import CLOSED, Connection
 from pyredisson._backends.threads.listener import ThreadListeners
@@ -70,6 +72,22 @@ def test_a_handler_may_raise_an_os_error(
         call(connection)
     assert connection.state is CLOSED
     assert node.suspects == [identity]
+
+
+def test_the_database_is_selected(server: Server) -> None:
+    connection = Connection(Node(Config(host=server.host, port=server.port, database=3)))
+    connection.open()
+    assert b" db=3 " in connection.call(command(b"CLIENT", b"INFO"))
+    connection.close()
+
+
+def test_work_beside_an_event_loop_is_done() -> None:
+    async def test() -> None:
+        await run_in_thread(lambda: done.append(threading.current_thread()), "worker")
+
+    done: list[threading.Thread] = []
+    asyncio.run(test())
+    assert [thread.name for thread in done] == ["worker"]
 
 
 def waiting_call(pool: Pool) -> tuple[threading.Thread, list[Any]]:

@@ -11,6 +11,10 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 import pyredisson.asyncio
+from pyredisson._backends.aio.connection import connect
+from pyredisson._core import command
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
 
 from .cluster import MemoryCluster, install_cluster
 from .server import Session
@@ -130,6 +134,50 @@ def test_a_failed_renewal_tells_how_many_locks(
     run = world.server.keys.run
     world.run(test)
     assert "renewing 3 locks failed" in caplog.text
+
+
+def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def busy(name: bytes, _: list[bytes]) -> Any:
+        calls.append(name)
+        return ResponseError("BUSY Redis is busy running a script.")
+
+    async def test() -> None:
+        async with pyredisson.asyncio.connect(world.server.url, retry_attempts=5) as client:
+            monkeypatch.setattr(world.server.keys, "run", busy)
+            with pytest.raises(ResponseError, match="BUSY"):
+                await client.get_lock("a").try_lock()
+            assert calls.count(b"EVALSHA") == 1 + 5
+            monkeypatch.undo()
+
+    world.run(test)
+
+
+def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
+    async def test() -> None:
+        async with world.client() as client:
+            (lock,) = await held(client, "a")
+            for _ in range(3):
+                world.server.keys.flush_scripts()
+                await asyncio.sleep(30)
+            await lock.unlock()
+
+    world.run(test)
+
+
+def test_replies_are_read_after_an_interrupt(world: World) -> None:
+    """It has ended the handing out of replies in the middle."""
+
+    async def test() -> None:
+        pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
+        reply = pipeline.submit(command(b"PING"))
+        pipeline._feed(bytearray(b"+early\r\n"))
+        pipeline.read_on()
+        assert reply.done()
+        pipeline.close()
+
+    world.run(test)
 
 
 def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
