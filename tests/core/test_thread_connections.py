@@ -14,7 +14,7 @@ from redis import Redis
 
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.connection import CLOSED, Connection
+from pyredisson._backends.threads.connection import ACTIVE, CLOSED, Connection
 from pyredisson._backends.threads.listener import ThreadListeners
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
@@ -56,19 +56,24 @@ def test_the_extra_seconds_of_replies_are_added(node: Node) -> None:
 
 
 @pytest.mark.parametrize("call", [lambda one: one.call(BLOCK), lambda one: one.call_all((BLOCK,))])
-def test_a_handler_may_raise_an_os_error(
-    node: Node, on_alarm: Callable[[Callable[[], object]], None], call: Callable[[Connection], object]
+@pytest.mark.parametrize("error", [OSError, ValueError])
+def test_a_handler_may_raise_any_error(
+    node: Node,
+    on_alarm: Callable[[Callable[[], object]], None],
+    call: Callable[[Connection], object],
+    error: type[Exception],
 ) -> None:
     """The caller gets it, and the server may still execute the command."""
 
     def handler() -> None:
-        raise OSError("from the handler")
+        if connection.state is ACTIVE:
+            raise error("from the handler")
 
     connection = Connection(node)
     connection.open()
     identity = connection.connection_id
-    with pytest.raises(OSError, match="from the handler"):
-        on_alarm(handler)
+    on_alarm(handler)
+    with pytest.raises(error, match="from the handler"):
         call(connection)
     assert connection.state is CLOSED
     assert node.suspects == [identity]
