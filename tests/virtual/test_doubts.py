@@ -149,7 +149,6 @@ def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytes
             with pytest.raises(ResponseError, match="BUSY"):
                 await client.get_lock("a").try_lock()
             assert calls.count(b"EVALSHA") == 1 + 5
-            monkeypatch.undo()
 
     world.run(test)
 
