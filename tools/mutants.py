@@ -400,9 +400,7 @@ class Reached:
         script = Path(path).stem
         files = {test.partition("::")[0] for test in tests if test.startswith("tests/lua/")}
         naming = {file for file in files if script in (ROOT / file).read_text(encoding="utf-8")}
-        return [
-            test for test in tests if f"[{script}" in test or (test.partition("::")[0] in naming and "[" not in test)
-        ]
+        return [test for test in tests if f"[{script}" in test or test.partition("::")[0] in naming]
 
     def _of_script(self, path: str) -> list[str]:
         names = {Path(path).stem}

@@ -18,7 +18,8 @@ from pyredisson._settings.config import Config
 
 from .cluster import MemoryCluster, install_cluster
 from .server import Session
-from .world import World
+from .time import START
+from .world import World, in_world
 
 
 async def use(lock: Any) -> None:
@@ -35,173 +36,155 @@ async def held(client: Any, *names: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-def test_a_refused_subscription_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool) -> None:
+@in_world
+async def test_a_refused_subscription_ends_the_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool
+) -> None:
     def refuse(*_: object) -> bytes:
         raise NoPermissionError("NOPERM No permissions to access a channel")
-
-    async def test() -> None:
-        url = cluster.url if clustered else world.server.url
-        async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
-            await held(client, "a")
-            with pytest.raises(NoPermissionError):
-                await use(other.get_lock("a"))
 
     cluster = MemoryCluster(world.clock)
     install_cluster(monkeypatch, cluster)
     monkeypatch.setattr(Session, "do_subscribe", refuse)
     monkeypatch.setattr(Session, "do_ssubscribe", refuse)
-    assert world.run(test) < 1
+    url = cluster.url if clustered else world.server.url
+    async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
+        await held(client, "a")
+        with pytest.raises(NoPermissionError):
+            await use(other.get_lock("a"))
+    assert world.clock() < START + 1
 
 
-def test_a_waiter_hears_that_a_renewed_lock_is_gone(world: World) -> None:
+@in_world
+async def test_a_waiter_hears_that_a_renewed_lock_is_gone(world: World) -> None:
     """It would wait for the rest of the lease that it has read."""
-
-    async def test() -> None:
-        async with world.client() as client, world.client() as other:
-            await held(client, "a")
-            waiting = asyncio.create_task(use(other.get_lock("a")))
-            await asyncio.sleep(1)
-            world.server.keys.keyspace.do_del(b"a")
-            await waiting
-
-    assert world.run(test) < 15
+    async with world.client() as client, world.client() as other:
+        await held(client, "a")
+        waiting = asyncio.create_task(use(other.get_lock("a")))
+        await asyncio.sleep(1)
+        world.server.keys.keyspace.do_del(b"a")
+        await waiting
+    assert world.clock() < START + 15
 
 
-def test_after_a_lost_reply_the_subscription_is_checked(world: World) -> None:
-    async def test() -> None:
-        async with world.client() as client, pyredisson.asyncio.connect(world.server.url, timeout=1) as other:
-            await held(client, "a")
-            waiting = asyncio.create_task(other.get_lock("a").try_lock(4))
-            await asyncio.sleep(1)
-            before = world.server.calls["ping"]
-            world.server.pause()
-            call = asyncio.create_task(other.get_lock("b").lock())
-            await asyncio.sleep(1.5)
-            world.server.resume()
-            await call
-            assert not await waiting
-            assert world.server.calls["ping"] == before + 1
-
-    assert world.run(test) < 10
-
-
-def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
-    async def test() -> None:
-        async with world.client() as client:
-            semaphore = client.get_semaphore("s")
-            waiting = asyncio.create_task(semaphore.acquire())
-            await asyncio.sleep(1)
-            world.server.keys.keyspace.do_set(b"s", b"1")
-            await waiting
-
-    assert world.run(test) < 200
+@in_world
+async def test_after_a_lost_reply_the_subscription_is_checked(world: World) -> None:
+    async with world.client() as client, pyredisson.asyncio.connect(world.server.url, timeout=1) as other:
+        await held(client, "a")
+        waiting = asyncio.create_task(other.get_lock("a").try_lock(4))
+        await asyncio.sleep(1)
+        before = world.server.calls["ping"]
+        world.server.pause()
+        call = asyncio.create_task(other.get_lock("b").lock())
+        await asyncio.sleep(1.5)
+        world.server.resume()
+        await call
+        assert not await waiting
+        assert world.server.calls["ping"] == before + 1
+    assert world.clock() < START + 10
 
 
-def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
+@in_world
+async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
+    async with world.client() as client:
+        semaphore = client.get_semaphore("s")
+        waiting = asyncio.create_task(semaphore.acquire())
+        await asyncio.sleep(1)
+        world.server.keys.keyspace.do_set(b"s", b"1")
+        await waiting
+    assert world.clock() < START + 200
+
+
+@in_world
+async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
     """Its owner has acquired the lock by another call."""
-
-    async def test() -> None:
-        async with world.client() as client, world.client() as other:
-            holder, lock = other.get_fair_lock("a"), client.get_fair_lock("a", owner="order")
-            await holder.lock()
-            both = [asyncio.create_task(lock.lock()) for _ in range(2)]
-            await asyncio.sleep(1)
-            last = asyncio.create_task(use(other.get_fair_lock("a")))
-            await asyncio.sleep(1)
-            await holder.unlock()
-            await asyncio.gather(*both)
-            await lock.unlock()
-            await lock.unlock()
-            await last
-
-    assert world.run(test) < 3
+    async with world.client() as client, world.client() as other:
+        holder, lock = other.get_fair_lock("a"), client.get_fair_lock("a", owner="order")
+        await holder.lock()
+        both = [asyncio.create_task(lock.lock()) for _ in range(2)]
+        await asyncio.sleep(1)
+        last = asyncio.create_task(use(other.get_fair_lock("a")))
+        await asyncio.sleep(1)
+        await holder.unlock()
+        await asyncio.gather(*both)
+        await lock.unlock()
+        await lock.unlock()
+        await last
+    assert world.clock() < START + 3
 
 
-def test_a_failed_renewal_tells_how_many_locks(
+@in_world
+async def test_a_failed_renewal_tells_how_many_locks(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(name: bytes, words: list[bytes]) -> Any:
         # The renewal has the keys of all.
         return ResponseError("ERR broken") if words[1:2] == [b"3"] and b"b" in words else run(name, words)
 
-    async def test() -> None:
-        async with world.client() as client:
-            await held(client, "a", "b", "c")
-            monkeypatch.setattr(world.server.keys, "run", broken)
-            await asyncio.sleep(12)
-            monkeypatch.setattr(world.server.keys, "run", run)
-
     run = world.server.keys.run
-    world.run(test)
+    async with world.client() as client:
+        await held(client, "a", "b", "c")
+        monkeypatch.setattr(world.server.keys, "run", broken)
+        await asyncio.sleep(12)
+        monkeypatch.setattr(world.server.keys, "run", run)
     assert "renewing 3 locks failed" in caplog.text
 
 
-def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world
+async def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def busy(name: bytes, _: list[bytes]) -> Any:
         calls.append(name)
         return ResponseError("BUSY Redis is busy running a script.")
 
-    async def test() -> None:
-        async with pyredisson.asyncio.connect(world.server.url, retry_attempts=5) as client:
-            monkeypatch.setattr(world.server.keys, "run", busy)
-            with pytest.raises(ResponseError, match="BUSY"):
-                await client.get_lock("a").try_lock()
-            assert calls.count(b"EVALSHA") == 1 + 5
-
-    world.run(test)
+    async with pyredisson.asyncio.connect(world.server.url, retry_attempts=5) as client:
+        monkeypatch.setattr(world.server.keys, "run", busy)
+        with pytest.raises(ResponseError, match="BUSY"):
+            await client.get_lock("a").try_lock()
+        assert calls.count(b"EVALSHA") == 1 + 5
 
 
-def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
-    async def test() -> None:
-        async with world.client() as client:
-            (lock,) = await held(client, "a")
-            for _ in range(3):
-                world.server.keys.flush_scripts()
-                await asyncio.sleep(30)
-            await lock.unlock()
-
-    world.run(test)
+@in_world
+async def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
+    async with world.client() as client:
+        (lock,) = await held(client, "a")
+        for _ in range(3):
+            world.server.keys.flush_scripts()
+            await asyncio.sleep(30)
+        await lock.unlock()
 
 
-def test_replies_are_read_after_an_interrupt(world: World) -> None:
+@in_world
+async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     """It has ended the handing out of replies in the middle."""
-
-    async def test() -> None:
-        pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
-        reply = pipeline.submit(command(b"PING"))
-        feed: Any = pipeline._feed
-        feed(b"+early\r\n")
-        pipeline.read_on()
-        assert reply.done()
-        pipeline.close()
-
-    world.run(test)
+    pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
+    reply = pipeline.submit(command(b"PING"))
+    feed: Any = pipeline._feed
+    feed(b"+early\r\n")
+    pipeline.read_on()
+    assert reply.done()
+    pipeline.close()
 
 
-def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
-    async def test() -> None:
-        async with world.client() as client:
-            lock = client.get_lock("a", owner="order")
-            entering = asyncio.create_task(lock.__aenter__())
-            await entering
-            forgotten = weakref.ref(entering)
-            del entering
-            await asyncio.sleep(1)
-            gc.collect()
-            assert forgotten() is None
-            await lock.unlock()
-
-    world.run(test)
+@in_world
+async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
+    async with world.client() as client:
+        lock = client.get_lock("a", owner="order")
+        entering = asyncio.create_task(lock.__aenter__())
+        await entering
+        forgotten = weakref.ref(entering)
+        del entering
+        await asyncio.sleep(1)
+        gc.collect()
+        assert forgotten() is None
+        await lock.unlock()
 
 
-def test_a_client_that_is_dropped_while_it_is_connected_warns(world: World) -> None:
-    async def test() -> None:
-        client = world.client()
-        await client.get_lock("a").is_locked()
-        with pytest.warns(ResourceWarning, match="dropped without close"):  # noqa: PT031
-            del client
-            gc.collect()
-
-    world.run(test)
+@in_world
+async def test_a_client_that_is_dropped_while_it_is_connected_warns(world: World) -> None:
+    client = world.client()
+    await client.get_lock("a").is_locked()
+    with pytest.warns(ResourceWarning, match="dropped without close"):  # noqa: PT031
+        del client
+        gc.collect()
