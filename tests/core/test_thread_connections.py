@@ -48,10 +48,12 @@ def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None
             Connection(Node(Config(path=str(tmp_path / "s"), connect_timeout=5))).open()
 
 
-def test_the_extra_seconds_of_replies_are_added(node: Node) -> None:
+def test_replies_that_take_longer_or_come_in_parts(node: Node) -> None:
     connection = Connection(node)
     connection.open()
     assert connection.call_all((PING, PING), extra_seconds=1000.0) == [b"PONG", b"PONG"]
+    long = bytes(1_000_000)
+    assert connection.call(command(b"ECHO", long)) == long
     connection.close()
 
 
