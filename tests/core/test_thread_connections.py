@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from redis import Redis
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import ACTIVE, CLOSED, Connection
-from pyredisson._backends.threads.listener import ThreadListeners
+from pyredisson._backends.threads.listener import ReaderRole, ThreadListeners
+from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -138,6 +140,29 @@ def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin:
     assert outcome == [b"PONG"]
     first.join(TIME_LIMIT)
     pool.close()
+
+
+def test_one_thread_at_a_time_is_the_reader() -> None:
+    reader, other = ThreadWakeup(), ThreadWakeup()
+    assert reader.alive
+    role = ReaderRole(other)
+    assert role.take(reader) is role.take(other) is reader
+    assert not role.release(other)
+    assert role.take(other) is reader
+    assert role.release(reader)
+    assert role.take(other) is other
+
+
+@pytest.mark.parametrize(("interval", "expected"), [(0, 50.0), (10, 10.0), (90, 50.0)])
+def test_when_a_reader_has_to_send_a_ping(node: Node, interval: float, expected: float) -> None:
+    node.ping_interval = interval
+    channels: Any = None
+    with SelfPipe() as pipe:
+        messages = MessageReader(node, SubscriptionConnection(node), channels, pipe)
+        seconds = messages._seconds_to_poll(monotonic() + 50.0)
+        assert expected - 5.0 < seconds <= expected
+        messages.check()
+        assert messages._seconds_to_poll(monotonic() + 50.0) == 0 or not interval
 
 
 def test_a_waiter_without_a_node_waits_without_a_listener() -> None:

@@ -164,7 +164,37 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     feed(b"+early\r\n")
     pipeline.read_on()
     assert reply.done()
+    # An idle connection keeps no reply alive.
+    await asyncio.sleep(10)
+    assert pipeline._checked is None
     pipeline.close()
+
+
+@in_world
+async def test_a_release_waits_for_another_call_of_its_owner(world: World) -> None:
+    async with world.client() as client:
+        lock = client.get_lock("a", owner="order")
+        await lock.lock()
+        world.server.pause()
+        calls = [asyncio.create_task(lock.lock())]
+        await asyncio.sleep(0.1)
+        calls.append(asyncio.create_task(lock.unlock()))
+        await asyncio.sleep(0.1)
+        assert not calls[1].done()
+        world.server.resume()
+        await asyncio.gather(*calls)
+        assert await lock.is_locked()
+        await lock.unlock()
+        assert not await lock.is_locked()
+
+
+@in_world
+async def test_one_loop_renews(world: World) -> None:
+    """After each third of the lease of 30 s."""
+    async with world.client() as client:
+        await held(client, "a")
+        await asyncio.sleep(200)
+        assert 20 <= world.server.calls["evalsha"] <= 22
 
 
 @in_world
