@@ -92,3 +92,23 @@ def test_a_right_that_is_missing_is_not_ignored(scripts: InspectScripts, missing
         pytest.raises(ResponseError, match=r"permissions|can't run"),
     ):
         scripts.scan(redis=redis)
+
+
+def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:
+    leases = companions_of(b"orders").leases.decode()
+    scripts.redis.hset("orders", mapping={"mode": "read", ME: 2, YOU: 1, f"{YOU}2": 1})
+    for field, level, seconds in ((ME, 1, 3000), (ME, 2, 5000), (YOU, 1, 7000), (YOU, 2, 9000)):
+        scripts.redis.set(f"{leases}{field}:rwlock_timeout:{level}", 1, ex=seconds)
+    reply = scripts.state()
+    assert {field: lease // 1000 // 500 for field, lease in zip(reply[6][::2], reply[7], strict=True)} == {
+        b"mode": -1,
+        ME.encode(): 9,
+        YOU.encode(): 13,
+        f"{YOU}2".encode(): -1,
+    }
+
+
+def test_clients_in_the_list_listen(scripts: InspectScripts) -> None:
+    waiting = companions_of(b"orders").keys[11][0].decode()
+    scripts.redis.zadd(waiting, {ME: 1, YOU: 2})
+    assert scripts.state()[15] == [2, 0, 0, 0]
