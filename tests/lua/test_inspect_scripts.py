@@ -97,15 +97,20 @@ def test_a_right_that_is_missing_is_not_ignored(scripts: InspectScripts, missing
 def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:
     leases = companions_of(b"orders").leases.decode()
     scripts.redis.hset("orders", mapping={"mode": "read", ME: 2, YOU: 1, f"{YOU}2": 1})
-    for field, level, seconds in ((ME, 1, 3000), (ME, 2, 5000), (YOU, 1, 7000), (YOU, 2, 9000)):
-        scripts.redis.set(f"{leases}{field}:rwlock_timeout:{level}", 1, ex=seconds)
+    scripts.redis.expire("orders", 8000)
+    for owner, level, seconds in ((ME, 1, 3000), (ME, 2, 5000), (YOU, 1, 7000), (YOU, 2, 9000)):
+        scripts.redis.set(f"{leases}{owner}:rwlock_timeout:{level}", 1, ex=seconds)
     reply = scripts.state()
-    assert {field: lease // 1000 // 500 for field, lease in zip(reply[6][::2], reply[7], strict=True)} == {
-        b"mode": -1,
-        ME.encode(): 9,
-        YOU.encode(): 13,
-        f"{YOU}2".encode(): -1,
-    }
+    thousands = [round(lease / 1e6) for lease in reply[7]]
+    expected = {b"mode": 0, ME.encode(): 5, YOU.encode(): 7, f"{YOU}2".encode(): 0}
+    assert dict(zip(reply[6][::2], thousands, strict=True)) == expected
+    assert round(reply[2][0] / 1e6) == 8
+
+
+def test_the_first_waiters(scripts: InspectScripts) -> None:
+    scripts.redis.rpush(companions_of(b"orders").keys[0][0], *"abcde")
+    reply = scripts.state(limit=3)
+    assert (reply[9], reply[10][::4]) == (5, [b"a", b"b", b"c"])
 
 
 def test_clients_in_the_list_listen(scripts: InspectScripts) -> None:
