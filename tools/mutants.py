@@ -55,9 +55,9 @@ OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider",
 TOO_LONG = 1800
 """Seconds after which a run with a mutant is ended: it counts as killed. All tests take much less, and each of them has
 a timeout of its own."""
-FIRST = 25
+FIRST = 40
 """How many of the tests that reach a line run first, taken evenly from all; then the others, the fastest ones first."""
-MOST = 12
+MOST = 60
 """No more tests run in a stage than took so many seconds without a mutant, under `coverage`."""
 
 

@@ -1,10 +1,14 @@
-"""For how long the permits of a semaphore are handed on among the waiters of one client; when a waiter looks."""
+"""Rules of the logic without a server: series of hand-overs, when waiters look, which losses are remembered."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from pyredisson.logic import losses
 from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, delay_of
+from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.permits.permit_queue import PermitQueue
 
 
@@ -47,3 +51,12 @@ def test_the_first_clients_look_soon_and_the_others_within_two_thirds_of_the_lea
     assert delays == sorted(delays)
     assert 10.0 < delays[0] < 11.0
     assert delays[-1] == 20.0
+
+
+def test_the_latest_losses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "MOST_LOST", 10)
+    forgotten: list[int] = []
+    unreleased = UnreleasedLosses[int](lambda _: True, forgotten.append)
+    for key in (*range(10), 0, 10):
+        unreleased.add(key)
+    assert forgotten == [1, 2]
