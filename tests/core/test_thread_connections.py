@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from redis import Redis
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import ACTIVE, CLOSED, Connection
-from pyredisson._backends.threads.listener import ReaderRole, ThreadListeners
+from pyredisson._backends.threads.listener import ListenerState, ReaderRole, ThreadListener, ThreadListeners
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
@@ -172,3 +173,18 @@ def test_a_waiter_without_a_node_waits_without_a_listener() -> None:
     wakeup = ThreadWakeup()
     listeners.wait(wakeup, 0.0)
     assert not wakeup.is_set()
+
+
+def test_a_thread_that_may_run_handlers_has_another_one_read(
+    node: Node, on_alarm: Callable[[Callable[[], object]], None]
+) -> None:
+    on_alarm(lambda: None)
+    wakeup = ThreadWakeup()
+    channels: Any = SimpleNamespace(waiting={wakeup})
+    listener = ThreadListener(node, channels)
+    listener._wakeup.clear()
+    with SelfPipe() as pipe:
+        listener._role.connected(MessageReader(node, SubscriptionConnection(node), channels, pipe))
+        listener.wait(wakeup, 0.0)
+    assert listener._role.state is ListenerState.UNREAD
+    assert listener._wakeup.is_set()

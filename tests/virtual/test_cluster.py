@@ -164,3 +164,19 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
             node.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
         await lock.lock(30)
         assert await lock.is_locked()
+
+
+@in_world
+async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: World, synced: MemoryCluster) -> None:
+    async with synced.client() as client:
+        node, names = synced.nodes[0], [synced.name_on(synced.nodes[0], prefix) for prefix in "abcd"]
+        await acquire(client.get_lock(names.pop()))
+        before = node.calls["wait"]
+        node.pause()
+        acquires = []
+        for name in names:
+            acquires.append(asyncio.create_task(acquire(client.get_lock(name))))
+            await asyncio.sleep(0.1)
+        node.resume()
+        await asyncio.gather(*acquires)
+        assert node.calls["wait"] == before + 2

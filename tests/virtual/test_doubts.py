@@ -218,3 +218,20 @@ async def test_a_client_that_is_dropped_while_it_is_connected_warns(world: World
     with pytest.warns(ResourceWarning, match="dropped without close"):  # noqa: PT031
         del client
         gc.collect()
+
+
+@pytest.mark.usefixtures("announced")
+@in_world
+async def test_the_end_of_a_client_is_told_once(world: World) -> None:
+    async with world.client() as client:
+        announcement: Any = client._lifecycle.session.announcement
+        announcement._may_exist = True
+        scripts = client._lifecycle.session.runtime.scripts
+        assert [announcement.last(scripts) is None for _ in range(2)] == [False, True]
+
+
+@in_world
+async def test_what_is_repaired_behind_the_end_is_left_to_the_client(world: World) -> None:
+    async with world.client() as client:
+        watchdog = client._lifecycle.session.watchdog
+    assert watchdog._renewer_of(object()).repairs._closed
