@@ -3,10 +3,12 @@
     python -m tools.mutants --seed 1 --count 300 --results build/mutants.json [--workers 2] [--show] [--only PATH]
 
 It plants one change at a time, and runs what `make test` runs of the tests that call the library. A mutant is killed
-by the first test that fails, by a run that takes too long, or by a collection that fails. For a change in Python only
-tests run that reach the changed line (found once with `coverage`), some hundreds at most; a line that no test reaches
-is a survivor. So the number of the killed ones is a lower bound. The results of earlier calls are kept in the file
-and not measured again. `--table` prints what was found for each package.
+by the first test that fails, or takes much too long, and that succeeds without the mutant, behind the same other tests.
+Only tests run that reach the changed line, or use the script (found once with `coverage`): some of all of them first,
+then the fastest ones, up to `MOST` seconds for each stage. A line that no test reaches is a survivor. So the number of
+the killed ones is a lower bound. The tests are collected once, and each mutant is planted in a copy of that process
+(`tools.mutant_runs`). The results of earlier calls are kept in the file and not measured again; beside it is what the
+tests reach. `--table` prints what was found for each package.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import IO, Any, cast
 
 import pytest
+
+from tools.mutant_runs import ANEW, FAILURE, PIPES
 
 ROOT = Path(__file__).parent.parent
 PYTHON = ("pyredisson/logic", "pyredisson/_backends", "pyredisson/_protocol")
@@ -44,17 +48,17 @@ STAGES = {
         *(f"tests/{name}" for name in ("virtual", "logic", "core", "api", "cluster", "lua", "properties")),
     ],
 }
-"""What is run, in this order."""
+"""What is run."""
 PLANTED = "tests/logic/test_planted_bugs.py"
 """Left out: it plants bugs itself, and takes long."""
 OPTIONS = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--deselect", PLANTED]
 TOO_LONG = 1800
 """Seconds after which a run with a mutant is ended: it counts as killed. All tests take much less, and each of them has
 a timeout of its own."""
-FIRST = 60
-"""How many of the tests that reach a line run first, before the others."""
-MOST = 600
-"""How many of them run at most in a stage."""
+FIRST = 40
+"""How many of the tests that reach a line run first, taken evenly from all; then the others, the fastest ones first."""
+MOST = 60
+"""No more tests run in a stage than took so many seconds without a mutant, under `coverage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +231,13 @@ class Workspace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._times = 1_000_000_000
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         extensions = [str(path.relative_to(ROOT)) for path in ROOT.glob("pyredisson/*.so")]
         for name in [*filter(None, listed.split("\0")), *extensions]:
             if (ROOT / name).is_file():
@@ -235,6 +245,11 @@ class Workspace:
                 shutil.copy2(ROOT / name, folder / name)
         # As `pyredisson.lua` is found in the installed tree.
         (folder / "pyredisson" / "lua").symlink_to("../lua")
+        self._collected: dict[str, Collected] = {}
+
+    def collect(self) -> None:
+        """Has the tests of all stages collected, while no mutant is planted here."""
+        self._collected = {stage: Collected(self, stage) for stage in STAGES}
 
     def write(self, path: str, text: bytes) -> None:
         """Gives the file a time of its own, so that no compiled form of another text is used."""
@@ -242,14 +257,18 @@ class Workspace:
         self._times += 10
         os.utime(self.folder / path, (self._times, self._times))
 
-    def run(self, *arguments: str, seconds: float = TOO_LONG) -> tuple[int, str]:
-        """Runs pytest there; its status (-1: it took too long) and the last lines of what it printed."""
+    def start(self, *arguments: str, output: IO[str], **more: Any) -> subprocess.Popen[bytes]:
+        """Starts pytest there."""
         command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments]
-        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""} | more.pop("env", {})
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True, **more
+        )
+
+    def run(self, *arguments: str, seconds: float = TOO_LONG, **more: Any) -> tuple[int, str]:
+        """Runs pytest there; its status (-1: it took too long) and the last lines of what it printed."""
         with tempfile.TemporaryFile("w+") as output:
-            with subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
-            ) as process:
+            with self.start(*arguments, output=output, **more) as process:
                 try:
                     status = process.wait(seconds)
                 except subprocess.TimeoutExpired:
@@ -258,17 +277,157 @@ class Workspace:
             output.seek(0)
             return status, output.read()[-2000:]
 
-    def status(self, arguments: list[str], tests: list[str]) -> tuple[int, str]:
-        """As `run`, for these tests: first for some of all, which mostly find it, then for the others."""
+    def killer(self, stage: str, mutant: Mutant, sound: str, tests: list[str], seconds: dict[str, float]) -> str:
+        """The first of these tests that fails with the mutant that is planted here, or what else ended the run."""
+        changed = (self.folder / mutant.path).read_bytes()
+        collected, answer = self._collected[stage], ""
+        while tests:
+            answer = collected.run(mutant.path, sound, tests, seconds)
+            if not answer or answer == ANEW:
+                break
+            if failed := self._without(mutant, sound, changed, tests, answer, stage, seconds):
+                print("fails without a mutant:", failed, (self.folder / FAILURE).read_text()[-200:], flush=True)
+            elif mutant.package == LUA and answer in tests and not self._anew(stage, [answer]):
+                print("fails in a copied process only:", failed := answer, flush=True)
+            else:
+                break
+            tests, answer = [test for test in tests if test != failed], ""
+        return self._anew(stage, tests) if answer == ANEW else answer
+
+    def _without(
+        self,
+        mutant: Mutant,
+        sound: str,
+        changed: bytes,
+        tests: list[str],
+        answer: str,
+        stage: str,
+        seconds: dict[str, float],
+    ) -> str:
+        """Which of the tests fails without the mutant, of the same ones that have run with it."""
+        (self.folder / FAILURE).write_text("it took too long", encoding="utf-8")
+        self.write(mutant.path, sound.encode())
+        so_far = tests[: tests.index(answer) + 1] if answer in tests else tests
+        failed = self._collected[stage].run(mutant.path, sound, so_far, seconds)
+        self.write(mutant.path, changed)
+        return failed
+
+    def _anew(self, stage: str, tests: list[str]) -> str:
+        """As `killer`, in a new process."""
+        names = self.folder / "build-tests.txt"
+        names.write_text("\n".join(tests), encoding="utf-8")
+        arguments = STAGES[stage]
         options = arguments[: next(n for n, word in enumerate(arguments) if word.startswith("tests"))]
-        first, most = set(spread(tests, FIRST)), spread(tests, MOST)
-        for part in (sorted(first), [test for test in most if test not in first]):
-            if part:
-                names = self.folder / "build-tests.txt"
-                names.write_text("\n".join(part), encoding="utf-8")
-                if (outcome := self.run(*options, f"@{names}"))[0]:
-                    return outcome
-        return 0, ""
+        status, output = self.run(*options, f"@{names}")
+        found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        return "" if status in (0, 5) else found[0] if found else f"status {status}"
+
+    def close(self) -> None:
+        """Ends the processes that have collected the tests."""
+        for collected in self._collected.values():
+            collected.close()
+
+
+class Collected:
+    """A process that has collected the tests of a stage, and runs some of them with a mutant (`tools.mutant_runs`)."""
+
+    def __init__(self, workspace: Workspace, stage: str) -> None:
+        jobs, self._jobs = os.pipe()
+        self._answers, answers = os.pipe()
+        environment = {PIPES: f"{jobs} {answers}", "TMPDIR": tempfile.mkdtemp(dir=workspace.folder)}
+        with (workspace.folder / f"output-{stage}").open("w") as output:
+            arguments = ("-p", "tools.mutant_runs", *STAGES[stage])
+            self._process = workspace.start(*arguments, output=output, pass_fds=(jobs, answers), env=environment)
+        os.close(jobs)
+        os.close(answers)
+        self._lines = os.fdopen(self._answers, encoding="utf-8")
+        if self._lines.readline() != "ready\n":
+            raise RuntimeError((workspace.folder / f"output-{stage}").read_text())
+
+    def run(self, path: str, sound: str, tests: list[str], seconds: dict[str, float]) -> str:
+        """Which of the tests fails first, if the file at `path` is what it is now instead of `sound`."""
+        job = {"path": path, "sound": sound, "tests": tests, "seconds": {test: seconds[test] for test in tests}}
+        line = json.dumps(job).encode() + b"\n"
+        while line:
+            line = line[os.write(self._jobs, line) :]
+        if not (answer := self._lines.readline()):
+            raise RuntimeError("the process that has collected the tests has ended")
+        return answer.strip()
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the tests of a stage reach without a mutant."""
+
+    seconds: dict[str, float]
+    """How long each test takes."""
+    lines: dict[str, list[str]]
+    """The tests that reach a line, by `path:line`."""
+    scripts: dict[str, list[str]]
+    """The scripts that a test uses."""
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests that may find a mutant, in the order in which they run."""
+        found = self._of_script(mutant.path) if mutant.package == LUA else self._of_line(mutant)
+        first = self._naming(mutant.path, found) if mutant.package == LUA else []
+        first = [*first, *spread(found, FIRST)]
+        seconds = 0.0
+        others = sorted(set(found).difference(first), key=lambda test: self.seconds[test])
+        chosen: list[str] = []
+        for test in dict.fromkeys([*sorted(first, key=lambda test: self.seconds[test]), *others]):
+            seconds += self.seconds[test]
+            if seconds > MOST and chosen:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _of_line(self, mutant: Mutant) -> list[str]:
+        sound = (ROOT / mutant.path).read_text(encoding="utf-8")
+        function, statement = around(ast.parse(sound), mutant.line)
+        if function:
+            at_line = self.lines.get(f"{mutant.path}:{mutant.line}")
+            return at_line or self.lines.get(f"{mutant.path}:{statement}", [])
+        # It runs when the module is imported, or the class or the function is made.
+        module = mutant.path + ":"
+        return sorted({test for line, tests in self.lines.items() if line.startswith(module) for test in tests})
+
+    def _naming(self, path: str, tests: list[str]) -> list[str]:
+        """Of those tests the ones that name the script, or whose file does."""
+        script = Path(path).stem
+        files = {test.partition("::")[0] for test in tests if test.startswith("tests/lua/")}
+        naming = {file for file in files if script in (ROOT / file).read_text(encoding="utf-8")}
+        return [test for test in tests if f"[{script}" in test or test.partition("::")[0] in naming]
+
+    def _of_script(self, path: str) -> list[str]:
+        names = {Path(path).stem}
+        texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / LUA).glob("*.lua")}
+        while more := {
+            name
+            for name, text in texts.items()
+            if name not in names and any(f"include: {one}\n" in text for one in names)
+        }:
+            names |= more
+        # A test of scripts calls them by name, without a client.
+        return [
+            test
+            for test in self.seconds
+            if not names.isdisjoint(self.scripts.get(test, ())) or test.startswith(("tests/lua/", "tests/properties/"))
+        ]
+
+
+def around(tree: ast.Module, line: int) -> tuple[bool, int]:
+    """Whether the line is in the body of a function, and where the statement begins that it is part of."""
+    in_function, begin = False, line
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            begin = node.lineno
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line >= node.body[0].lineno:
+                in_function = True
+    return in_function, begin
 
 
 def spread(tests: list[str], count: int) -> list[str]:
@@ -276,81 +435,87 @@ def spread(tests: list[str], count: int) -> list[str]:
     return [tests[number * len(tests) // count] for number in range(count)] if len(tests) > count else tests
 
 
-def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, dict[str, list[str]]]) -> dict[str, str]:
-    """What has killed a mutant: the stage and the test; nothing for a survivor."""
+def outcome_of(mutant: Mutant, workspace: Workspace, reached: dict[str, Reached]) -> dict[str, str]:
+    """What has killed a mutant: the stage and the test; nothing for a survivor. A script has tests of its own, which
+    run first."""
     text = (ROOT / mutant.path).read_bytes()
     workspace.write(mutant.path, text[: mutant.begin] + mutant.new.encode() + text[mutant.end :])
     try:
-        for stage, arguments in STAGES.items():
-            if mutant.package == LUA:
-                status, output = lua_status(mutant, workspace, stage)
-            else:
-                tests = reached[stage].get(f"{mutant.path}:{mutant.line}", [])
-                status, output = workspace.status(arguments, tests)
-            if status not in (0, 5):
-                found = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-                return {"stage": stage, "by": found[0] if found else f"status {status}"}
+        for stage in reversed(STAGES) if mutant.package == LUA else STAGES:
+            tests = reached[stage].tests(mutant)
+            if tests and (by := workspace.killer(stage, mutant, text.decode(), tests, reached[stage].seconds)):
+                return {"stage": stage, "by": by}
     finally:
         workspace.write(mutant.path, text)
     return {}
 
 
-def lua_status(mutant: Mutant, workspace: Workspace, stage: str) -> tuple[int, str]:
-    """The tests that name the script run first, then all."""
-    if stage == REAL:
-        name, folder = Path(mutant.path).stem, ROOT / "tests/lua"
-        files = [path for path in sorted(folder.rglob("test_*.py")) if name in path.read_text(encoding="utf-8")]
-        outcome = workspace.run(*(str(path.relative_to(ROOT)) for path in files)) if files else (0, "")
-        if outcome[0] not in (0, 5):
-            return outcome
-    return workspace.run(*STAGES[stage])
-
-
 class Contexts:
-    """A plugin of pytest: tells `coverage` which test runs."""
+    """A plugin of pytest: tells `coverage` which test runs, and notes how long it takes and which scripts it uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
         import coverage
 
-        self._coverage = coverage.Coverage(data_file=os.environ["MUTANTS_COVERAGE"], source=["pyredisson"])
+        self._coverage = coverage.Coverage(data_file=file, source=["pyredisson"])
         self._coverage.start()
+        self._file = Path(file)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._scripts: defaultdict[str, set[str]] = defaultdict(set)
+        self._test = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self) -> None:
+        from pyredisson._protocol.scripts import NAMES, ScriptSet
+
+        def get(scripts: object, name: str) -> Any:
+            if name in names:
+                self._scripts[self._test].add(name)
+            return object.__getattribute__(scripts, name)
+
+        names = set(NAMES)
+        ScriptSet.__getattribute__ = get  # type: ignore[method-assign]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._test = item.nodeid
         self._coverage.switch_context(item.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
 
     def pytest_unconfigure(self) -> None:
         self._coverage.stop()
         self._coverage.save()
+        scripts = {test: sorted(names) for test, names in self._scripts.items()}
+        self._file.with_suffix(".json").write_text(json.dumps({"seconds": self._seconds, "scripts": scripts}))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "MUTANTS_COVERAGE" in os.environ:
-        config.pluginmanager.register(Contexts())
+        config.pluginmanager.register(Contexts(os.environ["MUTANTS_COVERAGE"]))
 
 
-def reached_lines(folder: Path) -> dict[str, dict[str, list[str]]]:
-    """For each stage: the tests that reach a line, by `path:line`."""
+def reached_by(stage: str, folder: Path, cached: Path) -> Reached:
+    """What the tests of a stage reach: from an earlier call, or from a run with `coverage`."""
     import coverage
 
-    found: dict[str, dict[str, list[str]]] = {}
-    for stage, arguments in STAGES.items():
-        file = folder / f"coverage-{stage}"
+    file = cached.with_name(f"{cached.stem}-{stage}")
+    if not file.with_suffix(".json").exists():
         workspace = Workspace(folder / f"reached-{stage}")
-        os.environ["MUTANTS_COVERAGE"] = str(file)
-        status, output = workspace.run("-p", "tools.mutants", *arguments, seconds=3600)
-        del os.environ["MUTANTS_COVERAGE"]
+        status, output = workspace.run(
+            "-p", "tools.mutants", *STAGES[stage], seconds=3600, env={"MUTANTS_COVERAGE": str(file.absolute())}
+        )
         if status:
             raise SystemExit(f"the tests fail without a mutant:\n{output}")
-        lines: dict[str, list[str]] = defaultdict(list)
-        data = coverage.CoverageData(str(file))
-        data.read()
-        for name in data.measured_files():
-            path = str(Path(name).relative_to(workspace.folder))
-            for line, tests in data.contexts_by_lineno(name).items():
-                lines[f"{path}:{line}"] = sorted(filter(None, tests))
-        found[stage] = lines
-    return found
+    known = json.loads(file.with_suffix(".json").read_text())
+    lines: dict[str, list[str]] = {}
+    data = coverage.CoverageData(str(file))
+    data.read()
+    for name in data.measured_files():
+        path = name[name.rindex("/pyredisson/") + 1 :]
+        for line, tests in data.contexts_by_lineno(name).items():
+            lines[f"{path}:{line}"] = sorted(filter(None, tests))
+    return Reached(known["seconds"], lines, known["scripts"])
 
 
 # Results
@@ -360,18 +525,19 @@ def measure(mutants: list[Mutant], results: Path, workers: int) -> None:
     known: dict[str, dict[str, str]] = json.loads(results.read_text()) if results.exists() else {}
     waiting = [mutant for mutant in reversed(mutants) if str(mutant) not in known]
     with tempfile.TemporaryDirectory() as folder:
-        cached = results.with_suffix(".reached.json")
-        if not cached.exists():
-            cached.write_text(json.dumps(reached_lines(Path(folder))))
-        reached = json.loads(cached.read_text())
+        reached = {stage: reached_by(stage, Path(folder), results) for stage in STAGES}
 
         def work(number: int) -> None:
             workspace = Workspace(Path(folder, str(number)))
-            while waiting:
-                mutant = waiting.pop()
-                known[str(mutant)] = outcome_of(mutant, workspace, reached)
-                results.write_text(json.dumps(known, indent=1))
-                print(known[str(mutant)] or "SURVIVED", mutant, flush=True)
+            try:
+                workspace.collect()
+                while waiting:
+                    mutant = waiting.pop()
+                    known[str(mutant)] = outcome_of(mutant, workspace, reached)
+                    results.write_text(json.dumps(known, indent=1))
+                    print(known[str(mutant)] or "SURVIVED", mutant, flush=True)
+            finally:
+                workspace.close()
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
         for thread in threads:

@@ -92,3 +92,28 @@ def test_a_right_that_is_missing_is_not_ignored(scripts: InspectScripts, missing
         pytest.raises(ResponseError, match=r"permissions|can't run"),
     ):
         scripts.scan(redis=redis)
+
+
+def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:
+    leases = companions_of(b"orders").leases.decode()
+    scripts.redis.hset("orders", mapping={"mode": "read", ME: 2, YOU: 1, f"{YOU}2": 1})
+    scripts.redis.expire("orders", 8000)
+    for owner, level, seconds in ((ME, 1, 3000), (ME, 2, 5000), (YOU, 1, 7000), (YOU, 2, 9000)):
+        scripts.redis.set(f"{leases}{owner}:rwlock_timeout:{level}", 1, ex=seconds)
+    reply = scripts.state()
+    thousands = [round(lease / 1e6) for lease in reply[7]]
+    expected = {b"mode": 0, ME.encode(): 5, YOU.encode(): 7, f"{YOU}2".encode(): 0}
+    assert dict(zip(reply[6][::2], thousands, strict=True)) == expected
+    assert round(reply[2][0] / 1e6) == 8
+
+
+def test_the_first_waiters(scripts: InspectScripts) -> None:
+    scripts.redis.rpush(companions_of(b"orders").keys[0][0], *"abcde")
+    reply = scripts.state(limit=3)
+    assert (reply[9], reply[10][::4]) == (5, [b"a", b"b", b"c"])
+
+
+def test_clients_in_the_list_listen(scripts: InspectScripts) -> None:
+    waiting = companions_of(b"orders").keys[11][0].decode()
+    scripts.redis.zadd(waiting, {ME: 1, YOU: 2})
+    assert scripts.state()[15] == [2, 0, 0, 0]

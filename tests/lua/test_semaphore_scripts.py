@@ -207,6 +207,7 @@ HAND_OVER = {
     ),
     "finish, released only": Case(stock(-1), [(hand_over(2, 1, 1), -1), (finish(2, 1), 0)], stock(0, "3 0")),
     # It is the release, and the hand-over doesn't run any more.
+    "finish before the hand-over, none is free": Case(stock(-3), [(finish(2, 3), 3)], stock(0, "3 3")),
     "finish before the hand-over": Case(stock(0), [(finish(2, 3), 3), (hand_over(2, 3, 2), 3)], stock(3, "3 3"), ["3"]),
     "finish before, only an existing one": Case({}, [(finish(2, 3, 1), 0)], stock(None, "3 0")),
     "finish before, no semaphore": Case({}, [(finish(4, 3), 3)], stock(3, "5 3"), ["3"]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
 
 import pyredisson.asyncio
 
@@ -28,3 +30,13 @@ class World:
 
     def client(self) -> pyredisson.asyncio.Client:
         return pyredisson.asyncio.connect(self.server.url)
+
+
+def in_world(test: Callable[..., Coroutine[None, None, object]]) -> Callable[..., None]:
+    """Makes a test of a coroutine that runs in the world of its fixture `world`."""
+
+    @wraps(test)
+    def run(world: World, **fixtures: Any) -> None:
+        world.run(lambda: test(world, **fixtures))
+
+    return run

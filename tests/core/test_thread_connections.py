@@ -1,0 +1,190 @@
+"""The connections of threads, on a real server: deadlines, signals, and calls that wait for a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pyredisson._backends.aio.operations import run_in_thread
+from pyredisson._backends.clock import clock
+from pyredisson._backends.threads.connection import ACTIVE, CLOSED, Connection
+from pyredisson._backends.threads.listener import ListenerState, ReaderRole, ThreadListener, ThreadListeners
+from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
+from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.runtime import run
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._core import command
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
+from pyredisson._protocol.routing import RoutingTable
+from pyredisson._settings.config import Config
+from pyredisson.errors import ClosedError
+from pyredisson.logic.routed_channels import RoutedChannels
+from pyredisson.testing import Server
+from tests.support.topologies import make_node
+from tests.support.waiting import TIME_LIMIT, eventually
+
+PING, BLOCK = command(b"PING"), command(b"BLPOP", b"list", 60)
+
+
+@pytest.fixture
+def node(server: Server) -> Node:
+    """A node on which nothing ends by a timeout."""
+    return Node(Config(host=server.host, port=server.port, timeout=100))
+
+
+def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
+        busy.bind(str(tmp_path / "s"))
+        busy.listen(0)
+        first.connect(str(tmp_path / "s"))
+        with pytest.raises(NoReply):
+            Connection(Node(Config(path=str(tmp_path / "s"), connect_timeout=5))).open()
+
+
+def test_replies_that_take_longer_or_come_in_parts(node: Node) -> None:
+    connection = Connection(node)
+    connection.open()
+    assert connection.call_all((PING, PING), extra_seconds=1000.0) == [b"PONG", b"PONG"]
+    long = bytes(1_000_000)
+    assert connection.call(command(b"ECHO", long)) == long
+    connection.close()
+
+
+@pytest.mark.parametrize("call", [lambda one: one.call(BLOCK), lambda one: one.call_all((BLOCK,))])
+@pytest.mark.parametrize("error", [OSError, ValueError])
+def test_a_handler_may_raise_any_error(
+    node: Node,
+    on_alarm: Callable[[Callable[[], object]], None],
+    call: Callable[[Connection], object],
+    error: type[Exception],
+) -> None:
+    """The caller gets it, and the server may still execute the command."""
+
+    def handler() -> None:
+        if connection.state is ACTIVE:
+            raise error("from the handler")
+
+    connection = Connection(node)
+    connection.open()
+    identity = connection.connection_id
+    on_alarm(handler)
+    with pytest.raises(error, match="from the handler"):
+        call(connection)
+    assert connection.state is CLOSED
+    assert node.suspects == [identity]
+
+
+def test_the_database_is_selected(server: Server) -> None:
+    connection = Connection(Node(Config(host=server.host, port=server.port, database=3)))
+    connection.open()
+    assert b" db=3 " in connection.call(command(b"CLIENT", b"INFO"))
+    connection.close()
+
+
+def test_work_beside_an_event_loop_is_done() -> None:
+    async def test() -> None:
+        await run_in_thread(lambda: done.append(threading.current_thread()), "worker")
+
+    done: list[threading.Thread] = []
+    asyncio.run(test())
+    assert [thread.name for thread in done] == ["worker"]
+
+
+def waiting_call(pool: Pool) -> tuple[threading.Thread, list[Any]]:
+    """A call on a thread of its own that waits for a connection, and its outcome."""
+    outcome: list[Any] = []
+
+    def call() -> None:
+        try:
+            outcome.append(run(pool.send, PING))
+        except (ClosedError, NoReply) as error:
+            outcome.append(type(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    eventually(lambda: pool._waiting)
+    return thread, outcome
+
+
+@pytest.mark.parametrize(("end", "expected"), [(Pool.close, ClosedError), (Pool.retire, NoReply)])
+def test_a_call_that_waits_for_a_connection_ends_with_the_pool(
+    node: Node, end: Callable[[Pool], None], expected: type[Exception]
+) -> None:
+    pool = Pool(node, 1)
+    used = pool._connect_or_wait()
+    thread, outcome = waiting_call(pool)
+    end(pool)
+    thread.join(TIME_LIMIT)
+    assert outcome == [expected]
+    pool._return(used)
+    assert not pool.connected
+
+
+def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin: Redis) -> None:
+    pool = Pool(node, 1)
+    first = threading.Thread(target=run, args=(pool.send, BLOCK))
+    first.start()
+    eventually(lambda: admin.client_list(_type="normal")[0] and pool.calls_in_flight == 1)
+    thread, outcome = waiting_call(pool)
+    admin.rpush("list", "element")
+    thread.join(TIME_LIMIT)
+    assert outcome == [b"PONG"]
+    first.join(TIME_LIMIT)
+    pool.close()
+
+
+def test_one_thread_at_a_time_is_the_reader() -> None:
+    reader, other = ThreadWakeup(), ThreadWakeup()
+    assert reader.alive
+    role = ReaderRole(other)
+    assert role.take(reader) is role.take(other) is reader
+    assert not role.release(other)
+    assert role.take(other) is reader
+    assert role.release(reader)
+    assert role.take(other) is other
+
+
+@pytest.mark.parametrize(("interval", "expected"), [(0, 50.0), (10, 10.0), (90, 50.0)])
+def test_when_a_reader_has_to_send_a_ping(node: Node, interval: float, expected: float) -> None:
+    node.ping_interval = interval
+    channels: Any = None
+    with SelfPipe() as pipe:
+        messages = MessageReader(node, SubscriptionConnection(node), channels, pipe)
+        seconds = messages._seconds_to_poll(monotonic() + 50.0)
+        assert expected - 5.0 < seconds <= expected
+        messages.check()
+        assert messages._seconds_to_poll(monotonic() + 50.0) == 0 or not interval
+
+
+def test_a_waiter_without_a_node_waits_without_a_listener() -> None:
+    channels = RoutedChannels(clock, RoutingTable(make_node, None))
+    listeners = ThreadListeners(channels)
+    channels.open(listeners)
+    wakeup = ThreadWakeup()
+    listeners.wait(wakeup, 0.0)
+    assert not wakeup.is_set()
+
+
+def test_a_thread_that_may_run_handlers_has_another_one_read(
+    node: Node, on_alarm: Callable[[Callable[[], object]], None]
+) -> None:
+    on_alarm(lambda: None)
+    wakeup = ThreadWakeup()
+    channels: Any = SimpleNamespace(waiting={wakeup})
+    listener = ThreadListener(node, channels)
+    listener._wakeup.clear()
+    with SelfPipe() as pipe:
+        listener._role.connected(MessageReader(node, SubscriptionConnection(node), channels, pipe))
+        listener.wait(wakeup, 0.0)
+    assert listener._role.state is ListenerState.UNREAD
+    assert listener._wakeup.is_set()
