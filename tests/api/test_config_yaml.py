@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
+import shutil
 import ssl
 import subprocess
 import sys
@@ -149,6 +150,8 @@ class TestYaml:
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate and its key in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificate, isn't installed")
     folder = tmp_path_factory.mktemp("pem")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=h -days 9"
     subprocess.run([*command.split(), "-keyout", "key", "-out", "crt"], cwd=folder, check=True, capture_output=True)

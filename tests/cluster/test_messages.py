@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from redis.exceptions import NoPermissionError
 
 from pyredisson._client import servers
 from pyredisson.logic.permits import permit_wait
@@ -243,6 +244,64 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
     moved = time.monotonic()
     assert await waiter.result()
     assert time.monotonic() - moved < 1.0 + SOON
+
+
+async def test_many_waiters_of_one_slot_that_moves(cluster: Cluster, backend: Backend) -> None:
+    client = backend.connect()
+    names = [f"{{orders}}:{number}" for number in range(40)]
+    channel_names = [f"redisson_lock__channel:{name}" for name in names]
+    scene = Scene(cluster, backend, name=names[0])
+    for name in names:
+        scene.node.ask("HSET", name, "java:1", "1")
+    waiters = [backend.spawn(lambda name=name: client.get_lock(name).try_lock(20)) for name in names]  # type: ignore[misc]
+
+    def heard() -> bool:
+        return int(sum(scene.node.ask("PUBSUB", "SHARDNUMSUB", *channel_names)[1::2])) == len(names)
+
+    await backend.until(heard)
+    node = scene.move()
+    await backend.until(heard)
+    await backend.sleep(0.2)
+    for name, channel in zip(names, channel_names, strict=True):
+        node.ask("DEL", name)
+        node.ask("SPUBLISH", channel, "0")
+    for waiter in waiters:
+        assert await waiter.result()
+
+
+async def test_a_slot_without_a_node(own_cluster: Cluster, backend: Backend) -> None:
+    """The node ends the subscription, and nobody accepts another one until the slot is assigned again."""
+    scene = Scene(own_cluster, backend)
+    for node in own_cluster.nodes:
+        node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    waiter = await scene.begin(backend.connect())
+    owner = scene.node
+    for node in own_cluster.nodes:
+        node.ask("CLUSTER", "DELSLOTS", scene.slot)
+    await backend.until(lambda: scene.subscribers("SPUBLISH", owner) == 0)
+    await backend.sleep(1.0)
+    assert not waiter.done()
+    owner.ask("CLUSTER", "ADDSLOTS", scene.slot)
+    await scene.heard_on(owner, "auto")
+    await backend.until(lambda: scene.node is owner)
+    await scene.released(waiter, "SPUBLISH")
+
+
+@pytest.mark.parametrize("right", ["channel", "ssubscribe", "subscribe"])
+async def test_a_user_without_the_right(cluster: Cluster, backend: Backend, right: str) -> None:
+    """The waiter raises the error: messages that only come in this flavour would never wake it."""
+    scene = Scene(cluster, backend)
+    denied = ["resetchannels"] if right == "channel" else ["allchannels", f"-{right}"]
+    for node in cluster.nodes:
+        node.ask("ACL", "SETUSER", "app", "on", ">secret", "allkeys", "+@all", *denied)
+    try:
+        scene.run(scene.kind.hold)
+        client = backend.connect(username="app", password="secret")
+        with pytest.raises(NoPermissionError):
+            await client.get_lock(NAME).try_lock(wait_time=20)
+    finally:
+        for node in cluster.nodes:
+            node.ask("ACL", "DELUSER", "app")
 
 
 @pytest.mark.slow

