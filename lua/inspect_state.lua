@@ -15,13 +15,14 @@
 -- KEYS[12]  the period of such claims
 -- KEYS[13]  the clients of pyredisson that wait for a lock: a sorted set
 -- KEYS[14]  the client of them that was woken: a hash
--- KEYS[15]  the prefix of the names of the readers' lease keys
+-- KEYS[15]  the clients of pyredisson that wait to read: a sorted set
+-- KEYS[16]  the prefix of the names of the readers' lease keys
 -- ARGV[1]   how many owners, waiters and permits to return at most
 -- ARGV[2]   the channel of a lock
 -- ARGV[3]   the channel of a read-write lock
 -- ARGV[4]   the channel of a semaphore
 -- ARGV[5]   the channel of a latch
--- returns   {server's time, ms; the types of KEYS[1] to KEYS[14]; the PTTLs of these;
+-- returns   {server's time, ms; the types of KEYS[1] to KEYS[15]; the PTTLs of these;
 --           what the object is as a hash (empty: no lock), its mode, its number of fields, {field, value, ...},
 --           {for each of these fields the longest remaining lease of a reader, ms (-2: there is none)};
 --           the beginning of the object as a string (nil: it is none);
@@ -32,7 +33,7 @@
 --
 -- Idempotent: it only reads.
 --
--- redis-cli --eval inspect_state.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} {orders}:timeout pyredisson_semaphore_claim:{orders} pyredisson_semaphore_turn:{orders} pyredisson_rwlock_writer:{orders} pyredisson_rwlock_turn:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} {orders}: , 100 redisson_lock__channel:{orders} redisson_rwlock:{orders} redisson_sc:{orders} redisson_countdownlatch__channel__{orders}
+-- redis-cli --eval inspect_state.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} {orders}:timeout pyredisson_semaphore_claim:{orders} pyredisson_semaphore_turn:{orders} pyredisson_rwlock_writer:{orders} pyredisson_rwlock_turn:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} pyredisson_waiting_readers:{orders} {orders}: , 100 redisson_lock__channel:{orders} redisson_rwlock:{orders} redisson_sc:{orders} redisson_countdownlatch__channel__{orders}
 
 -- include: inspect_class
 local MOST_LEVELS = 100 -- of a reader, whose leases are read
@@ -40,7 +41,7 @@ local limit = tonumber(ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local types, remaining = {}, {}
-for i = 1, 14 do
+for i = 1, 15 do
     -- A companion key of another type is not ours, so nothing in it is read.
     types[i] = redis.call('TYPE', KEYS[i])['ok']
     remaining[i] = types[i] == 'none' and -2 or redis.call('PTTL', KEYS[i])
@@ -61,7 +62,7 @@ if class == 'read-write' then
     for i = 1, #fields, 2 do
         local longest = -2
         for level = 1, math.min(tonumber(fields[i + 1]) or 0, MOST_LEVELS) do
-            local lease = redis.call('PTTL', KEYS[15] .. fields[i] .. ':rwlock_timeout:' .. level)
+            local lease = redis.call('PTTL', KEYS[16] .. fields[i] .. ':rwlock_timeout:' .. level)
             longest = math.max(longest, lease)
         end
         leases[#leases + 1] = longest
@@ -104,9 +105,12 @@ for _, subcommand in ipairs({'NUMSUB', 'SHARDNUMSUB'}) do
         subscribed[i] = math.max(subscribed[i], counts[2 * i])
     end
 end
-if types[13] == 'zset' then
-    -- Some of them listen to the lock's channel as well.
-    subscribed[1] = math.max(subscribed[1], redis.call('ZCARD', KEYS[13]))
+-- Some of the clients in a list listen to the lock's channel as well. Of a read-write lock one may be in both lists.
+local place = (class == 'read-write' or types[15] == 'zset') and 2 or 1
+for _, list in ipairs({13, 15}) do
+    if types[list] == 'zset' then
+        subscribed[place] = math.max(subscribed[place], redis.call('ZCARD', KEYS[list]))
+    end
 end
 
 return {

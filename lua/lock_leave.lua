@@ -4,6 +4,7 @@
 -- KEYS[1]  the lock: a hash, owner -> number of levels of its hold
 -- KEYS[2]  the clients that wait for it: a sorted set, see waiting_list.lua
 -- KEYS[3]  the client that was woken: a hash
+-- KEYS[4]  optional: the clients that wait for the other side of a read-write lock
 -- ARGV[1]  the client, as a member of the list
 -- ARGV[2]  the beginning of the names of the clients' channels
 -- ARGV[3]  for how long others may come before the woken client, us
@@ -24,8 +25,11 @@ local others = redis.call('ZCARD', KEYS[2]) - (place and 1 or 0)
 if place then
     redis.call('ZREM', KEYS[2], ARGV[1])
 end
-if others > 0 and redis.call('EXISTS', KEYS[1]) == 0 then
-    wake_first(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+if (others > 0 or KEYS[4]) and redis.call('EXISTS', KEYS[1]) == 0 then
+    local woke = wake_first(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+    if KEYS[4] and not woke then
+        wake_first(KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+    end
 elseif others > 1 and place and place < 2 then
     tell(ARGV[2], redis.call('ZRANGE', KEYS[2], 1, 1)[1], 0)
 end

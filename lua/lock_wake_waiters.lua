@@ -6,6 +6,7 @@
 --          is being moved, and the waiters are still subscribed on this one
 -- KEYS[2]  the clients that wait for it: a sorted set, see waiting_list.lua
 -- KEYS[3]  the client that was woken: a hash
+-- KEYS[4]  optional: the clients that wait for the other side of a read-write lock
 -- ARGV[1]  the lock's channel (not a key: a user may publish there without a right to keys of that name);
 --          empty: none
 -- ARGV[2]  the message of a release
@@ -25,9 +26,9 @@ end
 if ARGV[1] ~= '' then
     publish(ARGV[1], ARGV[2])
 end
-if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0 then
+if KEYS[2] and redis.call('EXISTS', KEYS[2], KEYS[4] or KEYS[2]) == 0 then
     wake_all(ARGV[3])
-else
-    wake_first(KEYS[2], KEYS[3], ARGV[3], ARGV[4])
+elseif not wake_first(KEYS[2], KEYS[3], ARGV[3], ARGV[4]) and KEYS[4] then
+    wake_first(KEYS[4], KEYS[3], ARGV[3], ARGV[4])
 end
 return 1

@@ -4,16 +4,22 @@
 -- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
 -- KEYS[2]  the prefix of the names of the readers' lease keys
 -- KEYS[3]  the period of the writers' claims, which ends when the lock becomes free
+-- KEYS[4]  the clients that wait to write: a sorted set, see waiting_list.lua
+-- KEYS[5]  the clients that wait to read
+-- KEYS[6]  the client that was woken: a hash
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the reader
 -- ARGV[3]  how many levels remain
+-- ARGV[4]  the beginning of the names of the clients' channels
+-- ARGV[5]  for how long others may come before the woken client, us
 -- returns  1: the lock is free now; 0: it is still held, by any owner; nil: the reader has no hold
 --
 -- Idempotent: the number of levels is absolute, and a reader without a hold changes nothing.
 --
--- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} , redisson_rwlock:{orders} me:1 0
+-- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} pyredisson_waiting:{orders} pyredisson_waiting_readers:{orders} pyredisson_woken:{orders} , redisson_rwlock:{orders} me:1 0 pyredisson_wake:{orders}: 5000
 
 -- include: publish
+-- include: wake_in_lists
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local reader, remaining = ARGV[2], tonumber(ARGV[3])
@@ -54,4 +60,6 @@ if redis.call('HLEN', lock) > 1 then
 end
 redis.call('DEL', lock, KEYS[3])
 publish(ARGV[1], '0')
+-- pcall: keys of a wrong type must not fail a release that was done.
+pcall(wake_next, KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[5])
 return 1

@@ -9,8 +9,9 @@ local function come(waiting, woken, member)
         return 0
     end
     local found = redis.call('HMGET', woken, 'member', 'exclusive')
-    local mine = found[1] and client_of(found[1]) == client_of(member)
-    if found[2] == '1' and not mine then
+    local mine = found[1] and is_same(found[1], member)
+    -- Readers keep no reader out.
+    if found[2] == '1' and not mine and not (is_reader(found[1] or '') and is_reader(member)) then
         local lasts = redis.call('PTTL', woken)
         -- Otherwise somebody else has written it.
         if lasts >= 0 and lasts <= RESERVED then
@@ -34,7 +35,7 @@ end
 -- Returns how many clients stand before it.
 local function enter(waiting, woken, member, ttl)
     local found = redis.call('HMGET', woken, 'member', 'came')
-    if found[1] and client_of(found[1]) == client_of(member) then
+    if found[1] and is_same(found[1], member) then
         redis.call('ZADD', waiting, string.format('%.0f', place_of(found[2])), member)
         redis.call('DEL', woken)
     else
@@ -49,12 +50,15 @@ end
 -- An acquire was refused. ttl: for how long the list lasts, ms; 0: the caller doesn't wait, and isn't entered.
 -- Returns the remaining ms. For a caller that waits they are the first of three numbers in a text; the second is how many
 -- clients stand before it; the third is 1 if the holder is no client of this library, so its release doesn't tell the list.
-local function refused(lock, waiting, woken, member, ttl, remaining)
+-- most: of so many fields each is looked at; nil: the lock has one. With more, one of the holders may be such a client.
+local function refused(lock, waiting, woken, member, ttl, remaining, most)
     if ttl == '0' or not waiting then
         return remaining
     end
-    local holder = redis.call('HKEYS', lock)[1]
-    -- The automatic ids of this library begin at 2^32.
-    local foreign = holder and tonumber(string.match(holder, '^[^:]*:(%d+)') or 0) < 4294967296
+    local foreign = most and redis.call('HLEN', lock) > most
+    for _, holder in ipairs(foreign and {} or redis.call('HKEYS', lock)) do
+        -- The automatic ids of this library begin at 2^32.
+        foreign = foreign or holder ~= 'mode' and tonumber(string.match(holder, '^[^:]*:(%d+)') or 0) < 4294967296
+    end
     return string.format('%d %d %d', remaining, enter(waiting, woken, member, ttl), foreign and 1 or 0)
 end

@@ -3,9 +3,9 @@
 -- include: waiting_list
 local MOST_DEAD = 1000
 
--- Tells a client that the lock may be free in so many ms, although nobody wakes it.
+-- Tells a client that the lock may be free in so many ms, although nobody wakes it. Returns whether that has reached it.
 local function tell(channels, member, ms)
-    publish(channels .. client_of(member), string.format('look:%.0f', ms))
+    return has_reached(publish(channels .. client_of(member), string.format('look:%.0f', ms) .. (is_reader(member) and ':r' or '')))
 end
 
 -- Wakes all clients of this server that listen, as it isn't known which of them is the first.
@@ -22,16 +22,15 @@ local function wake_all(channels)
     end
 end
 
--- The lock was released: wakes the first client, unless one was woken and has not come. A client that can't be reached
--- isn't there any more. The client behind the woken one is told when to look, in case that the woken one never comes.
+-- The lock was released: wakes the first client, unless one was woken and has not come. The client behind the woken one is told when to look, in case that the woken one never comes.
 -- patience: how long others may come before the woken client, us since it came to the list. leaver: a member that waits no
--- longer, even if it was woken.
+-- longer, even if it was woken. Returns whether a client is about to come.
 local function wake_first(waiting, woken, channels, patience, leaver)
     if not waiting then
         return wake_all(channels)
     end
     if redis.call('EXISTS', waiting, woken) == 0 then
-        return
+        return false
     end
     local now = server_time()
     local found = redis.call('HMGET', woken, 'member', 'came')
@@ -43,28 +42,28 @@ local function wake_first(waiting, woken, channels, patience, leaver)
         if first then
             tell(channels, first, math.max(math.min(redis.call('PTTL', woken), RESERVED), 0))
         end
-        return
+        return true
     end
     for _ = 1, MOST_DEAD do
         local first, came, second = unpack(redis.call('ZRANGE', waiting, 0, 1, 'WITHSCORES'))
         if not first then
-            return
+            return false
         end
         redis.call('ZREM', waiting, first)
-        local receivers = publish(channels .. client_of(first), first)
-        if type(receivers) ~= 'number' or receivers > 0 then
+        if has_reached(publish(channels .. client_of(first), first)) then
             local exclusive = now - came >= tonumber(patience) and '1' or '0'
             redis.call('HSET', woken, 'member', first, 'came', came, 'exclusive', exclusive)
             redis.call('PEXPIRE', woken, RESERVED)
             if second then
                 tell(channels, second, RESERVED)
             end
-            return
+            return true
         end
         if not second then
-            return
+            return false
         end
     end
+    return false
 end
 
 -- The same, after the lock was released. pcall: keys of a wrong type must not fail a release that was done.

@@ -3,19 +3,30 @@
 --
 -- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
 -- KEYS[2]  the prefix of the names of the readers' lease keys
+-- KEYS[3]  the clients that wait to write: a sorted set, see waiting_list.lua
+-- KEYS[4]  the clients that wait to read
+-- KEYS[5]  the client that was woken: a hash
 -- ARGV[1]  the lock's channel
 -- ARGV[2]  the writer, `:write` included
 -- ARGV[3]  how many levels remain (0: it stops writing)
--- returns  1: nobody writes now; 3: the same, and several clients have heard of it, or it isn't known how many; 0: still
---          held; nil: the writer has no hold
+-- ARGV[4]  the beginning of the names of the clients' channels
+-- ARGV[5]  for how long others may come before the woken client, us
+-- ARGV[6]  1: the owner's client is woken, too, as it sends this in the background
+-- returns  1: nobody writes now; 3: the same, and clients of Redisson may have heard of it; 0: still held; nil: the writer
+--          has no hold
 --
 -- Idempotent: the number of levels is absolute, and a writer without a hold changes nothing.
 --
--- redis-cli --eval write_release.lua orders {orders}: , redisson_rwlock:{orders} me:1:write 0
+-- redis-cli --eval write_release.lua orders {orders}: pyredisson_waiting:{orders} pyredisson_waiting_readers:{orders} pyredisson_woken:{orders} , redisson_rwlock:{orders} me:1:write 0 pyredisson_wake:{orders}: 5000 0
 
 -- include: publish
+-- include: wake_in_lists
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
+if ARGV[6] == '1' and ARGV[3] == '0' then
+    -- Here, as an earlier copy of this may have released the lock without a word to the callers there.
+    wake_client_of(ARGV[2], ARGV[4])
+end
 if redis.call('HEXISTS', lock, ARGV[2]) == 0 then
     return false
 end
@@ -32,8 +43,10 @@ if longest > 0 then
 else
     redis.call('DEL', lock)
 end
-local receivers = publish(ARGV[1], '1')
-if type(receivers) ~= 'number' or receivers > 1 then
+local heard = publish(ARGV[1], '1')
+-- pcall: keys of a wrong type must not fail a release that was done.
+pcall(longest > 0 and admit_readers or wake_next, KEYS[3], KEYS[4], KEYS[5], ARGV[4], ARGV[5], true)
+if type(heard) ~= 'number' or heard > 0 then
     return 3
 end
 return 1

@@ -70,16 +70,29 @@ _ALL_PERMITS = b"2147483647"
 """Wakes all waiters for permits. Each of them finds out how many permits there are."""
 _MESSAGES = {
     "permit_release": _ALL_PERMITS,
-    "read_write_force_release": b"1",
 }
 """The scripts that publish, and that can run behind ASKING: they have one key, or all their keys exist. Their first
 argument is the channel. The message wakes at least whom the script's own message wakes."""
-_PREFIXES = {"lock_release": 3, "lock_keep": 3, "lock_force_release": 1, "lock_wake_waiters": 2}
+_PREFIXES = {
+    "lock_release": 3,
+    "lock_keep": 3,
+    "lock_force_release": 1,
+    "lock_wake_waiters": 2,
+    "read_write_force_release": 2,
+}
 """As `_MESSAGES`, of scripts that wake clients of a list: which argument begins the names of their channels."""
 
 
 _WITH_LIST = frozenset(
-    ("lock_acquire", "lock_force_release", "lock_hand_over", "lock_keep", "lock_release", "lock_wake_waiters")
+    (
+        "lock_acquire",
+        "lock_force_release",
+        "lock_hand_over",
+        "lock_keep",
+        "lock_release",
+        "lock_wake_waiters",
+        "read_write_force_release",
+    )
 )
 """The scripts of locks whose only other keys belong to the list of clients that wait."""
 
@@ -129,5 +142,7 @@ def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
     arguments = words[3 + int(words[2]) :]
     if name in _PREFIXES:
         wake = script("lock_wake_waiters", with_shebang=False, pubsub=PubSub.BOTH).text
-        return command(b"EVAL", wake, 0, arguments[0], b"0", arguments[_PREFIXES[name]], 0)
+        # A release of a writer, for readers and writers of Redisson.
+        message = b"1" if name.startswith("read_write") else b"0"
+        return command(b"EVAL", wake, 0, arguments[0], message, arguments[_PREFIXES[name]], 0)
     return command(b"SPUBLISH", arguments[0], _MESSAGES[name])

@@ -34,6 +34,7 @@ _PREFIXED = {
     b"pyredisson_rwlock_turn": "period of the claims of writers",
     b"pyredisson_waiting": "clients that wait",
     b"pyredisson_woken": "client that was woken",
+    b"pyredisson_waiting_readers": "clients that wait to read",
 }
 """The companion keys that are called `prefix:{name}`, with their purposes."""
 _IN_USE = b"timeout"

@@ -151,6 +151,10 @@ class RelayedChannel(Channel):
         self.relay: RelayChannel | None = None
         """The other channel."""
 
+    def on_relayed(self, payload: bytes) -> None:
+        """A message on the other channel."""
+        Channel.on_message(self, payload)
+
     def on_confirmed(self) -> None:
         # One attempt after the later one of the two confirmations is enough.
         if self.relay is None or self.relay.confirmed:
@@ -174,8 +178,8 @@ class RelayChannel(Channel):
         self.waiters = target.waiters
         target.relay = self
 
-    def wake(self, supply: int) -> None:
-        self.target.wake(supply)
+    def on_message(self, payload: bytes) -> None:
+        self.target.on_relayed(payload)
 
     def on_confirmed(self) -> None:
         if self.target.confirmed:

@@ -10,6 +10,7 @@ from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
 CHANNEL = "redisson_rwlock:{orders}"
+"""Of Redisson. A client that waits behind one of pyredisson listens to `wake_channel` only."""
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 
@@ -89,6 +90,11 @@ class Orders:
     def java_leaves(self) -> None:
         self.redis.delete("orders", lease_key(JAVA))
         self.redis.publish(CHANNEL, "0")
+
+
+def wake_channel(client: Any) -> str:
+    """On which the callers of that client are woken."""
+    return f"pyredisson_wake:{{orders}}:{getattr(client, '_target', client).id}"
 
 
 async def finished(others: list[OtherOwner[Any]]) -> None:

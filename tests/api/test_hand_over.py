@@ -22,10 +22,10 @@ from .kinds import left, lock_of, rival_of, sleeping
 pytestmark = pytest.mark.asyncio
 HAND_OVER = {
     # The end of the holder's name, and the beginning of the name of the owner whom its release enters: no other command
-    # has both. Between them a fair lock has the time of a place in its queue.
+    # has both. Between them a fair lock has the time of a place in its queue, and readers their client in the list.
     "lock": b":1\r\n$38\r\n",
     "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
-    "read": b":1:write\r\n$38\r\n",
+    "read": b":1:write\r\n$40\r\n",
     "write": b":1:write\r\n$44\r\n",
     "permit": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }

@@ -43,7 +43,9 @@ async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> N
         await other.result(PATIENT)
 
 
-@pytest.mark.parametrize(("kind", "clients"), [("lock", 2), ("lock", 50), ("fenced", 10), ("non-reentrant", 10)])
+@pytest.mark.parametrize(
+    ("kind", "clients"), [("lock", 2), ("lock", 50), ("fenced", 10), ("non-reentrant", 10), ("write", 50)]
+)
 async def test_an_acquisition_costs_the_same_among_many_clients(
     backend: Backend, server_state: ServerState, kind: str, clients: int
 ) -> None:
@@ -61,7 +63,7 @@ async def test_an_acquisition_costs_the_same_among_many_clients(
     await backend.until(lambda: not left(server_state.redis))
 
 
-@pytest.mark.parametrize(("kind", "near"), [("lock", 20), ("fenced", 3), ("non-reentrant", 3)])
+@pytest.mark.parametrize(("kind", "near"), [("lock", 20), ("fenced", 3), ("non-reentrant", 3), ("write", 20)])
 async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int) -> None:
     far = lock_of(backend.connect(proxy.url), kind)
     async with far:

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.asyncio
 NAME = "orders"
 TIMEOUT = 1.0
 """Seconds that a client waits for a lost reply. The slot moves within them."""
-LOCK, WRITE, READ = b":1\r\n$38\r\n", b":1:write\r\n$44\r\n", b":1:write\r\n$38\r\n"
-"""The end of the holder's name, and the beginning of that of whom its release enters: only hand-overs have both."""
+LOCK, WRITE, READ = b":1\r\n$38\r\n", b":1:write\r\n$44\r\n", b":1:write\r\n$40\r\n"
+"""The end of the holder's name, and what follows it in hand-overs only: the next owner's name, or the readers."""
 PATIENT = 60.0
 """The same for a client whose reply is held: it must not send its call again before the slot moves."""
 PERMIT = b"$1\r\n1\r\n$1\r\n1\r\n$20\r\nredisson_sc:{%s}" % NAME.encode()

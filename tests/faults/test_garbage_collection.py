@@ -117,7 +117,7 @@ def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
 
     functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
     if kind is ReadWriteChannel:
-        functions += [ReadWriteChannel._wake_readers, ReadWriteChannel._wake_writer]
+        functions += [ReadWriteChannel._wake]
     collect_at_each_line(functions, scenario)
     assert all(signal.is_set() for signal in woken)
 

@@ -33,7 +33,7 @@ HAND_OVER = {
     "lock": b":1\r\n$38\r\n",
     "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
     "write": b":1:write\r\n$44\r\n",
-    "read": b":1:write\r\n$38\r\n",
+    "read": b":1:write\r\n$40\r\n",
 }
 """The end of the holder's name, and the beginning of that of whom its release enters: no other command has both."""
 ENTERED = {"lock": [":2"], "fair": [":2"], "write": [":2:write"], "read": [":2", ":3"]}

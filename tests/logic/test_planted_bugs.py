@@ -52,6 +52,9 @@ IN_SCRIPTS = [
     ("fair: dead heads stay", FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     ("read_write: writers hold back readers without end", "write_acquire", CLAIMS, LONG_CLAIMS),
     ("read_write: only readers of the same client hear of a release", "write_let_readers_in", PUBLISH, SILENCE),
+    ("read_write: the last reader wakes nobody", "read_release", b"pcall(wake_next", b"tostring(wake_next"),
+    ("read_write: a reader that was woken lets no other in", "read_acquire", b"'phase') == 0", b"'phase') == 2"),
+    ("read_write: a writer that leaves keeps its claim", "write_leave", b"if had_claim then", b"if false then"),
     (
         "read_write: readers who are let in have no lease",
         "write_let_readers_in",

@@ -10,6 +10,7 @@ QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
 LIST, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
 LEASE = "{orders}:me:1:rwlock_timeout:1"
 ID = "0123456789abcdef"
+WAIT_TO_READ = "pyredisson_waiting_readers:{orders}"
 
 
 class Prepared(NamedTuple):
@@ -36,6 +37,9 @@ OTHERS: State = {LIST: (Came(["you:1", "they:1"]), 60_000)}
 ME_WOKEN: State = {WOKEN: ({"member": "me:2", "came": 1, "exclusive": 1}, RESERVED)}
 NEXT = (("you", "you:1"), ("they", f"look:{RESERVED}"))
 """To `OTHERS` by a release."""
+READERS: State = {WAIT_TO_READ: (Came(["you:1:r", "they:1:r"]), 60_000)}
+NEXT_READERS = (("you", "you:1:r"), ("they", f"look:{RESERVED}:r"))
+"""To `READERS`."""
 TOKEN: State = {"redisson_lock_token:{orders}": 2**51}
 ONCE, CLAIM = "pyredisson_once:{stock}:me:1", "pyredisson_semaphore_claim:{stock}"
 USED, PERMIT_CLAIM = "{p}:timeout", "pyredisson_semaphore_claim:{p}"
@@ -81,11 +85,11 @@ PREPARED = {
     "permit_release": Prepared({"p": 1, USED: Ends({ID: 10_000})}, "2"),
     "permit_renew": Prepared({USED: Ends({ID: 10_000})}),
     "permit_set": Prepared({}, "5"),
-    "read_acquire": Prepared({}),
+    "read_acquire": Prepared({WAIT_TO_READ: (Came(["me:1:r", "you:1:r"]), 60_000)}, told=(("you", "r"),)),
     "read_locked": Prepared(READING),
-    "read_release": Prepared(READING, "0"),
+    "read_release": Prepared({**READING, **READERS}, "0", told=NEXT_READERS),
     "read_renew": Prepared(READING),
-    "read_write_force_release": Prepared(WRITING, "1"),
+    "read_write_force_release": Prepared({**WRITING, **OTHERS}, "1", told=(("me", "0"), *NEXT)),
     "semaphore_acquire": Prepared({"stock": 5}),
     "semaphore_add": Prepared({}, "1"),
     "semaphore_claim": Prepared({"stock": 6, CLAIM: ("4 me:1", 2_000)}, "2"),
@@ -95,9 +99,15 @@ PREPARED = {
     "semaphore_set": Prepared({}, "5"),
     "semaphore_undo": Prepared({"stock": 0, ONCE: "2 4"}, "4"),
     "semaphore_withdraw_claim": Prepared({"stock": 5, CLAIM: ("4 me:1", 2_000)}, "5"),
-    "write_acquire": Prepared({}),
-    "write_hand_over": Prepared({"orders": ({**WRITING["orders"][0], "me:1": 1}, 20_000), LEASE: ("1", 20_000)}, "1"),
-    "write_let_readers_in": Prepared(WRITING, "1"),
-    "write_release": Prepared(WRITING, "1"),
-    "write_withdraw_claim": Prepared({"pyredisson_rwlock_writer:{orders}": ("me:1:write", 2_000)}, "1"),
+    "write_acquire": Prepared({**LISTED, **ME_WOKEN}),
+    "write_hand_over": Prepared(
+        {"orders": ({**WRITING["orders"][0], "me:1": 1}, 20_000), LEASE: ("1", 20_000), **READERS},
+        "1",
+        told=NEXT_READERS,
+    ),
+    "write_leave": Prepared(
+        {**READING, **OTHERS, "pyredisson_rwlock_writer:{orders}": ("me", 2_000)}, told=(("you", "you:1"),)
+    ),
+    "write_let_readers_in": Prepared({**WRITING, **READERS}, "1", told=NEXT_READERS),
+    "write_release": Prepared({**WRITING, **OTHERS}, "1", told=NEXT),
 }

@@ -10,6 +10,14 @@ from .scripted import ME, YOU, Call
 MY_WRITE, YOUR_WRITE = ME + ":write", YOU + ":write"
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
 LEASES = "{orders}:"
+LISTS = ["pyredisson_waiting:{orders}", "pyredisson_waiting_readers:{orders}", "pyredisson_woken:{orders}"]
+"""Of the clients that wait to write, that wait to read, and of the one that was woken."""
+PREFIX = "pyredisson_wake:{orders}:"
+LASTS = 60_000
+"""The TTL of the lists, ms."""
+PATIENCE = 5_000
+WAKING: list[str | int] = [PREFIX, PATIENCE]
+"""The last arguments of a script that wakes clients."""
 CHANNEL = "redisson_rwlock:{orders}"
 READERS = [f"{YOU}{number}" for number in range(3)]
 Readers = Mapping[str, Sequence[int]]
@@ -20,12 +28,19 @@ def lease_key(reader: str, level: int, lock: str = "orders") -> str:
     return f"{{{lock}}}:{reader}:rwlock_timeout:{level}"
 
 
-def read(reader: str, level: int, lease: int, writer: str | None = None) -> Call:
-    return Call("read_acquire", ["orders", LEASES, CLAIM], [reader, level, lease, writer or f"{reader}:write"])
+def client_of(owner: str) -> str:
+    return owner.partition(":")[0]
+
+
+def read(reader: str, level: int, lease: int, writer: str | None = None, *, waits: bool = False) -> Call:
+    keys, member = ["orders", LEASES, CLAIM, *LISTS], client_of(reader) + ":1:r"
+    return Call(
+        "read_acquire", keys, [reader, level, lease, writer or f"{reader}:write", member, waits * LASTS, PREFIX]
+    )
 
 
 def read_release(reader: str, left: int) -> Call:
-    return Call("read_release", ["orders", LEASES, TURN], [CHANNEL, reader, left])
+    return Call("read_release", ["orders", LEASES, TURN, *LISTS], [CHANNEL, reader, left, *WAKING])
 
 
 def renew(*holds: tuple[str, str, int]) -> Call:
@@ -34,28 +49,31 @@ def renew(*holds: tuple[str, str, int]) -> Call:
 
 
 def write(writer: str, level: int, lease: int, *, waits: bool = False) -> Call:
-    return Call("write_acquire", ["orders", CLAIM, TURN], [writer, level, lease, int(waits)])
+    keys, member = ["orders", CLAIM, TURN, LISTS[0], LISTS[2]], client_of(writer) + ":1"
+    return Call("write_acquire", keys, [writer, level, lease, member, waits * LASTS])
 
 
-def write_release(left: int, writer: str = MY_WRITE) -> Call:
-    return Call("write_release", ["orders", LEASES], [CHANNEL, writer, left])
+def write_release(left: int, writer: str = MY_WRITE, *, late: bool = False) -> Call:
+    return Call("write_release", ["orders", LEASES, *LISTS], [CHANNEL, writer, left, *WAKING, int(late)])
 
 
-def let_in(**readers: int) -> Call:
+def let_in(readers: Mapping[str, int], member: str = "") -> Call:
+    """`member`: what leaves the list of readers."""
     words = [word for reader in readers.items() for word in reader]
-    return Call("write_let_readers_in", ["orders", LEASES], [CHANNEL, MY_WRITE, *words])
+    return Call("write_let_readers_in", ["orders", LEASES, *LISTS], [CHANNEL, MY_WRITE, member, *WAKING, *words])
 
 
-def hand_over(lease: int) -> Call:
-    return Call("write_hand_over", ["orders", LEASES], [CHANNEL, MY_WRITE, YOUR_WRITE, lease])
+def hand_over(lease: int, member: str = "") -> Call:
+    return Call("write_hand_over", ["orders", LEASES, *LISTS], [CHANNEL, MY_WRITE, YOUR_WRITE, lease, member, *WAKING])
 
 
-def withdraw(owner: str) -> Call:
-    return Call("write_withdraw_claim", ["orders", CLAIM], [CHANNEL, owner + ":"])
+def leave(member: str) -> Call:
+    """A client waits to write no longer."""
+    return Call("write_leave", ["orders", CLAIM, *LISTS], [member, *WAKING])
 
 
 def force(side: str) -> Call:
-    return Call("read_write_force_release", ["orders"], [CHANNEL, side])
+    return Call("read_write_force_release", ["orders", *LISTS], [CHANNEL, side, *WAKING])
 
 
 def reading(readers: Readers, lasts: int = 0, lock: str = "orders") -> dict[str, Any]:

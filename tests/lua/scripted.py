@@ -47,6 +47,22 @@ class About:
         return left <= self.ms if self.ms < 0 else self.ms - over < left <= self.ms
 
 
+@dataclass(frozen=True)
+class Refused:
+    """The reply to a caller that waits."""
+
+    remaining: int
+    place: int
+    foreign: int = 0
+
+    def __eq__(self, reply: object) -> bool:
+        if not isinstance(reply, bytes):
+            return NotImplemented
+        remaining, place, foreign = map(int, reply.split())
+        lasts = About(self.remaining) if self.remaining > 0 else self.remaining
+        return (place, foreign) == (self.place, self.foreign) and lasts == remaining
+
+
 class Call(NamedTuple):
     """A call of a script."""
 

@@ -287,6 +287,7 @@ def test_a_number_that_can_not_be_counted(scripts: Scripted, wrong: Any, call: C
         (stock(4, claim=("4 somebody", 1_500)), claim(2, 3), 1_500, 0),
         # The free permits may be enough for a waiter that needs fewer.
         (stock(1, turn=("1", 5_000)), claim(2, 4), 5_000, 1),
+        (stock(0, turn=("1", 5_000)), claim(2, 4), 5_000, 0),
         # Claims of all end together, at the begin of the others' turn.
         (stock(1, turn=("1", 5_700)), claim(2, 4), 700, 0),
     ],

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.properties.servers import Memory
 
-from .scripted import ANYTHING, ME, RESERVED, YOU, About, Call, Came, Case, Scripted
+from .scripted import ANYTHING, ME, RESERVED, YOU, About, Call, Came, Case, Refused, Scripted
 
 CHANNEL, PREFIX = "redisson_lock__channel:{orders}", "pyredisson_wake:{orders}:"
 LIST, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
@@ -45,22 +44,6 @@ def _short(message: str) -> str:
     """`look` for as long as a reservation may last."""
     ms = message.removeprefix("look:")
     return "look" if ms != message and 0 < int(ms) <= RESERVED else message
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The reply to a caller that waits."""
-
-    remaining: int
-    place: int
-    foreign: int = 0
-
-    def __eq__(self, reply: object) -> bool:
-        if not isinstance(reply, bytes):
-            return NotImplemented
-        remaining, place, foreign = map(int, reply.split())
-        lasts = About(self.remaining) if self.remaining > 0 else self.remaining
-        return (place, foreign) == (self.place, self.foreign) and lasts == remaining
 
 
 def acquire(member: str, *, owner: str = "", level: int = 1, lasts: int = LASTS, kind: str = "lock") -> Call:

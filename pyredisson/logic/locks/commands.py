@@ -45,9 +45,13 @@ class LockCommands:
 
     __slots__ = ("key", "list_keys", "session", "wake_channels")
 
+    list_keys: tuple[bytes, ...]
+
     kind = "lock"
     has_list = True
     """Whether the clients that wait stand in a list on the server, of which a release wakes the first."""
+    member_suffix = b""
+    """What follows the client's name in the list, see `waiting_list.lua`."""
     channel_prefix = b"redisson_lock__channel"
     released_message = b"0"
     """What `wake_waiters` publishes. A release script publishes a message of its own."""
@@ -128,9 +132,9 @@ class LockCommands:
 
     def leave_list(self, member: bytes) -> bytes:
         """The client waits no longer: it leaves the list, and wakes the next one if it was about to get the lock."""
-        session = self.session
-        script = session.runtime.scripts.lock_leave
-        return pack(script, self.key, *self.list_keys, member, self.wake_channels, session.patience)
+        session, keys = self.session, (self.key, *self._lists())
+        words = (member + self.member_suffix, self.wake_channels, session.patience)
+        return command(b"EVALSHA", session.runtime.scripts.lock_leave, len(keys), *keys, *words)
 
     def abandon(self, hold: Hold) -> bytes:
         """Releases all levels of a hold, when the client is closed."""
@@ -140,7 +144,10 @@ class LockCommands:
         """Wakes waiters if the lock is free, after a holder has lost it; None: there is no channel."""
         if not self.channel:
             return None
-        session = self.session
-        script = session.runtime.scripts.lock_wake_waiters
+        session, keys = self.session, (self.key, *self._lists())
         words = (self.channel, self.released_message, self.wake_channels, session.patience)
-        return pack(script, self.key, *self.list_keys, *words)
+        return command(b"EVALSHA", session.runtime.scripts.lock_wake_waiters, len(keys), *keys, *words)
+
+    def _lists(self) -> tuple[bytes, ...]:
+        """The keys of the list, for commands that are the same for all kinds of locks."""
+        return self.list_keys

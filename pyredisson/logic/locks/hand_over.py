@@ -87,22 +87,14 @@ def take_turn(waiter: LockWaiter, releaser: ReleaseCall) -> bool:
 def on_released(lock: ReleasingLock, reply: Reply) -> None:
     """The lock was released with a message, after a series of hand-overs perhaps."""
     queue = lock.session.lock_queues.get(lock.identity)
-    if queue is not None and lock.commands.has_list:
-        # Clients of Redisson hear of the release later than the waiters here, and aren't in the list.
-        queue.others_first_until = lock.session.clock() + OTHERS_FIRST if reply == OTHERS_LISTEN else 0.0
-        with lock.session.channels.mutex:
-            # The message goes to the client that is first in the list.
-            if queue.waiters and queue.channel is not None:
-                queue.channel.wake(1)
+    if queue is None or not lock.commands.has_list:
         return
-    if queue is None or not queue.others_first_until:
-        return
-    if reply == OTHERS_LISTEN:
-        queue.others_first_until = lock.session.clock() + OTHERS_FIRST
-    else:
-        # No other client waits, so there is no reason to wait for the message.
-        queue.others_first_until = 0.0
-        queue.wake_first()
+    # Clients of Redisson hear of the release later than the waiters here, and aren't in the list.
+    queue.others_first_until = lock.session.clock() + OTHERS_FIRST if reply == OTHERS_LISTEN else 0.0
+    with lock.session.channels.mutex:
+        # The message goes to the client that is first in the list.
+        if queue.waiters and queue.channel is not None:
+            queue.channel.wake(1)
 
 
 def forget_if_idle(session: Session, identity: Hashable) -> None:
@@ -138,7 +130,9 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
             raise
         # For example: the user may not change the counter of the tokens. That must not fail a release.
         end(waiter, releaser, given=False)
-        return await lock.send_release(owner, hold)
+        reply = await lock.send_release(owner, hold)
+        lock.on_released(reply)
+        return reply
     if reply.__class__ is list:
         return LOCK_FREE
     return None if reply == NOT_HANDED_OVER else reply

@@ -7,7 +7,7 @@ on the server, see `hand_over`. Then the waiter has the lock without any attempt
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,23 +46,35 @@ class LockChannel(RelayedChannel):
         """A waiter was woken only to learn that it has to make an attempt in so many seconds."""
         self.look_for: Wakeup | None = None
         """That waiter."""
-        self.on_unused: Callable[[bytes], None] | None = None
-        """Called with the client's name in the list if it was woken, and no call of it waits."""
+        self.on_unused: dict[bytes, Callable[[bytes], None]] = {}
+        """By the suffix of the client's name in the list: called with the name if it was woken, and no call waits."""
 
     def on_message(self, payload: bytes) -> None:
         """`look:MS`, see `waiting_list.lua`; or the client's name in the list: it may acquire the lock."""
         if payload.startswith(LOOK):
-            asleep = [wakeup for wakeup in list(self.waiters) if not wakeup.is_set()]
-            self.wake(1)
-            self.look_for = next((wakeup for wakeup in asleep if wakeup.is_set()), None)
-            if self.look_for is not None:
-                self.look_in = int(payload.removeprefix(LOOK)) / 1000
+            self.look(payload, 1)
         elif b":" not in payload:
             super().on_message(payload)
-        elif self.waiters or self.on_unused is None:
+        elif self.waiters or b"" not in self.on_unused:
             self.wake(1)
         else:
-            self.on_unused(payload)
+            self.on_unused[b""](payload)
+
+    def look(self, payload: bytes, need: int) -> None:
+        """`look:MS` is meant for the first waiter with that need, unless it is awake and makes an attempt anyway."""
+        digits = payload.removeprefix(LOOK)
+        if not digits.isdigit():
+            # Somebody else may publish on this channel.
+            return
+        seconds = int(digits) / 1000
+        for wakeup in list(self.waiters):
+            if self.waiters.get(wakeup) == need and wakeup.alive:
+                if not wakeup.is_set():
+                    self.look_for, self.look_in = wakeup, seconds
+                    wakeup.set()
+                elif self.look_in is not None and self.look_for is wakeup:
+                    self.look_in = min(self.look_in, seconds)
+                return
 
     def wake(self, supply: int) -> None:
         # An attempt is due at once. A waiter that is awake, and has not learnt yet that it may wait, makes it.
@@ -239,7 +251,9 @@ def delay_of(place: int, lease: float) -> float:
     return 0.05 * place if place < LISTENING else lease / 3 + min(0.05 * place, lease / 3)
 
 
-def leave_unused(session: weakref.ref[Session], commands: type[LockCommands], key: bytes, member: bytes) -> None:
+def leave_unused(
+    session: weakref.ref[Session], identity: Hashable, commands: type[LockCommands], key: bytes, member: bytes
+) -> None:
     """The client was woken under this name, and no call of it waits. Called by what reads the messages.
 
     A weak reference: what reads the messages must not keep a client alive that nobody else refers to.
@@ -248,7 +262,7 @@ def leave_unused(session: weakref.ref[Session], commands: type[LockCommands], ke
     if client is None or client.closed:
         return
     # In this order: an attempt that is on its way under that name finds another one when it has been refused.
-    another, queue = client.new_member(), client.lock_queues.get(key)
+    another, queue = client.new_member(), client.lock_queues.get(identity)
     if queue is not None and queue.member == member:
         queue.member, queue.listed = another, False
     client.repair(commands(client, key).leave_list(member))
@@ -339,7 +353,8 @@ class QueuedWait(LockWaiter):
             events = call.events if wait is not None else channels.events(name)
             queue.channel = self.channel = channels.join(name, self.wakeup, self.channel_class, self.need, events)
             if isinstance(self.channel, LockChannel):
-                self.channel.on_unused = partial(leave_unused, weakref.ref(session), type(commands), commands.key)
+                leave = partial(leave_unused, weakref.ref(session), identity, type(commands), commands.key)
+                self.channel.on_unused[commands.member_suffix] = leave
         if call.member and call.member != queue.member:
             # Under that name the client may have left the list since.
             session.leave_list(commands.leave_list(call.member))

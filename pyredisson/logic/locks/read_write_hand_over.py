@@ -86,9 +86,15 @@ async def let_in(
         for waiter, offer in offers.pending():
             hand_over.end(waiter, offer, given=False)
         releaser.successor = None
-        return await lock.send_release(owner, hold)
+        reply = await lock.send_release(owner, hold)
+        lock.on_released(reply)
+        return reply
     releaser.successor = None
-    return None if reply == NOT_HANDED_OVER else LOCK_FREE
+    if reply == NOT_HANDED_OVER:
+        return None
+    # Writers of this client, which relied on the release, claim the lock now. And readers that did not sleep may read.
+    lock.on_released(LOCK_FREE)
+    return LOCK_FREE
 
 
 async def _send_again(

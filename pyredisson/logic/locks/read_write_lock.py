@@ -9,19 +9,21 @@ from pyredisson._diagnostics import readable
 from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.errors import LockUpgradeError
-from pyredisson.logic.holds import Hold
+from pyredisson.logic.holds import Hold, HoldKey
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.queued_wait import OTHERS_FIRST
 from pyredisson.logic.locks.read_write_hand_over import Offers, abandon, choose_readers, let_in
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.locks.side_wait import (
+    READERS,
     ClaimWait,
     ReaderWait,
     WriterQueue,
     WriterWait,
     reader_joins_at_once,
     readers_come_first,
+    wake_readers,
 )
 from pyredisson.logic.owners import Owner, owner_id
 from pyredisson.logic.session import Session
@@ -42,7 +44,6 @@ class SideCommands(LockCommands):
     __slots__ = ("_claim", "_leases", "_readers_turn", "other_identity")
 
     channel_prefix = b"redisson_rwlock"
-    has_list = False
     released_message = b"1"
     side: bytes
     other: bytes
@@ -50,12 +51,29 @@ class SideCommands(LockCommands):
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
         self.other_identity = (key, self.other)
+        writers, woken = self.list_keys
+        self.list_keys = (writers, prefixed(b"pyredisson_waiting_readers", key), woken)
         self._claim = prefixed(WRITER_CLAIM, key)
         self._readers_turn = prefixed(READERS_TURN, key)
         self._leases = suffixed(key, b"")
 
     def force_release(self) -> bytes:
-        return pack(self.session.runtime.scripts.read_write_force_release, self.key, self.channel, self.side)
+        script = self.session.runtime.scripts.read_write_force_release
+        return pack(script, self.key, *self.list_keys, self.channel, self.side, *self._waking)
+
+    @property
+    def _waking(self) -> tuple[bytes, int]:
+        """What a script that wakes clients of the list has to know."""
+        return self.wake_channels, self.session.patience
+
+    def _lists(self) -> tuple[bytes, ...]:
+        writers, readers, woken = self.list_keys
+        return (readers, woken, writers) if self.side == READ else (writers, woken, readers)
+
+    def _listed(self, side: bytes) -> bytes:
+        """The callers of that side in this client, as a member of the list; empty: they aren't there."""
+        member = self.session.listed_member((self.key, side))
+        return member + READERS if member and side == READ else member
 
 
 def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
@@ -97,18 +115,22 @@ class ReadCommands(SideCommands):
     # A reader in Java shortens the whole lock to its own lease when it renews.
     renews_fixed_leases = True
     kind = "read"
+    member_suffix = READERS
     side, other = READ, WRITE
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         # The owner may have begun to write under another name than its present one.
         writing = self.session.holds.valid((self.other_identity, owner_id(owner)))
         writer = owner + WriteCommands.owner_suffix if writing is None else writing.owner
-        script = self.session.runtime.scripts.read_acquire
-        return pack(script, self.key, self._leases, self._claim, owner, count, lease, writer)
+        session = self.session
+        keys = (self.key, self._leases, self._claim, *self.list_keys)
+        waiting = (member + READERS, session.list_lasts if waits else 0, self.wake_channels)
+        return pack(session.runtime.scripts.read_acquire, *keys, owner, count, lease, writer, *waiting)
 
     def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         script = self.session.runtime.scripts.read_release
-        return pack(script, self.key, self._leases, self._readers_turn, self.channel, owner, count)
+        keys = (self.key, self._leases, self._readers_turn, *self.list_keys)
+        return pack(script, *keys, self.channel, owner, count, *self._waking)
 
 
 class WriteCommands(SideCommands):
@@ -121,17 +143,22 @@ class WriteCommands(SideCommands):
     side, other = WRITE, READ
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
-        script = self.session.runtime.scripts.write_acquire
-        return pack(script, self.key, self._claim, self._readers_turn, owner, count, lease, int(waits))
+        session = self.session
+        writers, _, woken = self.list_keys
+        keys = (self.key, self._claim, self._readers_turn, writers, woken)
+        waiting = (member, session.list_lasts if waits else 0)
+        return pack(session.runtime.scripts.write_acquire, *keys, owner, count, lease, *waiting)
 
     def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         script = self.session.runtime.scripts.write_release
-        return pack(script, self.key, self._leases, self.channel, owner, count)
+        keys = (self.key, self._leases, *self.list_keys)
+        return pack(script, *keys, self.channel, owner, count, *self._waking, int(late))
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """As `LockCommands.hand_over`. The reply is `LOCK_FREE` if the owner reads, too: then nobody was entered."""
         script = self.session.runtime.scripts.write_hand_over
-        return pack(script, self.key, self._leases, self.channel, owner, next_owner, lease)
+        words = (self.channel, owner, next_owner, lease, self._listed(WRITE), *self._waking)
+        return pack(script, self.key, self._leases, *self.list_keys, *words)
 
     def let_readers_in(self, owner: bytes, readers: Sequence[tuple[bytes, int]]) -> bytes:
         """Releases the lock, and enters readers with their leases in the same step.
@@ -139,13 +166,14 @@ class WriteCommands(SideCommands):
         The reply has 1 for each reader that has a hold, else 0. It is `NOT_HANDED_OVER` if nobody has one.
         """
         script = self.session.runtime.scripts.write_let_readers_in
-        words = [word for reader in readers for word in reader]
-        return command(b"EVALSHA", script, 2, self.key, self._leases, self.channel, owner, *words)
+        keys = (self.key, self._leases, *self.list_keys)
+        words = (self.channel, owner, self._listed(READ), *self._waking)
+        return command(b"EVALSHA", script, len(keys), *keys, *words, *[word for reader in readers for word in reader])
 
-    def withdraw_claim(self, owner_prefix: bytes) -> bytes:
-        """Ends the claim of a writer that waits no longer, and wakes readers."""
-        script = self.session.runtime.scripts.write_withdraw_claim
-        return pack(script, self.key, self._claim, self.channel, owner_prefix)
+    def leave_list(self, member: bytes) -> bytes:
+        """As for a lock. It also ends the claim of this client."""
+        script = self.session.runtime.scripts.write_leave
+        return pack(script, self.key, self._claim, *self.list_keys, member, *self._waking)
 
 
 class SideLogic(LockLogic):
@@ -195,6 +223,16 @@ class ReadLogic(SideLogic):
         # A reader keeps no reader out, and a writer waits for all of them.
         return None
 
+    def on_released(self, reply: Reply) -> None:
+        """The release of the last reader wakes the first client of the list. Nobody here relies on that release."""
+
+    def _apply(self, call: AcquireCall, hold_key: HoldKey, reply: Reply) -> float | None:
+        wait = super()._apply(call, hold_key, reply)
+        if wait is None and call.target is None and self.session.lock_queues:
+            # This reader has taken its client out of the list. Where it got in, the others do, too.
+            wake_readers(self.session, self.identity)
+        return wait
+
     async def is_locked(self) -> bool:
         """Whether anyone reads; a writer that also reads counts."""
         return bool(await self._query(pack(self.session.runtime.scripts.read_locked, self.key)))
@@ -217,15 +255,12 @@ class WriteLogic(SideLogic):
         however many writers wait. Then readers have a turn of a second.
         """
         self.check_owner(owner)
-        waits = deadline is None or self.session.clock() < deadline
-        acquired = False
-        try:
-            acquired = await super().acquire(owner, lease, deadline)
-        finally:
-            # A closed client does not withdraw its claim, which ends by itself after two seconds.
-            if waits and not acquired and not self.session.closed:
-                self.session.runtime.post(self.commands.withdraw_claim(owner.name_prefix))
-        return acquired
+        return await super().acquire(owner, lease, deadline)
+
+    def on_released(self, reply: Reply) -> None:
+        super().on_released(reply)
+        # Readers may have relied on the release, too, which has entered none of them.
+        wake_readers(self.session, self.commands.other_identity)
 
     def _joins_at_once(self, call: AcquireCall) -> bool:
         return super()._joins_at_once(call) or readers_come_first(self, call)

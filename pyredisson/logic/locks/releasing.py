@@ -66,7 +66,7 @@ class ReleasingLock(LockStatus):
                 except (NoReply, RedisError) as problem:
                     reply = await self._send_release_again(owner, hold, payload, problem)
                 if session.lock_queues and not count:
-                    hand_over.on_released(self, reply)
+                    self.on_released(reply)
             else:
                 reply = await self._hand_over(owner, hold, call)
             self._finish_release(owner, hold, call, count, reply)
@@ -84,6 +84,10 @@ class ReleasingLock(LockStatus):
     def choose_successor(self, releaser: ReleaseCall) -> object | None:
         """Whom the release of a last level enters in the same step, of the waiters of this client. None: nobody."""
         return hand_over.choose_successor(self, releaser)
+
+    def on_released(self, reply: Reply) -> None:
+        """The last level was released, and not handed on."""
+        hand_over.on_released(self, reply)
 
     def _hand_over(self, owner: Owner, hold: Hold, call: ReleaseCall) -> Awaitable[Reply]:
         """Releases the last level, and enters what `choose_successor` has chosen."""

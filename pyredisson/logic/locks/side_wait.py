@@ -1,17 +1,18 @@
 """Waiting for one side of a read-write lock: what wakes readers and writers, and which calls wait without any attempt.
 
-A reader makes no attempt while it knows that a writer of its own client keeps it out. The end of that writer's hold, or
-of its claim, is what the reader waits for anyway, and both are announced by a message.
+A reader makes no attempt while it knows that a writer of its own client keeps it out. Such a reader isn't in the list
+on the server: the writer wakes it at the end of its hold, or of its claim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from pyredisson._core import AcquireCall
-from pyredisson.logic.channels import Channel
-from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue, QueuedWait
+from pyredisson.logic.holds import LOST, Hold
+from pyredisson.logic.locks.queued_wait import LOOK, OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue, LockChannel, QueuedWait
+from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import LOOKING, WAITING
 
 if TYPE_CHECKING:
@@ -19,58 +20,70 @@ if TYPE_CHECKING:
 
 READER, WRITER = 1, 2
 """The kinds of waiters, in place of the amounts in `Channel.waiters`: here a `need` is a kind, not an amount."""
+LET_IN = b"r"
+"""The message that lets the readers of a client in: others read the lock."""
+READERS = b":r"
+"""The end of the name of a client's readers in the list of the clients that wait, see `waiting_list.lua`."""
 
 
-class ReadWriteChannel(Channel):
-    """The waiters of one read-write lock."""
+class ReadWriteChannel(LockChannel):
+    """The waiters of one read-write lock, of both sides."""
 
-    __slots__ = ("writer_events",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writer_events = self.events
-        """The latest of the `events` that may concern a writer's hold: not the release of the last reader."""
+    __slots__ = ()
 
     def on_message(self, payload: bytes) -> None:
-        """The last reader (`0`) or a writer (`1`) has released the lock."""
-        if payload != b"0":
-            self.writer_events = self.events
-        if payload == b"1":
-            # Readers first: after a writer it is their turn, before the next writer makes an attempt and claims.
-            self._wake_readers()
-            self._wake_writer()
-        elif payload == b"0" and not self._wake_writer():
-            # Readers wait for a writer: it has held the lock, or claimed it. The writer comes next.
-            self._wake_readers()
+        """As for a lock. The name, or `look:MS`, ends with `:r` if it is meant for readers."""
+        if payload == LET_IN:
+            self._wake(READER)
+            return
+        if b":" not in payload:
+            self.wake(1)
+            return
+        suffix = READERS if payload.endswith(READERS) else b""
+        payload, side = payload.removesuffix(READERS), READER if suffix else WRITER
+        if payload.startswith(LOOK):
+            self.look(payload, side)
+            if side == WRITER:
+                # Readers of other clients were let in, past the claim of this one.
+                self._wake(READER)
+        elif self._wake(side) or suffix not in self.on_unused:
+            self.look_in = None
+        else:
+            self.on_unused[suffix](payload)
 
-    def on_confirmed(self) -> None:
-        self.writer_events = self.events
-        self._wake_readers()
-        self._wake_writer()
+    def wake(self, supply: int) -> None:
+        """Anyone of this client may be able to acquire the lock: all readers and one writer make attempts."""
+        # Readers first: after a writer it is their turn, before the next writer makes an attempt and claims.
+        self.look_in = None
+        self._wake(READER)
+        self._wake(WRITER)
+
+    def on_relayed(self, payload: bytes) -> None:
+        """From Redisson: the last reader (`0`) or a writer (`1`) has released the lock."""
+        # Of the last reader's release a writer hears first: the readers here wait for it.
+        if payload == b"1" or (payload == b"0" and not self._wake(WRITER)):
+            self.wake(1)
 
     def on_leave(self, need: int) -> None:
-        """Each message that concerns readers wakes all of them, so only a writer passes its wakeup on."""
-        if need == WRITER and not self._wake_writer():
-            self._wake_readers()
+        """A waiter left with a wakeup that it did not use. Most messages that concern readers wake all of them."""
+        if not self._wake(need):
+            self._wake(READER)
 
-    def _wake_readers(self) -> None:
-        for wakeup in list(self.waiters):
-            if self.waiters.get(wakeup) == READER:
-                wakeup.set()
-
-    def _wake_writer(self) -> bool:
-        """Wakes a writer that isn't awake. False: there is no writer."""
+    def _wake(self, side: int) -> bool:
+        """Wakes all readers, or a writer that isn't awake. False: there is nobody of that side."""
         found = False
         for wakeup in list(self.waiters):
-            if self.waiters.get(wakeup) != WRITER or not wakeup.alive:
+            if self.waiters.get(wakeup) != side or not wakeup.alive:
                 continue
-            if wakeup.is_set():
+            if side == WRITER and wakeup.is_set():
                 found = True
                 continue
             wakeup.set()
+            # Otherwise a finalizer that ran in here has just removed this waiter: the wakeup goes to the next one.
             if wakeup in self.waiters:
-                return True
-            # A finalizer that ran in here has just removed this waiter: the wakeup goes to the next one.
+                found = True
+                if side == WRITER:
+                    break
         return found
 
 
@@ -86,13 +99,14 @@ class ReaderQueue(LocalQueue):
     __slots__ = ()
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
-        """A reader keeps no reader out."""
+        """A reader keeps no reader out. Its acquire has taken the client out of the list."""
+        self.listed = False
 
 
 class WriterQueue(LocalQueue):
     """The writers of one client that wait for the same lock."""
 
-    __slots__ = ("asking", "claimed_until", "readers_first_until")
+    __slots__ = ("asking", "claimed_events", "claimed_until", "readers_first_until")
 
     def __init__(self, member: bytes = b"") -> None:
         super().__init__(member)
@@ -100,16 +114,10 @@ class WriterQueue(LocalQueue):
         """A writer whose attempt is on its way: it acquires the lock, or claims it, or has readers make attempts."""
         self.claimed_until = 0.0
         """Until when a writer that waits here has claimed the lock, as far as known."""
+        self.claimed_events: int | None = None
+        """The events of the channel at that time. After a message the claim may be gone."""
         self.readers_first_until = 0.0
         """Until when writers leave the lock to readers of this client that the latest release could not enter."""
-
-    @property
-    def is_held(self) -> bool:
-        """As for a lock. The message of a reader that came after the writer's acquire was sent before it."""
-        holder, channel, events = self.holder, self.channel, self.holder_events
-        if holder is None or holder.state is not HELD or events is None or not isinstance(channel, ReadWriteChannel):
-            return False
-        return channel.writer_events <= events and channel.confirmed
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
         """A writer has acquired the lock. No claim has outlived that."""
@@ -146,9 +154,18 @@ def _kept_out_until(writers: LocalQueue, now: float) -> float | None:
         return writers.next_look(now, True)
     if not isinstance(writers, WriterQueue):
         return None
-    if writers.waiters and writers.claimed_until > now:
+    events = None if writers.channel is None else writers.channel.events
+    if writers.waiters and writers.claimed_until > now and writers.claimed_events == events:
         return writers.claimed_until
     return None if writers.asking is None else now + UNKNOWN_WAIT
+
+
+def wake_readers(session: Session, identity: Hashable) -> None:
+    """Has the readers of this client that sleep make attempts. `identity`: of the readers' side."""
+    readers = session.lock_queues.get(identity)
+    for waiter in () if readers is None else list(readers.waiters):
+        if waiter.state is WAITING:
+            waiter.wakeup.set()
 
 
 class ReaderWait(QueuedWait):
@@ -222,19 +239,25 @@ class WriterWait(QueuedWait):
         session, queue = self.lock.session, self.queue
         if queue.asking is self:
             queue.asking = None
-        readers = session.lock_queues.get(self.lock.other_identity)
-        if readers is not None and _kept_out_until(queue, session.clock()) is None:
-            for waiter in list(readers.waiters):
-                if waiter.state is WAITING:
-                    waiter.wakeup.set()
+        hold: Hold | None = self.call.hold
+        # A lease that isn't renewed may end without a message, and earlier than they look.
+        if _kept_out_until(queue, session.clock()) is None or (hold is not None and hold.leases is not None):
+            wake_readers(session, self.lock.other_identity)
 
     def _refused(self, now: float, wait: float, *, joined: bool = False) -> None:
         super()._refused(now, wait, joined=joined)
-        self.queue.claimed_until = self.look_at if wait.__class__ is ClaimWait else 0.0
+        # The first writer is told when readers of other clients are let in, and others are not.
+        claimed = wait.__class__ is ClaimWait and self.call.place == 0
+        self.queue.claimed_until = now + wait if claimed else 0.0
+        self.queue.claimed_events = self.channel.events
 
     def end(self) -> None:
-        """Readers that come from now on ask the server: the claim is withdrawn, or the claimant has the lock."""
-        queue = self.lock.session.lock_queues.get(self.lock.identity)
+        """Readers ask the server from now on: the claim is withdrawn, or the claimant has the lock."""
+        session = self.lock.session
+        queue = session.lock_queues.get(self.lock.identity)
+        claimed = isinstance(queue, WriterQueue) and queue.claimed_until > 0
         if isinstance(queue, WriterQueue):
             queue.claimed_until = 0.0
         super().end()
+        if claimed and self.call.hold is None:
+            wake_readers(session, self.lock.other_identity)
