@@ -46,6 +46,10 @@ def waiters(client: Any, name: str, side: str | None = None) -> int:
         queue = session.lock_queues.get(name.encode() if side is None else (name.encode(), side.encode()))
         if queue is None or queue.channel is None or not queue.channel.confirmed:
             return 0
+        # Behind an explicit owner, which may be one of Redisson, it listens to Redisson's channel, too.
+        relay = getattr(queue.channel, "relay", None)
+        if relay is not None and not relay.confirmed:
+            return 0
         return sum(map(_sleeps, queue.waiters))
 
 
