@@ -18,7 +18,7 @@
 -- redis-cli --eval lock_leave.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1 pyredisson_wake:{orders}: 5000
 
 -- include: publish
--- include: wake_in_list
+-- include: wake_in_lists
 local place = redis.call('ZRANK', KEYS[2], ARGV[1])
 local was_woken = redis.call('HGET', KEYS[3], 'member') == ARGV[1]
 local others = redis.call('ZCARD', KEYS[2]) - (place and 1 or 0)
@@ -26,10 +26,10 @@ if place then
     redis.call('ZREM', KEYS[2], ARGV[1])
 end
 if (others > 0 or KEYS[4]) and redis.call('EXISTS', KEYS[1]) == 0 then
-    local woke = wake_first(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
-    if KEYS[4] and not woke then
-        wake_first(KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
-    end
+    wake_either(KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+elseif KEYS[4] and was_woken and redis.pcall('HGET', KEYS[1], 'mode') == 'read' then
+    -- Readers may read, and the one that was woken lets in nobody.
+    admit_readers(KEYS[4], KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
 elseif others > 1 and place and place < 2 then
     tell(ARGV[2], redis.call('ZRANGE', KEYS[2], 1, 1)[1], 0)
 end

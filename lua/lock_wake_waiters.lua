@@ -28,7 +28,7 @@ if ARGV[1] ~= '' then
 end
 if KEYS[2] and redis.call('EXISTS', KEYS[2], KEYS[4] or KEYS[2]) == 0 then
     wake_all(ARGV[3])
-elseif not wake_first(KEYS[2], KEYS[3], ARGV[3], ARGV[4]) and KEYS[4] then
-    wake_first(KEYS[4], KEYS[3], ARGV[3], ARGV[4])
+else
+    wake_either(KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
 end
 return 1

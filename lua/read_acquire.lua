@@ -49,10 +49,11 @@ if levels == 0 then
             claimed = LONGEST_CLAIM
         end
         local reserved, listed, mine = come(KEYS[5], KEYS[6], ARGV[5])
-        -- A reader that was woken comes before the writer that has claimed the lock. That one claims it again.
+        -- A reader that was woken comes before the writer that has claimed the lock. If the lock is free, that one claims it
+        -- again.
         if claimed ~= -2 and mine and mode ~= 'read' then
             redis.call('DEL', KEYS[3])
-        elseif claimed ~= -2 and not is_in_phase(KEYS[6], listed) then
+        elseif claimed ~= -2 and not mine and not is_in_phase(KEYS[6], listed) then
             return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], claimed, MOST_HOLDERS)
         end
         if reserved > 0 and mode ~= 'read' then

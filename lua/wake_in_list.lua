@@ -22,9 +22,10 @@ local function wake_all(channels)
     end
 end
 
--- The lock was released: wakes the first client, unless one was woken and has not come. The client behind the woken one is told when to look, in case that the woken one never comes.
+-- The lock was released: wakes the first client, unless one was woken and has not come. The client behind the woken one is
+-- told when to look, in case that the woken one never comes.
 -- patience: how long others may come before the woken client, us since it came to the list. leaver: a member that waits no
--- longer, even if it was woken. Returns whether a client is about to come.
+-- longer, even if it was woken. Returns whether a client is about to come, and whether one behind it was told.
 local function wake_first(waiting, woken, channels, patience, leaver)
     if not waiting then
         return wake_all(channels)
@@ -42,7 +43,7 @@ local function wake_first(waiting, woken, channels, patience, leaver)
         if first then
             tell(channels, first, math.max(math.min(redis.call('PTTL', woken), RESERVED), 0))
         end
-        return true
+        return true, first
     end
     for _ = 1, MOST_DEAD do
         local first, came, second = unpack(redis.call('ZRANGE', waiting, 0, 1, 'WITHSCORES'))
@@ -57,7 +58,7 @@ local function wake_first(waiting, woken, channels, patience, leaver)
             if second then
                 tell(channels, second, RESERVED)
             end
-            return true
+            return true, second
         end
         if not second then
             return false
@@ -66,7 +67,23 @@ local function wake_first(waiting, woken, channels, patience, leaver)
     return false
 end
 
--- The same, after the lock was released. pcall: keys of a wrong type must not fail a release that was done.
+-- The same for a lock that may have two lists: wakes the first client of `list`, or else of `other`. If nobody stands behind
+-- the woken client in its list, the first one of the other list looks, in case that the woken one never comes.
+local function wake_either(list, other, woken, channels, patience, leaver)
+    local woke, told = wake_first(list, woken, channels, patience, leaver)
+    if not other or woke and told then
+        return woke
+    elseif not woke then
+        return wake_first(other, woken, channels, patience, leaver)
+    end
+    local first = redis.call('ZRANGE', other, 0, 0)[1]
+    if first then
+        tell(channels, first, RESERVED)
+    end
+    return true
+end
+
+-- `wake_first`, after the lock was released. pcall: keys of a wrong type must not fail a release that was done.
 local function wake(...)
     pcall(wake_first, ...)
 end

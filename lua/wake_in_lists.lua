@@ -8,24 +8,23 @@ local function wake_next(writers, readers, woken, channels, patience, after_writ
     local first, came = unpack(redis.call('ZRANGE', readers, 0, 0, 'WITHSCORES'))
     local phase = place_of(redis.call('HGET', woken, 'phase') or 0)
     if first and (after_writer or tonumber(came) < phase) then
-        return wake_first(readers, woken, channels, patience, leaver) or wake_first(writers, woken, channels, patience, leaver)
+        return wake_either(readers, writers, woken, channels, patience, leaver)
     end
-    return wake_first(writers, woken, channels, patience, leaver) or wake_first(readers, woken, channels, patience, leaver)
+    return wake_either(writers, readers, woken, channels, patience, leaver)
 end
 
 -- Readers may read, and writers have to wait: wakes the first reader, whom the others follow. Without one, the first writer is
--- told to claim the lock.
-local function admit_readers(writers, readers, woken, channels, patience)
-    if not wake_first(readers, woken, channels, patience) then
-        local writer = redis.call('ZRANGE', writers, 0, 0)[1]
-        if writer then
-            tell(channels, writer, 0)
-        end
+-- told to claim the lock. If nobody follows that reader, the writer does so later, in case that the reader never comes.
+local function admit_readers(writers, readers, woken, channels, patience, leaver)
+    local woke, told = wake_first(readers, woken, channels, patience, leaver)
+    local writer = not told and redis.call('ZRANGE', writers, 0, 0)[1]
+    if writer then
+        tell(channels, writer, woke and RESERVED or 0)
     end
 end
 
 -- The claim of a writer is withdrawn: the next writer claims the lock at once. In case that it doesn't, the first reader looks later.
-local function replace_claim(writers, readers, woken, channels, patience)
+local function replace_claim(writers, readers, woken, channels, patience, leaver)
     for _, writer in ipairs(redis.call('ZRANGE', writers, 0, MOST_DEAD)) do
         if has_reached(publish(channels .. client_of(writer), writer)) then
             local reader = redis.call('ZRANGE', readers, 0, 0)[1]
@@ -37,5 +36,5 @@ local function replace_claim(writers, readers, woken, channels, patience)
         redis.call('ZREM', writers, writer)
     end
     redis.call('HDEL', woken, 'phase')
-    wake_first(readers, woken, channels, patience)
+    wake_first(readers, woken, channels, patience, leaver)
 end

@@ -36,8 +36,9 @@ if had_claim then
 end
 if redis.call('EXISTS', lock) == 0 then
     pcall(wake_next, writers, readers, woken, channels, patience, false, member)
-elseif mode == 'read' and (had_claim or (place == 0 and redis.call('EXISTS', claim) == 0)) then
-    pcall(replace_claim, writers, readers, woken, channels, patience)
+elseif mode == 'read' and (had_claim or ((was_woken or place == 0) and redis.call('EXISTS', claim) == 0)) then
+    -- If it was woken, a reader has passed it over, and it would have claimed the lock.
+    pcall(replace_claim, writers, readers, woken, channels, patience, member)
 elseif mode ~= 'read' and others > 1 and place and place < 2 then
     tell(channels, redis.call('ZRANGE', writers, 1, 1)[1], 0)
 end

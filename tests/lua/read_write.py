@@ -72,6 +72,12 @@ def leave(member: str) -> Call:
     return Call("write_leave", ["orders", CLAIM, *LISTS], [member, *WAKING])
 
 
+def leave_reading(member: str) -> Call:
+    """A client waits to read no longer."""
+    writers, readers, woken = LISTS
+    return Call("lock_leave", ["orders", readers, woken, writers], [member, *WAKING])
+
+
 def force(side: str) -> Call:
     return Call("read_write_force_release", ["orders", *LISTS], [CHANNEL, side, *WAKING])
 

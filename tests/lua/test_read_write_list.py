@@ -20,6 +20,7 @@ from .read_write import (
     client_of,
     hand_over,
     leave,
+    leave_reading,
     let_in,
     read,
     read_release,
@@ -94,6 +95,11 @@ ACQUIRE = {
         was_woken(f"{HERE}:1", exclusive=0), [(READ, None)], MINE | was_woken(f"{HERE}:1", exclusive=0)
     ),
     "a reader that was woken comes before a claim": Case(was_woken(f"{HERE}:1:r") | CLAIMED, [(READ, None)], MINE),
+    "a reader that was woken comes before a claim, and others read": Case(
+        reading({YOU: [20_000]}) | was_woken(f"{HERE}:1:r") | CLAIMED,
+        [(READ, None)],
+        reading({YOU: [20_000], ME: [30_000]}) | CLAIMED,
+    ),
     "a reader of the phase comes before a claim": Case(
         reading({YOU: [20_000]}) | CLAIMED | waiting(f"{HERE}:1:r") | was_woken(phase=LATER),
         [(READ, None)],
@@ -129,13 +135,13 @@ TOLD = {
         MINE | waiting("c:1:r", "a:1") | was_woken(phase=LATER),
         [(LEAVE, 1, None)],
         waiting("a:1") | woken("c:1:r", phase=LATER),
-        ["redisson 0", "c c:1:r"],
+        ["redisson 0", "c c:1:r", "a look"],
     ),
     "the last reader: the phase is over": Case(
         MINE | waiting("c:1:r", "a:1") | was_woken(phase=LONG_AGO),
         [(LEAVE, 1, None)],
         waiting("c:1:r") | woken("a:1", phase=LONG_AGO),
-        ["redisson 0", "a a:1"],
+        ["redisson 0", "a a:1", "c look:r"],
     ),
     "the last reader: writers that are gone": Case(
         MINE | waiting("gone:1", "c:1:r"), [(LEAVE, 1, None)], woken("c:1:r"), ["redisson 0", "c c:1:r"]
@@ -158,7 +164,7 @@ TOLD = {
         writing(ME, 1, 30_000, {ME: [30_000]}) | waiting("a:1", "c:1:r"),
         [(STOP, 3, None)],
         MINE | waiting("a:1") | woken("c:1:r"),
-        ["redisson 1", "c c:1:r"],
+        ["redisson 1", "c c:1:r", "a look"],
     ),
     "a writer that goes on reading: a writer may claim": Case(
         writing(ME, 1, 30_000, {ME: [30_000]}) | waiting("a:1"),
@@ -202,6 +208,37 @@ TOLD = {
     ),
     "leave, another's claim": Case(
         MINE | CLAIMED | waiting("a:1", "b:1"), [(leave("a:1"), 1, 0)], MINE | CLAIMED | waiting("b:1")
+    ),
+    "leave, it was woken, and a reader came before it: the next writer": Case(
+        MINE | was_woken("a:1") | waiting("b:1", "c:1:r"),
+        [(leave("a:1"), 1, 0)],
+        MINE | waiting("b:1", "c:1:r"),
+        ["b b:1", "c look:r"],
+    ),
+    "leave, it was woken, and a reader came before it: readers": Case(
+        MINE | was_woken("a:1") | waiting("c:1:r", "d:1:r"),
+        [(leave("a:1"), 1, 0)],
+        MINE | woken("c:1:r") | waiting("d:1:r"),
+        ["c c:1:r", "d look:r"],
+    ),
+    "a reader leaves, it was woken, and others read: the next reader": Case(
+        MINE | was_woken("a:1:r") | waiting("b:1", "c:1:r"),
+        [(leave_reading("a:1:r"), 1, 0)],
+        MINE | woken("c:1:r") | waiting("b:1"),
+        ["c c:1:r", "b look"],
+    ),
+    "a reader leaves, it was woken, and others read: a writer may claim": Case(
+        MINE | was_woken("a:1:r") | waiting("b:1"),
+        [(leave_reading("a:1:r"), 1, 0)],
+        MINE | waiting("b:1"),
+        ["b look:0"],
+    ),
+    "a reader leaves, it was woken, and the lock is free": Case(
+        was_woken("a:1:r") | waiting("b:1", "c:1:r"),
+        [(leave_reading("a:1:r"), 1, 0)],
+        woken("c:1:r") | waiting("b:1"),
+        # The second copy repeats the last one.
+        ["c c:1:r", "b look", "b look"],
     ),
     "leave, it isn't there": Case(MINE | CLAIMED | waiting("b:1"), [(leave("a:1"), 0)]),
 }

@@ -28,8 +28,8 @@ class World:
             runner.run(test())
         return self.clock.now - START
 
-    def client(self) -> pyredisson.asyncio.Client:
-        return pyredisson.asyncio.connect(self.server.url)
+    def client(self, **settings: Any) -> pyredisson.asyncio.Client:
+        return pyredisson.asyncio.connect(self.server.url, **settings)
 
 
 def in_world(test: Callable[..., Coroutine[None, None, object]]) -> Callable[..., None]:
