@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import threading
@@ -84,25 +85,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("uvloop"):
         config.pluginmanager.register(OnUvloop())
     if config.getoption("virtual"):
+        # For the processes that run the tests.
+        os.environ["PYREDISSON_VIRTUAL"] = "1"
         from tests.virtual.plugin import InVirtualTime
 
         config.pluginmanager.register(InVirtualTime())
-    if not FLAGS:
-        _know_an_old_server()
     # Most tests look at all keys of a server, or count its commands.
     announcement.FIRST_AFTER = math.inf
     renewer.LOOK_EVERY = math.inf
-
-
-def _know_an_old_server() -> None:
-    """A client learns from its first connection how old a server is, and sends one call twice. Tests count calls."""
-    made = ScriptSet.__init__
-
-    def knowing(self: ScriptSet, *args: Any, **options: Any) -> None:
-        made(self, *args, **options)
-        self.use(with_shebang=False)
-
-    ScriptSet.__init__ = knowing  # type: ignore[method-assign]
 
 
 class OnUvloop:
@@ -139,6 +129,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("asyncio") is not None:
             # Tests of both backends are coroutines: the threads backend, too, is called on an event loop's thread.
             item.add_marker(pytest.mark.filterwarnings("ignore:a client for threads is used:RuntimeWarning"))
+
+
+@pytest.fixture(autouse=True)
+def _old_server_is_known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client learns from its first connection that a server is old, and sends one call twice. Tests count calls."""
+    if FLAGS or request.node.nodeid.startswith("tests/virtual/"):
+        return
+    made = ScriptSet.__init__
+
+    def knowing(self: ScriptSet, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        self.use(with_shebang=False)
+
+    monkeypatch.setattr(ScriptSet, "__init__", knowing)
 
 
 @pytest.fixture
