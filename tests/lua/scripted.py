@@ -116,22 +116,25 @@ class Scripted:
         assert self.published() == list(case.messages)
 
     def write(self, state: State) -> None:
-        for key, value in state.items():
-            value, ttl = value if isinstance(value, tuple) else (value, None)
-            if isinstance(value, Ends):
-                now = self.now()
-                self.redis.zadd(key, {each: FOREVER if ms is None else now + ms for each, ms in value.items()})
-            elif isinstance(value, Came):
-                now = self.now() * 1000
-                self.redis.zadd(key, {each: now - 1_000_000 + number * 1000 for number, each in enumerate(value)})
-            elif isinstance(value, dict):
-                self.redis.hset(key, mapping=value)
-            elif isinstance(value, list):
-                self.redis.rpush(key, *value)
-            else:
-                self.redis.set(key, value)
-            if ttl is not None:
-                self.redis.pexpire(key, ttl)
+        """Writes all keys at one moment: the scripts compare their TTLs."""
+        now = self.now()
+        with self.redis.pipeline(transaction=True) as pipe:
+            for key, value in state.items():
+                value, ttl = value if isinstance(value, tuple) else (value, None)
+                if isinstance(value, Ends):
+                    pipe.zadd(key, {each: FOREVER if ms is None else now + ms for each, ms in value.items()})
+                elif isinstance(value, Came):
+                    came = (now - 1000) * 1000
+                    pipe.zadd(key, {each: came + number * 1000 for number, each in enumerate(value)})
+                elif isinstance(value, dict):
+                    pipe.hset(key, mapping=value)
+                elif isinstance(value, list):
+                    pipe.rpush(key, *value)
+                else:
+                    pipe.set(key, value)
+                if ttl is not None:
+                    pipe.pexpire(key, ttl)
+            pipe.execute()
 
     def contents(self, *, scores: bool = False) -> dict[str, Any]:
         """Of each key the value and the TTL. Of a sorted set the time from now until each score, or the scores.
