@@ -3,7 +3,11 @@
 --
 -- KEYS[1]    the semaphore: the number of its free permits
 -- KEYS[2]    its permits in use: a sorted set, id -> when it ends, ms
--- KEYS[i+2]  optional: a key that keeps a late copy of the acquire from acquiring these permits again
+-- KEYS[3]    the clients that wait: a sorted set, see permit_waiters.lua. This and the next two may be left out, if the third one is
+--            not needed: then all clients are woken
+-- KEYS[4]    the clients that were woken: a sorted set
+-- KEYS[5]    the claim of a waiter that wants several permits: others leave it that many
+-- KEYS[i+5]  optional: a key that keeps a late copy of the acquire from acquiring these permits again
 -- ARGV[1]    the semaphore's channel
 -- ARGV[2]    1: release all of them or, if one is unknown or has ended, none; 0: release any that exist, ended or not
 -- ARGV[i+2]  the ids of the permits
@@ -11,9 +15,11 @@
 --
 -- Idempotent: a permit is freed once, because its id is removed from KEYS[2].
 --
--- redis-cli --eval permit_release.lua p {p}:timeout , redisson_sc:{p} 1 0123456789abcdef
+-- redis-cli --eval permit_release.lua p {p}:timeout pyredisson_waiting:{p} pyredisson_woken:{p} pyredisson_semaphore_claim:{p} , redisson_sc:{p} 1 0123456789abcdef
 
 -- include: publish
+local waiting, woken, claim, channel = KEYS[3], KEYS[4], KEYS[5], ARGV[1]
+-- include: permit_waiters
 -- include: number_of
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -41,14 +47,12 @@ end
 for _, id in ipairs(held) do
     redis.call('ZREM', KEYS[2], id)
 end
-for i = 3, #KEYS do
+for i = 6, #KEYS do
     -- A minute longer than the client repeats a call that is in doubt.
     redis.call('SET', KEYS[i], '1', 'PX', 660000)
 end
 if held[1] then
     free = redis.call('INCRBY', KEYS[1], #held)
-    if free > 0 then
-        publish(ARGV[1], string.format('%.0f', free))
-    end
+    announce(free)
 end
 return {}

@@ -22,3 +22,11 @@ local function publish(channel, message)
     end
     return plain and {} or heard
 end
+
+-- Whether more connections are subscribed to a channel than to another one, in either flavour. An error: for a user without a
+-- right to PUBSUB that may be so, and a server that knows no sharded messages has no such subscribers.
+local function more_listen(channel, than)
+    local plain = redis.pcall('PUBSUB', 'NUMSUB', channel, than)
+    local sharded = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel, than)
+    return plain['err'] ~= nil or plain[2] > plain[4] or (not sharded['err'] and sharded[2] > sharded[4])
+end

@@ -5,3 +5,10 @@ local function publish(channel, message)
     local on_other_slot = string.find(channel, '^redisson_countdownlatch__channel__{.*{')
     return redis.pcall(on_other_slot and 'PUBLISH' or 'SPUBLISH', channel, message)
 end
+
+-- Whether more connections are subscribed to a channel than to another one. An error: for a user without a right to PUBSUB that
+-- may be so.
+local function more_listen(channel, than)
+    local counts = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel, than)
+    return counts['err'] ~= nil or counts[2] > counts[4]
+end

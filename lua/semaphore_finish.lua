@@ -2,7 +2,10 @@
 -- Finishes a hand-over that is in doubt, or whose next caller has left, such that its permits are released, once.
 --
 -- KEYS[1]  the semaphore: a string, the number of free permits
--- KEYS[2]  the reply cache of the client's session slot: the number and the result of the latest call
+-- KEYS[2]  the clients that wait: a sorted set, see permit_waiters.lua
+-- KEYS[3]  the clients that were woken: a sorted set
+-- KEYS[4]  the claim of a waiter that wants several permits: others leave it that many
+-- KEYS[5]  the reply cache of the client's session slot: the number and the result of the latest call
 -- ARGV[1]  the number of the hand-over on its session slot, plus one
 -- ARGV[2]  how many permits the hand-over had to release
 -- ARGV[3]  the semaphore's channel
@@ -13,9 +16,11 @@
 -- Idempotent: a copy of the call is answered with the recorded result (see exactly_once). A late copy of the hand-over
 -- doesn't run after it.
 --
--- redis-cli --eval semaphore_finish.lua stock pyredisson_once:{stock}:me:1 , 3 1 redisson_sc:{stock} 0
+-- redis-cli --eval semaphore_finish.lua stock pyredisson_waiting:{stock} pyredisson_woken:{stock} pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 3 1 redisson_sc:{stock} 0
 
 -- include: publish
+local waiting, woken, claim, channel = KEYS[2], KEYS[3], KEYS[4], ARGV[3]
+-- include: permit_waiters
 -- include: exactly_once
 -- include: number_of
 local free = number_of(KEYS[1])
@@ -30,7 +35,5 @@ if permits == 0 or ((has_run or ARGV[4] == '1') and not free) then
 end
 record(permits)
 free = redis.call('INCRBY', KEYS[1], string.format('%.0f', permits))
-if free > 0 then
-    publish(ARGV[3], string.format('%.0f', free))
-end
+announce(free)
 return permits

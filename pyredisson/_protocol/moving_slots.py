@@ -68,11 +68,6 @@ class Settling:
 
 _ALL_PERMITS = b"2147483647"
 """Wakes all waiters for permits. Each of them finds out how many permits there are."""
-_MESSAGES = {
-    "permit_release": _ALL_PERMITS,
-}
-"""The scripts that publish, and that can run behind ASKING: they have one key, or all their keys exist. Their first
-argument is the channel. The message wakes at least whom the script's own message wakes."""
 _PREFIXES = {
     "lock_release": 3,
     "lock_keep": 3,
@@ -80,21 +75,21 @@ _PREFIXES = {
     "lock_wake_waiters": 2,
     "read_write_force_release": 2,
 }
-"""As `_MESSAGES`, of scripts that wake clients of a list: which argument begins the names of their channels."""
+"""The scripts that publish, and that can run behind ASKING: they have one key, or all their keys exist. Their first
+argument is Redisson's channel. The number says which argument begins the names of the channels of clients."""
 
 
-_WITH_LIST = frozenset(
-    (
-        "lock_acquire",
-        "lock_force_release",
-        "lock_hand_over",
-        "lock_keep",
-        "lock_release",
-        "lock_wake_waiters",
-        "read_write_force_release",
-    )
-)
-"""The scripts of locks whose only other keys belong to the list of clients that wait."""
+_WITHOUT_LIST = {
+    "lock_acquire": 1,
+    "lock_force_release": 1,
+    "lock_hand_over": 1,
+    "lock_keep": 1,
+    "lock_release": 1,
+    "lock_wake_waiters": 1,
+    "permit_release": 2,
+    "read_write_force_release": 1,
+}
+"""The scripts that can do without the list of clients that wait, and how many of their keys don't belong to it."""
 
 
 def without_list(payload: bytes) -> bytes | None:
@@ -104,9 +99,11 @@ def without_list(payload: bytes) -> bytes | None:
     clients in the list are woken by `message_at_source`, or make attempts when their subscriptions move.
     """
     words = _words(payload)
-    if script_name(words) not in _WITH_LIST or words[2] == b"1":
+    kept, keys = _WITHOUT_LIST.get(script_name(words) or ""), int(words[2])
+    # A release of permits may have further keys behind the list, without which it must not run.
+    if kept is None or keys == kept or (kept == 2 and keys != kept + 3):
         return None
-    return command(*words[:2], 1, words[3], *words[3 + int(words[2]) :])
+    return command(*words[:2], kept, *words[3 : 3 + kept], *words[3 + keys :])
 
 
 MOST_FORMS = 2
@@ -137,12 +134,13 @@ def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
         return None
     words = _words(payload)
     name = script_name(words)
-    if name not in _PREFIXES and name not in _MESSAGES:
+    if name not in _PREFIXES and name != "permit_release":
         return None
-    arguments = words[3 + int(words[2]) :]
-    if name in _PREFIXES:
-        wake = script("lock_wake_waiters", with_shebang=False, pubsub=PubSub.BOTH).text
+    channel, *arguments = words[3 + int(words[2]) :]
+    if name == "permit_release":
+        prefix, message = b"pyredisson_wake" + channel.removeprefix(b"redisson_sc") + b":", _ALL_PERMITS
+    else:
         # A release of a writer, for readers and writers of Redisson.
-        message = b"1" if name.startswith("read_write") else b"0"
-        return command(b"EVAL", wake, 0, arguments[0], message, arguments[_PREFIXES[name]], 0)
-    return command(b"SPUBLISH", arguments[0], _MESSAGES[name])
+        prefix, message = arguments[_PREFIXES[name] - 1], b"1" if name.startswith("read_write") else b"0"
+    wake = script("lock_wake_waiters", with_shebang=False, pubsub=PubSub.BOTH).text
+    return command(b"EVAL", wake, 0, channel, message, prefix, 0)

@@ -194,6 +194,25 @@ class RelayChannel(Channel):
         self.target.wake_all()
 
 
+class CountedChannel(Channel):
+    """A channel without messages. Scripts count who is subscribed to it, as long as the waiters of another one wait."""
+
+    __slots__ = ()
+
+    def __init__(self, target: RelayedChannel) -> None:
+        super().__init__()
+        self.waiters = target.waiters
+
+    def on_confirmed(self) -> None:
+        """Nobody relies on it."""
+
+    def on_unconfirmed(self) -> None:
+        """Nobody relies on it."""
+
+    def wake_all(self) -> None:
+        """Without a right to subscribe to it, scripts publish messages that nobody needs."""
+
+
 class ChannelRegistry:
     """All channels of one client, between the waiters and the one subscription connection.
 
@@ -267,10 +286,11 @@ class ChannelRegistry:
                 channel.on_missed(wakeup)
         return channel
 
-    def relay(self, name: bytes, target: RelayedChannel, *, anew: bool) -> bool:
+    def relay(self, name: bytes, target: RelayedChannel, *, anew: bool, counted: bytes = b"") -> bool:
         """Has the messages of another channel wake waiters of `target`, as long as that has waiters.
 
         `anew`: the caller has joined `target` after its latest attempt. Returns whether it may have missed a message.
+        `counted`: a channel to subscribe to as well, which counts the clients that listen; empty: none.
         """
         subscriber = self._subscriber
         assert subscriber is not None
@@ -283,7 +303,19 @@ class ChannelRegistry:
                 channel.relay_to(target)
                 anew = True
             channel.idle_since = self._clock()
+            if counted:
+                self._count(counted, target)
             return anew and channel.confirmed
+
+    def _count(self, name: bytes, target: RelayedChannel) -> None:
+        """Subscribes to a channel as long as another one's waiters wait. The caller holds the mutex."""
+        channel = self.by_name.get(name)
+        if channel is None:
+            channel = self.by_name[name] = CountedChannel(target)
+            assert self._subscriber is not None
+            self._subscriber.subscribe((name,))
+        channel.waiters = target.waiters
+        channel.idle_since = self._clock()
 
     def join_quietly(
         self, queue: LockQueueFields, waiter: LockWaiterFields, need: int, now: float, longest: float
@@ -398,9 +430,12 @@ class ChannelRegistry:
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""
         channels = self.by_name
-        return [
+        names = [
             name for name in list(channels) if (channel := channels.get(name)) is not None and channel.error is None
         ]
+        # As in `sweep`, but the other way round.
+        names.sort(reverse=True)
+        return names
 
     def is_unused(self) -> bool:
         """False: the connection to a single server is kept, as there is only one."""
@@ -425,6 +460,8 @@ class ChannelRegistry:
                 and not channel.waiters
                 and now - channel.idle_since >= LINGER
             ]
+            # A channel that counts who listens to another one goes before that. Otherwise it would count one too many.
+            idle.sort()
             for name in idle:
                 self.forget(name)
             if idle and self._subscriber is not None:

@@ -58,7 +58,7 @@ class NodeChannels:
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""
-        return list(self.channels)
+        return sorted(self.channels, reverse=True)
 
     def is_unused(self) -> bool:
         return not self.channels

@@ -17,6 +17,11 @@ ID = "00112233445566778899aabbccddeeff"
 KINDS = ("semaphore", "permit")
 
 
+def wake_channel(client: Any) -> str:
+    """On which the waiters of `stock` in that client are woken."""
+    return f"pyredisson_wake:{{stock}}:{client.id}"
+
+
 class Permits:
     """A handle of a semaphore. What an acquire returns is what a release takes; it is false if there is nothing."""
 
@@ -67,13 +72,9 @@ class Stock:
 
     async def waiter(self, semaphore: Permits, permits: int = 1) -> OtherOwner[Any]:
         """Another caller, who sleeps until there are so many permits, and will hear of them."""
-        sleepers, scripts = permit_waiters(semaphore.client, "stock"), self.scripts()
+        sleepers = permit_waiters(semaphore.client, "stock")
         other = self.backend.spawn(lambda: semaphore.acquire(permits))
-        if self.kind == "semaphore":
-            await self.backend.until(lambda: permit_waiters(semaphore.client, "stock") == sleepers + 1)
-        else:
-            # One attempt, and one more when messages are sure to arrive.
-            await self.backend.until(lambda: self.scripts() == scripts + 2)
+        await self.backend.until(lambda: permit_waiters(semaphore.client, "stock") == sleepers + 1)
         return other
 
     def free(self) -> int:

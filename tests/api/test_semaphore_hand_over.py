@@ -10,7 +10,6 @@ import pytest
 from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
-from pyredisson.logic.permits import permit_queue
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
 from tests.support.faults import FLAGS, LOSSES, Lose
@@ -87,22 +86,19 @@ class TestOthers:
 
         assert await stock.heard(work) == [1] * messages
 
-    async def test_a_series_ends(self, stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
-        """After the time for hand-overs the next release is published. Then others come first for as long."""
-        # Long enough also for a busy machine.
-        monkeypatch.setattr(permit_queue, "OTHERS_FIRST", 0.5)
-        semaphore, mine = await contended(stock, 3, 0.3)
-        theirs = await stock.waiter(stock.open())
+    async def test_a_series_ends(self, stock: Stock) -> None:
+        """After the time for hand-overs a release wakes the first client in the list."""
+        semaphore, other = await stock.made(1, local_hand_over_time=0.3), stock.open()
+        await semaphore.acquire()
+        theirs = await stock.waiter(other)
+        mine = [await stock.waiter(semaphore) for _ in range(2)]
         await semaphore.release()
         await mine[0].result()
         await stock.backend.sleep(0.4)
-        # This one is published, and the other client is first.
         await semaphore.release()
         await theirs.result()
-        assert not mine[1].done()
-        for other in mine[1:]:
-            await semaphore.release()
-            await other.result()
+        await other.release()
+        await mine[1].result()
         assert stock.free() == 0
 
     async def test_a_semaphore_that_was_changed(self, stock: Stock) -> None:

@@ -84,7 +84,7 @@ SAMPLES = {
 }
 NO_OBJECT = {"pyredisson_fencing"}
 """Keys beside data of the user, which the inspection doesn't look for."""
-CHANNELS = {"pyredisson_wake"}
+CHANNELS = {"pyredisson_sc", "pyredisson_wake"}
 """The beginnings of the names of channels that only this library has."""
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pyredisson.logic import losses
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, delay_of
+from pyredisson.logic.locks.queued_wait import delay_of
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.permits.permit_queue import PermitQueue
 
 
-def test_a_series_of_hand_overs_has_an_end_and_then_others_have_their_turn() -> None:
+def test_a_series_of_hand_overs_has_an_end() -> None:
     queue, waiter = PermitQueue(), Any
     assert not queue.may_hand_over(100.0, 5.0)
     queue.waiters[waiter] = None  # type: ignore[index]
@@ -21,20 +21,8 @@ def test_a_series_of_hand_overs_has_an_end_and_then_others_have_their_turn() -> 
     queue.on_handed_over(100.0, 5.0)
     queue.on_handed_over(104.0, 5.0)
     assert queue.may_hand_over(104.9, 5.0)
-    # At its end one release is published, and the next series begins.
     assert not queue.may_hand_over(105.0, 5.0)
-    assert queue.others_first_until == 105.0 + OTHERS_FIRST
-    assert queue.may_hand_over(109.9, 5.0)
-    queue.on_published(110.0, 5.0, others_listen=True)
-    assert queue.others_first_until == 110.0 + OTHERS_FIRST
-    assert not queue.may_hand_over(114.9, 5.0)
-    queue.on_publish(112.0)
-    assert queue.others_first_until == 112.0 + OTHERS_FIRST
-    queue.on_published(113.0, 5.0, others_listen=True)
-    assert queue.others_first_until == 113.0 + OTHERS_FIRST
-    queue.on_published(113.5, 5.0, others_listen=False)
-    assert queue.others_first_until == 0.0
-    assert queue.may_hand_over(113.6, 5.0)
+    assert not queue.may_hand_over(200.0, 5.0)
 
 
 def test_a_queue_is_kept_while_a_series_would_have_to_be_ended() -> None:

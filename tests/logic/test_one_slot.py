@@ -26,7 +26,7 @@ from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_lock import FairLockCommands
 from pyredisson.logic.locks.fair_queue import QueueTicket
 from pyredisson.logic.locks.read_write_lock import SideCommands
-from pyredisson.logic.permits.commands import LatchCommands, PermitCommands, PermitPoolCommands
+from pyredisson.logic.permits.commands import LatchCommands, Listing, PermitCommands, PermitPoolCommands
 from pyredisson.logic.session import Session
 
 PERMIT = bytes(range(16))
@@ -105,6 +105,8 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "late": True,
         "lease": 30000,
         "member": f"{session.id}:1".encode(),
+        "listing": Listing(b"client:1:1", b"client:2:1", b"", b"client:3"),
+        "names": b"client:1:1",
         "only_existing": False,
         "owner": owner.name,
         "next_owner": owner.name,

@@ -22,6 +22,7 @@ from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_hand_over import HandOverBatch
+from pyredisson.logic.permits.permit_queue import PermitQueue
 from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.renewer import Batch, Renewer
@@ -62,7 +63,11 @@ IN_SCRIPTS = [
         b"fields",
     ),
     ("semaphore moving_semaphore: a release adds twice", "semaphore_add", ONCE, NEVER),
-    ("semaphore: permits are claimed without end", "semaphore_claim", CLAIMS, LONG_CLAIMS),
+    ("semaphore: permits are claimed without end", "semaphore_acquire", CLAIMS, LONG_CLAIMS),
+    ("semaphore: nobody of the list is woken", "semaphore_add", b"pcall(wake_listed", b"tostring(wake_listed"),
+    ("permits: nobody of the list is woken", "permit_release", b"pcall(wake_listed", b"tostring(wake_listed"),
+    ("crowded_semaphore: other callers are not listed", "semaphore_acquire", b"list(following", b"tostring(following"),
+    ("crowded_semaphore: a client that left has its permits", "semaphore_leave", b"announce(free)\nelse", b"else"),
     (
         "permits: those that ended are lost",
         "permit_acquire",
@@ -165,6 +170,9 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
         (ReadLogic, "undo_grant", lambda _, call: call.owner.new_epoch()),
     ],
     "semaphore: a cancelled waiter keeps the permits that it was given": [(PermitWait, "acquired", False)],
+    "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
+        (PermitQueue, "take_names", lambda *_: b"")
+    ],
     "crowded_semaphore: a release that leaves its batch is forgotten": [
         (HandOverBatch, "_take_out", lambda batch, part: batch._parts.remove(part)),
     ],

@@ -154,7 +154,7 @@ class Scripted:
         now = self.now()
         found = {}
         for key, kind, value, ttl in zip(keys, kinds, values, replies[1::2], strict=True):
-            if kind == "zset" and not scores and key.startswith(b"pyredisson_waiting"):
+            if kind == "zset" and not scores and key.startswith((b"pyredisson_waiting", b"pyredisson_woken")):
                 value = readable([each for each, _ in value])
             elif kind == "zset" and not scores:
                 value = {text(each): None if score == FOREVER else int(score) - now for each, score in value}

@@ -11,6 +11,7 @@ from .scripted import FOREVER, About, Call, Case, Ends, Scripted
 CHANNEL = "redisson_sc:{pool}"
 FREE, USED, OTHER = "pool", "{pool}:timeout", "{other}:timeout"
 CLAIM, TURN = "pyredisson_semaphore_claim:{pool}", "pyredisson_semaphore_turn:{pool}"
+KEYS = ["pyredisson_waiting:{pool}", "pyredisson_woken:{pool}", CLAIM]
 SLOT = "pyredisson_once:{pool}:me:0"
 LEASE, BEYOND = 30_000, 2**52
 A, B, C, D, E = (bytes(range(start, start + 16)) for start in (0, 16, 128, 200, 240))
@@ -21,15 +22,16 @@ def mark(permit: bytes) -> str:
 
 
 def acquire(*ids: bytes, lease: int = LEASE, claimant: str = "") -> Call:
-    return Call("permit_acquire", [FREE, USED, mark(ids[0]), CLAIM, TURN], [CHANNEL, lease, claimant, *ids])
+    words: list[str | int | bytes] = [CHANNEL, lease, 5_000, "", "", "", 60_000, claimant, *ids]
+    return Call("permit_acquire", [FREE, *KEYS, TURN, USED, mark(ids[0])], words)
 
 
 def release(*ids: bytes) -> Call:
-    return Call("permit_release", [FREE, USED], [CHANNEL, 1, *ids])
+    return Call("permit_release", [FREE, USED, *KEYS], [CHANNEL, 1, *ids])
 
 
 def withdraw(*ids: bytes) -> Call:
-    return Call("permit_release", [FREE, USED, *map(mark, ids)], [CHANNEL, 0, *ids])
+    return Call("permit_release", [FREE, USED, *KEYS, *map(mark, ids)], [CHANNEL, 0, *ids])
 
 
 def renew(lease: int, *permits: tuple[str, bytes]) -> Call:
@@ -41,10 +43,10 @@ def change(permit: bytes, *lease: int) -> Call:
 
 
 def set_permits(number: int, permits: int) -> Call:
-    return Call("permit_set", [FREE, USED, SLOT], [number, permits, CHANNEL])
+    return Call("permit_set", [FREE, *KEYS, USED, SLOT], [number, permits, CHANNEL])
 
 
-COUNT = Call("permit_count", [FREE, USED], [CHANNEL])
+COUNT = Call("permit_count", [FREE, *KEYS, USED], [CHANNEL])
 
 
 def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -> dict[str, Any]:
@@ -70,17 +72,17 @@ ACQUIRE = {
     ),
     "withdrawn": Case(
         pool(0, {A: LEASE, B: LEASE}),
-        [(withdraw(A, B), []), (acquire(A, B), [-1, 0])],
+        [(withdraw(A, B), []), (acquire(A, B), [-1, 0, 0])],
         {**pool(2), mark(A): ("1", 660_000), mark(B): ("1", 660_000)},
         ["2"],
     ),
     "withdrawn before it arrived": Case(
-        pool(2), [(withdraw(A), []), (acquire(A, lease=-1), [-1, 0])], {**pool(2), mark(A): ("1", 660_000)}
+        pool(2), [(withdraw(A), []), (acquire(A, lease=-1), [-1, 0, 0])], {**pool(2), mark(A): ("1", 660_000)}
     ),
-    **{f"too few: {free}": Case(pool(free), [(acquire(A, B), [-1, free])]) for free in (0, 1, -3)},
-    "no semaphore": Case({}, [(acquire(A, B), [-3, 0])]),
-    "too few, the next end": Case(pool(0, {C: None, D: 20_000, E: 10_000}), [(acquire(A), [About(10_000), 0])]),
-    "too few, no end": Case(pool(0, {C: None}), [(acquire(A), [-1, 0])]),
+    **{f"too few: {free}": Case(pool(free), [(acquire(A, B), [-1, free, 0])]) for free in (0, 1, -3)},
+    "no semaphore": Case({}, [(acquire(A, B), [-3, 0, 0])]),
+    "too few, the next end": Case(pool(0, {C: None, D: 20_000, E: 10_000}), [(acquire(A), [About(10_000), 0, 0])]),
+    "too few, no end": Case(pool(0, {C: None}), [(acquire(A), [-1, 0, 0])]),
     "no more than needed is taken over": Case(
         pool(0, {C: -1, D: -5_000, E: 10_000}), [(acquire(A), None)], pool(0, {A: LEASE, C: -1, E: 10_000})
     ),
@@ -90,38 +92,42 @@ ACQUIRE = {
     ),
     # They may be enough for another waiter.
     "ended, too few": Case(
-        pool(1, {C: -1, D: 10_000}), [(acquire(A, B, E), [About(10_000), 2])], pool(2, {D: 10_000}), ["2"]
+        pool(1, {C: -1, D: 10_000}), [(acquire(A, B, E), [About(10_000), 2, 0])], pool(2, {D: 10_000}), ["2"]
     ),
-    "ended, below zero": Case(pool(-2, {B: -1, C: -1}), [(acquire(A), [-1, 0])], pool(0)),
+    "ended, below zero": Case(pool(-2, {B: -1, C: -1}), [(acquire(A), [-1, 0, 0])], pool(0)),
     "ended, out of the red": Case(
         pool(-2, {B: -1_000, C: -1_000, D: -1_000}), [(acquire(A), None)], pool(0, {A: LEASE})
     ),
 }
 MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
 CLAIMS = {
-    "claim": Case(pool(2), [(acquire(A, B, C, D, claimant="me"), [1_000, 0])], pool(2, claim=MINE, turn=("1", 10_000))),
-    "claim, no semaphore": Case({}, [(acquire(A, B, claimant="me"), [-3, 0])]),
+    "claim": Case(
+        pool(2), [(acquire(A, B, C, D, claimant="me"), [1_000, 0, 0])], pool(2, claim=MINE, turn=("1", 10_000))
+    ),
+    "claim, no semaphore": Case({}, [(acquire(A, B, claimant="me"), [-3, 0, 0])]),
     "claim, a permit ends sooner": Case(
         pool(2, {E: 900}),
-        [(acquire(A, B, C, D, claimant="me"), [About(900), 0])],
+        [(acquire(A, B, C, D, claimant="me"), [About(900), 0, 0])],
         pool(2, {E: 900}, claim=MINE, turn=("1", 10_000)),
     ),
-    "claimed by another": Case(pool(5, claim=OTHERS), [(acquire(A, B), [About(2_000), 0])]),
+    "claimed by another": Case(pool(5, claim=OTHERS), [(acquire(A, B), [About(2_000), 0, 0])]),
     # A second copy finds what the first one took.
     "claimed by another, the rest": Case(
         pool(5, claim=OTHERS), [(acquire(A), None)], pool(4, {A: LEASE}, claim=OTHERS)
     ),
-    "claimed, a second claimant": Case(pool(4, claim=OTHERS), [(acquire(A, B, C, claimant="me"), [About(2_000), 0])]),
+    "claimed, a second claimant": Case(
+        pool(4, claim=OTHERS), [(acquire(A, B, C, claimant="me"), [About(2_000), 0, 0])]
+    ),
     "claimed, permits have ended": Case(
         pool(1, {E: -1}, claim=("2 somebody", 2_000)),
-        [(acquire(A, B), [About(2_000), 0])],
+        [(acquire(A, B), [About(2_000), 0, 0])],
         pool(2, claim=("2 somebody", 2_000)),
         ["2"],
     ),
     "a claimant takes what it claims": Case(
         pool(5, claim=("2 me", 2_000)), [(acquire(A, B, claimant="me"), None)], pool(3, {A: LEASE, B: LEASE}), ["3"]
     ),
-    "others have their turn": Case(pool(1, turn=("1", 5_000)), [(acquire(A, B, claimant="me"), [About(5_000), 1])]),
+    "others have their turn": Case(pool(1, turn=("1", 5_000)), [(acquire(A, B, claimant="me"), [About(5_000), 1, 0])]),
 }
 COUNTS = {
     "count, no semaphore": Case({}, [(COUNT, [None, 0])]),
@@ -218,7 +224,7 @@ def test_a_script(scripts: Scripted, case: Case) -> None:
 def test_scores_that_somebody_else_wrote(scripts: Scripted, score: str) -> None:
     scripts.redis.set(FREE, 0)
     scripts.redis.zadd(USED, {C: score})
-    assert scripts.call(acquire(A)) == [-1, 0]
+    assert scripts.call(acquire(A)) == [-1, 0, 0]
 
 
 def test_the_permits_in_use_end_with_the_semaphore(scripts: Scripted) -> None:

@@ -73,7 +73,7 @@ def test_both_copies_of_a_call(server: Server, admin: Any, name: str, pubsub: Pu
     Scripted(server, admin).write(case.before)
     args: list[object] = list(case.args or known.args)
     messages: dict[str, tuple[str | None, str | None]] = {
-        f"{WAKE}{client}": (text, case.told_again) for client, text in case.told
+        f"pyredisson_wake:{{{known.keys[0]}}}:{client}": (text, case.told_again) for client, text in case.told
     }
     for channel in [arg for arg in map(str, args) if arg.startswith("redisson_")]:
         messages[f"{channel}:java:1" if name.startswith("fair_") else channel] = (case.message, case.again)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -48,52 +49,59 @@ LATCH = {
 
 
 CHANNEL = "redisson_sc:{stock}"
+LIST, WOKEN = "pyredisson_waiting:{stock}", "pyredisson_woken:{stock}"
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
+KEYS = ["stock", LIST, WOKEN, CLAIM]
 SLOT, OTHER = "pyredisson_once:{stock}:me:0", "pyredisson_once:{stock}:me:1"
 NONE = -(2**52)
 WAIT = 2**32
 
 
 def acquire(number: int, permits: int, slot: str = SLOT) -> Call:
-    return Call("semaphore_acquire", ["stock", CLAIM, slot], [number, permits])
+    return claim(number, permits, "", slot)
 
 
 def add(number: int, permits: int, existing: int = 0, slot: str = SLOT) -> Call:
-    return Call("semaphore_add", ["stock", slot], [number, permits, CHANNEL, existing])
+    return Call("semaphore_add", [*KEYS, slot], [number, permits, CHANNEL, existing])
 
 
 def make(number: int, permits: int, ttl: int = 0) -> Call:
-    return Call("semaphore_set", ["stock", SLOT], [number, permits, ttl, CHANNEL])
+    return Call("semaphore_set", [*KEYS, SLOT], [number, permits, ttl, CHANNEL])
 
 
 def correct(number: int, shown: int, free: int) -> Call:
-    return Call("semaphore_correct", ["stock", SLOT], [number, shown, free, CHANNEL])
+    return Call("semaphore_correct", [*KEYS, SLOT], [number, shown, free, CHANNEL])
 
 
 def undo(number: int) -> Call:
     """Of the acquire of that number."""
-    return Call("semaphore_undo", ["stock", SLOT], [number + 1, CHANNEL])
+    return Call("semaphore_undo", [*KEYS, SLOT], [number + 1, CHANNEL])
 
 
 def hand_over(number: int, permits: int, wanted: int, existing: int = 0) -> Call:
-    return Call("semaphore_hand_over", ["stock", CLAIM, SLOT], [number, permits, wanted, CHANNEL, existing])
+    return Call("semaphore_hand_over", [*KEYS, SLOT], [number, permits, wanted, CHANNEL, existing, ""])
 
 
 def finish(number: int, permits: int, existing: int = 0, slot: str = SLOT) -> Call:
     """The hand-over of that number."""
-    return Call("semaphore_finish", ["stock", slot], [number + 1, permits, CHANNEL, existing])
+    return Call("semaphore_finish", [*KEYS, slot], [number + 1, permits, CHANNEL, existing])
 
 
 def delete(number: int, *more: str, message: str = "") -> Call:
     return Call("exactly_once_delete", ["stock", *more, SLOT], [number, CHANNEL, message])
 
 
-def claim(number: int, permits: int, me: str = "me") -> Call:
-    return Call("semaphore_claim", ["stock", CLAIM, TURN, SLOT], [number, permits, me, CHANNEL])
+def claim(number: int, permits: int, me: str = "me", slot: str = SLOT, listing: Sequence[str] = ("", "", "")) -> Call:
+    words: list[str | int] = [number, permits, CHANNEL, 5_000, *listing, 60_000, me]
+    return Call("semaphore_acquire", [*KEYS, TURN, slot], words)
+
+
+def leave(names: str = "", me: str = "") -> Call:
+    return Call("semaphore_leave", KEYS, [CHANNEL, names, me])
 
 
 def withdraw(me: str = "me") -> Call:
-    return Call("semaphore_withdraw_claim", ["stock", CLAIM], [CHANNEL, me])
+    return leave(me=me)
 
 
 def stock(free: Any, once: str = "", **other: Any) -> dict[str, Any]:
@@ -163,12 +171,12 @@ COUNT = {
         for shown, free, messages in ((1, 3, ["3"]), (3, 1, []), (-2, 0, []), (0, 0, []), (2**63 - 1, 5, []))
     },
     "correct, no semaphore": Case({}, [(correct(2, 1, 3), 0)], stock(None, "2 0")),
-    "add": Case(stock((1, 50_000)), [(add(2, 2), 1)], stock((3, 50_000), "2 1"), ["3"]),
-    "add, no semaphore": Case({}, [(add(2, 2), 1)], stock(2, "2 1"), ["2"]),
+    "add": Case(stock((1, 50_000)), [(add(2, 2), 3, 1)], stock((3, 50_000), "2 1"), ["3"]),
+    "add, no semaphore": Case({}, [(add(2, 2), 3, 1)], stock(2, "2 1"), ["2"]),
     "add, only to an existing one": Case({}, [(add(2, 2, 1), 0)], stock(None, "2 0")),
-    "add, an existing one": Case(stock(1), [(add(4, 2, 1), 1)], stock(3, "4 1"), ["3"]),
+    "add, an existing one": Case(stock(1), [(add(4, 2, 1), 3, 1)], stock(3, "4 1"), ["3"]),
     "add, fewer": Case(stock(5), [(add(2, -2), 1), (add(4, -7), 1)], stock(-4, "4 1")),
-    "add, out of the red": Case(stock(-4), [(add(2, 3), 1), (add(4, 1), 1), (add(6, 2), 1)], stock(2, "6 1"), ["2"]),
+    "add, out of the red": Case(stock(-4), [(add(2, 3), 1), (add(4, 1), 1), (add(6, 2), 3, 1)], stock(2, "6 1"), ["2"]),
     "set": Case({}, [(make(2, 5), 1)], stock(5, "2 1"), ["5"]),
     "set, with an end": Case({}, [(make(2, 5, 40_000), 1)], stock((5, 40_000), "2 1"), ["5"]),
     "set, none": Case({}, [(make(2, 0), 1)], stock(0, "2 1")),

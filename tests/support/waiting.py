@@ -67,7 +67,7 @@ def permit_waiters(client: Any, name: str) -> int:
     session = getattr(client, "_target", client)._session
     with session.channels.mutex:
         queue = session.permits.queues.get(name.encode())
-        if queue is None or session.channels.confirmed_channel(b"redisson_sc:{%s}" % name.encode()) is None:
+        if queue is None or queue.channel is None or not queue.channel.confirmed or not queue.channel.relay.confirmed:
             return 0
         return sum(map(_sleeps, queue.waiters))
 
@@ -82,7 +82,9 @@ def first_waiter(client: Any, channel: str, wanted: object) -> tuple[Any, Callab
     session = getattr(client, "_target", client)._session
     channels, wakeup, name = session.channels, session.runtime.wakeup(), channel.encode()
     with channels.mutex:
-        listening = channels.by_name[name]
-        listening.waiters = {wakeup: wanted, **listening.waiters}
+        waiters = channels.by_name[name].waiters
+        others = dict(waiters)
+        waiters.clear()
+        waiters.update({wakeup: wanted, **others})
         channels.waiting.add(wakeup)
     return wakeup, lambda: channels.leave(name, wakeup)

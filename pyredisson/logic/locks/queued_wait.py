@@ -60,15 +60,19 @@ class LockChannel(RelayedChannel):
         else:
             self.on_unused[b""](payload)
 
-    def look(self, payload: bytes, need: int) -> None:
-        """`look:MS` is meant for the first waiter with that need, unless it is awake and makes an attempt anyway."""
+    def look(self, payload: bytes, need: int | None) -> None:
+        """`look:MS` is meant for the first waiter, unless it is awake and makes an attempt anyway.
+
+        `need`: of the waiters with that need; None: with any.
+        """
         digits = payload.removeprefix(LOOK)
         if not digits.isdigit():
             # Somebody else may publish on this channel.
             return
         seconds = int(digits) / 1000
         for wakeup in list(self.waiters):
-            if self.waiters.get(wakeup) == need and wakeup.alive:
+            found = self.waiters.get(wakeup, 0)
+            if found > 0 and (need is None or found == need) and wakeup.alive:
                 if not wakeup.is_set():
                     self.look_for, self.look_in = wakeup, seconds
                     wakeup.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from binascii import hexlify, unhexlify
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyredisson._core import command, latch_channel, pack, prefixed, suffixed
 from pyredisson._protocol.scripts import ScriptSet
@@ -11,8 +12,25 @@ from pyredisson.logic.exactly_once import SessionSlot, reply_cache
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.session import Session
 
-OTHERS_HEAR = 3
-"""The reply to a release that was published, if several clients have received that, or perhaps have."""
+OTHERS_LISTEN = 3
+"""The reply to a release of which clients of Redisson may have heard."""
+
+
+class Listing(NamedTuple):
+    """What an acquire says about the list of waiting clients, see `permit_waiters.lua`."""
+
+    names: bytes = b""
+    """The names as which the client may be in the list, with spaces between them."""
+    entry: bytes = b""
+    """As which it waits if it is refused; empty: the call doesn't wait."""
+    following: bytes = b""
+    """As which its other calls wait if it acquires the permits; empty: there are none."""
+    claimant: bytes = b""
+    """The waiter that claims permits, by a name that no other waiter has; empty: it doesn't claim."""
+
+
+NOT_LISTED = Listing()
+"""Of a call that doesn't wait."""
 
 
 class CounterCommands:
@@ -59,46 +77,47 @@ class CounterCommands:
 class PermitPoolCommands(CounterCommands):
     """The commands that both kinds of semaphore have. The counter is the number of free permits."""
 
-    __slots__ = ("_claim", "_claims_period")
+    __slots__ = ("_claims_period", "_list_keys", "_list_lasts")
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key, prefixed(b"redisson_sc", key))
-        self._claim = claim_key(key)
+        self._list_keys = (prefixed(b"pyredisson_waiting", key), prefixed(b"pyredisson_woken", key), claim_key(key))
+        """The keys that decide who is woken and who comes first, see `permit_waiters.lua`."""
         self._claims_period = prefixed(b"pyredisson_semaphore_turn", key)
         """The key that bounds all claims: after five seconds of claims come five seconds without."""
+        self._list_lasts = max(session.list_lasts, SHORTEST_LIST)
+
+    @property
+    def waiting_channel(self) -> bytes:
+        """On which a call that waits is woken."""
+        return b"%b:%b" % (prefixed(b"pyredisson_wake", self.key), self.session.client)
+
+    @property
+    def counted_channel(self) -> bytes:
+        """To which all clients that wait are subscribed. By that scripts find out whether Redisson's listen, too."""
+        return prefixed(b"pyredisson_sc", self.key)
 
     def try_set(self, slot: SessionSlot, permits: int, ttl: int) -> bytes:
         """Creates the semaphore unless it exists, for `ttl` ms (0: without end). The reply is 1 if it was created."""
-        return pack(
-            self.session.runtime.scripts.semaphore_set,
-            self.key,
-            self._replies(slot),
-            slot.number,
-            permits,
-            ttl,
-            self.channel,
-        )
+        script = self.session.runtime.scripts.semaphore_set
+        return self._change(script, slot, slot.number, permits, ttl, self.channel)
 
     def add(self, slot: SessionSlot, permits: int, *, only_existing: bool = False) -> bytes:
         """Adds free permits, or removes some if negative. The reply is 0 if nothing exists but had to.
 
-        `OTHERS_HEAR`: done, and others than this client may have heard of free permits.
+        `OTHERS_LISTEN`: done, and clients of Redisson may have heard of free permits.
         """
-        return pack(
-            self.session.runtime.scripts.semaphore_add,
-            self.key,
-            self._replies(slot),
-            slot.number,
-            permits,
-            self.channel,
-            int(only_existing),
-        )
+        script = self.session.runtime.scripts.semaphore_add
+        return self._change(script, slot, slot.number, permits, self.channel, int(only_existing))
 
-    def withdraw_claim(self, claimant: bytes) -> bytes:
-        """Withdraws the claim of a waiter that waits no longer, if it has the claim."""
-        return pack(
-            self.session.runtime.scripts.semaphore_withdraw_claim, self.key, self._claim, self.channel, claimant
-        )
+    def leave(self, names: bytes, claimant: bytes = b"") -> bytes:
+        """The client waits no longer under these names; or a waiter withdraws its claim, if it has the claim."""
+        script = self.session.runtime.scripts.semaphore_leave
+        return pack(script, self.key, *self._list_keys, self.channel, names, claimant)
+
+    def _change(self, script: bytes, slot: SessionSlot, *words: bytes | int) -> bytes:
+        """A call of a script that changes the counter exactly once."""
+        return pack(script, self.key, *self._list_keys, self._replies(slot), *words)
 
 
 class SemaphoreCommands(PermitPoolCommands):
@@ -108,77 +127,55 @@ class SemaphoreCommands(PermitPoolCommands):
 
     kind = "semaphore"
 
-    def acquire(self, slot: SessionSlot, permits: int, claimant: bytes = b"") -> bytes:
+    def acquire(self, slot: SessionSlot, permits: int, listing: Listing = NOT_LISTED) -> bytes:
         """Acquires so many permits; 0: all that are free.
 
-        A positive reply is the number of acquired permits. Any other reply is decoded by `semaphore.Refusal`. Permits
-        that can't be acquired now are claimed for the waiter `claimant`, if that is not empty.
+        A positive reply is the number of acquired permits. Any other reply is decoded by `permit_wait.Refusal`.
         """
-        scripts, replies = self.session.runtime.scripts, self._replies(slot)
-        if not claimant:
-            return pack(scripts.semaphore_acquire, self.key, self._claim, replies, slot.number, permits)
+        session = self.session
+        names, entry, following, claimant = listing
         return pack(
-            scripts.semaphore_claim,
+            session.runtime.scripts.semaphore_acquire,
             self.key,
-            self._claim,
+            *self._list_keys,
             self._claims_period,
-            replies,
+            self._replies(slot),
             slot.number,
             permits,
-            claimant,
             self.channel,
+            session.patience,
+            names,
+            entry,
+            following,
+            self._list_lasts,
+            claimant,
         )
 
     def undo_acquire(self, slot: SessionSlot) -> bytes:
         """Releases what the acquire on this slot has acquired, and keeps late copies of it from running."""
-        return pack(
-            self.session.runtime.scripts.semaphore_undo,
-            self.key,
-            self._replies(slot),
-            slot.number + 1,
-            self.channel,
-        )
+        return self._change(self.session.runtime.scripts.semaphore_undo, slot, slot.number + 1, self.channel)
 
     def correct(self, slot: SessionSlot, shown: int, free: int) -> bytes:
         """Sets the number of free permits, if it is still the one that was shown. The reply is 1 if it was set."""
-        return pack(
-            self.session.runtime.scripts.semaphore_correct,
-            self.key,
-            self._replies(slot),
-            slot.number,
-            shown,
-            free,
-            self.channel,
-        )
+        script = self.session.runtime.scripts.semaphore_correct
+        return self._change(script, slot, slot.number, shown, free, self.channel)
 
-    def hand_over(self, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False) -> bytes:
+    def hand_over(
+        self, slot: SessionSlot, permits: int, wanted: int, names: bytes = b"", *, only_existing: bool = False
+    ) -> bytes:
         """Releases so many permits and acquires `wanted` of them. The reply is positive if it has acquired them.
 
-        -1: the permits are only released, with a message. 0: nothing exists but had to.
+        -1: the permits are only released, with a message. 0: nothing exists but had to. `names`: as which the client
+        may be in the list, if no other call waits.
         """
-        return pack(
-            self.session.runtime.scripts.semaphore_hand_over,
-            self.key,
-            self._claim,
-            self._replies(slot),
-            slot.number,
-            permits,
-            wanted,
-            self.channel,
-            int(only_existing),
-        )
+        script = self.session.runtime.scripts.semaphore_hand_over
+        words = (slot.number, permits, wanted, self.channel, int(only_existing), names)
+        return self._change(script, slot, *words)
 
     def finish_hand_over(self, slot: SessionSlot, permits: int, *, only_existing: bool = False) -> bytes:
         """Makes a hand-over on this slot a mere release, whether or not it has run; late copies of it don't run."""
-        return pack(
-            self.session.runtime.scripts.semaphore_finish,
-            self.key,
-            self._replies(slot),
-            slot.number + 1,
-            permits,
-            self.channel,
-            int(only_existing),
-        )
+        script = self.session.runtime.scripts.semaphore_finish
+        return self._change(script, slot, slot.number + 1, permits, self.channel, int(only_existing))
 
 
 class LatchCommands(CounterCommands):
@@ -217,6 +214,10 @@ class LatchCommands(CounterCommands):
 def claim_key(key: bytes) -> bytes:
     """The key of the claim on permits of this semaphore. It lives for two seconds, unless the waiter renews it."""
     return prefixed(b"pyredisson_semaphore_claim", key)
+
+
+SHORTEST_LIST = 30_000
+"""Milliseconds for which a list of waiting clients lasts at least: each of them asks again before that."""
 
 
 # --- The commands of the semaphore whose permits have ids and leases, as bytes
@@ -260,23 +261,30 @@ class PermitCommands(PermitPoolCommands):
         self.in_use = suffixed(key, IN_USE)
         """The key of the permits in use."""
 
-    def acquire(self, ids: Sequence[bytes], lease: int, claimant: bytes = b"") -> bytes:
+    def acquire(self, ids: Sequence[bytes], lease: int, listing: Listing = NOT_LISTED) -> bytes:
         """Acquires permits with these ids: all of them or none. The reply is None if they were acquired.
 
-        Else the reply has two numbers: after how many ms to ask again (-1: after a message), and how many permits are
-        free. Permits that can't be acquired now are claimed for the waiter `claimant`, if that is not empty.
+        Else the reply has three numbers: after how many ms to ask again (-1: after a message), how many permits are
+        free, and how many clients stand before this one in the list.
         """
+        session = self.session
+        names, entry, following, claimant = listing
         return command(
             b"EVALSHA",
-            self.session.runtime.scripts.permit_acquire,
-            5,
+            session.runtime.scripts.permit_acquire,
+            7,
             self.key,
+            *self._list_keys,
+            self._claims_period,
             self.in_use,
             self._withdrawn(ids[0]),
-            self._claim,
-            self._claims_period,
             self.channel,
             lease,
+            session.patience,
+            names,
+            entry,
+            following,
+            self._list_lasts,
             claimant,
             *ids,
         )
@@ -292,9 +300,10 @@ class PermitCommands(PermitPoolCommands):
         return command(
             b"EVALSHA",
             self.session.runtime.scripts.permit_release,
-            2 + len(withdrawn),
+            5 + len(withdrawn),
             self.key,
             self.in_use,
+            *self._list_keys,
             *withdrawn,
             self.channel,
             int(all_or_none),
@@ -321,19 +330,12 @@ class PermitCommands(PermitPoolCommands):
 
     def count(self) -> bytes:
         """Counts the permits. The reply has the number of free ones (None: no semaphore) and of those in use."""
-        return pack(self.session.runtime.scripts.permit_count, self.key, self.in_use, self.channel)
+        return pack(self.session.runtime.scripts.permit_count, self.key, *self._list_keys, self.in_use, self.channel)
 
     def set(self, slot: SessionSlot, permits: int) -> bytes:
         """Sets the number of permits, free and in use together."""
-        return pack(
-            self.session.runtime.scripts.permit_set,
-            self.key,
-            self.in_use,
-            self._replies(slot),
-            slot.number,
-            permits,
-            self.channel,
-        )
+        words = (self.in_use, self._replies(slot), slot.number, permits, self.channel)
+        return pack(self.session.runtime.scripts.permit_set, self.key, *self._list_keys, *words)
 
     def delete(self, slot: SessionSlot) -> bytes:
         """Removes the semaphore with all permits in use. The reply is 1 if it existed."""

@@ -13,13 +13,12 @@ from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import Reply
 from pyredisson.errors import PermitNotHeldError
-from pyredisson.logic import retry, waiting
+from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits import permit_wait
-from pyredisson.logic.permits.commands import ENDLESS, ID_BYTES, IN_USE, PermitCommands
-from pyredisson.logic.permits.permit_queue import PASSED_ON, Claimant, ExpirablePermitChannel
-from pyredisson.logic.permits.permit_wait import LONGEST_WAIT
+from pyredisson.logic.permits.commands import ENDLESS, ID_BYTES, IN_USE, Listing, PermitCommands
+from pyredisson.logic.permits.permit_wait import Refusal
 from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
 
@@ -33,40 +32,39 @@ class ExpirableAcquire:
     """One acquire. All its attempts use the same ids, so it acquires its permits once, however often it is sent."""
 
     __slots__ = (
-        "_deadline",
-        "_free",
         "_in_doubt",
         "_lease",
         "_may_have_acquired",
         "_semaphore",
-        "claimant",
+        "began",
+        "deadline",
         "ids",
+        "permits",
         "sent_at",
     )
 
     def __init__(
         self, semaphore: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None
     ) -> None:
+        self.permits = permits
         self.ids = _new_ids(permits)
         self.sent_at = 0.0
         """When the command was sent that acquired the permits: their leases don't begin before that."""
-        self.claimant: Claimant | None = None
-        """None until the caller waits."""
+        self.began = 0.0
+        """When it has begun to wait. 0: it hasn't."""
         self._semaphore = semaphore
         self._lease = lease
-        self._deadline = deadline
-        self._free = 0
-        """The number of free permits that the latest refusal reported."""
+        self.deadline = deadline
         self._in_doubt = False
         """Whether a copy with the present ids may have run, or may run late."""
         self._may_have_acquired = False
         """Whether permits with the present ids may exist on the server, now or later."""
 
-    async def attempt(self) -> float | None:
-        """One attempt. None: acquired; else how many seconds to wait at most."""
+    async def attempt(self, listing: Listing) -> Refusal | None:
+        """One attempt. None: acquired."""
         clock = self._semaphore.session.clock
         while True:
-            reply, sent_at = await self._send()
+            reply, sent_at = await self._send(listing)
             if reply is None:
                 if self._lease < 0 or clock() < sent_at + self._lease / 1000:
                     if self._in_doubt:
@@ -75,49 +73,47 @@ class ExpirableAcquire:
                     return None
                 # The reply came after the end of the lease, so another caller may have the permits by now.
                 self._release_and_renew_ids()
-                if self._deadline is not None and clock() >= self._deadline:
-                    return 0.0
+                if self.deadline is not None and clock() >= self.deadline:
+                    return Refusal(0, 0.0)
                 continue
-            milliseconds, self._free = reply
+            milliseconds, free, *place = reply
             self._may_have_acquired = self._in_doubt
             if milliseconds == SOME_ENDED:
                 # The reply of the copy that acquired them was lost. The remaining ones are released.
                 self._release_and_renew_ids()
                 continue
-            return self._refused(milliseconds)
+            if milliseconds == NO_SEMAPHORE:
+                semaphore = self._semaphore
+                permit_wait.report_semaphore(semaphore.session, semaphore.key, must_exist=semaphore.must_exist)
+            # 0: a permit ends in this millisecond.
+            return Refusal.of(free, max(milliseconds, 1) if milliseconds >= 0 else 0, *place)
 
-    async def attempt_after_wakeup(self) -> float | None:
-        """As `attempt`. If the wakeup didn't serve this waiter, others that need fewer permits are woken."""
-        wait = await self.attempt()
-        if wait is not None and self._free > 0:
-            semaphore = self._semaphore
-            semaphore.session.channels.deliver(semaphore.commands.channel, PASSED_ON + b"%d" % self._free)
-        return wait
+    def on_wait(self) -> None:
+        self.began = self._semaphore.session.clock()
+        if tracing.on:
+            self._semaphore.tell_waiting(self)
 
-    def give_up(self) -> None:
-        """Releases in the background what may have been acquired, or may be acquired late; withdraws the claim."""
-        if self.claimant is not None:
-            self.claimant.withdraw()
+    def undo(self) -> None:
+        """Releases in the background what may have been acquired, or may be acquired late."""
         if self._may_have_acquired:
             self._note_doubt()
             self._semaphore.release_in_background(self.ids)
 
-    async def _send(self) -> tuple[Reply, float]:
+    async def _send(self, listing: Listing) -> tuple[Reply, float]:
         """Sends the command. Returns the reply, and when the command was sent."""
-        semaphore, claimant = self._semaphore, self.claimant
+        semaphore = self._semaphore
         session = semaphore.session
         if session.closed:
             session.check_open()
-        name = claimant.name_if_claiming() if claimant is not None else b""
-        payload = semaphore.commands.acquire(self.ids, self._lease, name)
-        # Before the command is sent: after an interrupt `give_up` has to release the permits.
+        payload = semaphore.commands.acquire(self.ids, self._lease, listing)
+        # Before the command is sent: after an interrupt `undo` has to release the permits.
         self._may_have_acquired = True
         try:
             return await retry.send(
                 session.expirable_permit_sender,
                 payload,
                 retries=session.retries,
-                deadline=self._deadline,
+                deadline=self.deadline,
                 on_doubt=self._on_doubt,
             )
         except NotConfirmed as problem:
@@ -125,14 +121,6 @@ class ExpirableAcquire:
         except Exception as error:
             self._may_have_acquired = retry.may_have_run(error, self._in_doubt)
             raise
-
-    def _refused(self, milliseconds: int) -> float:
-        """How many seconds to wait at most after a refusal. Raises `NotSetError` if the semaphore must exist."""
-        semaphore, claimant = self._semaphore, self.claimant
-        if milliseconds == NO_SEMAPHORE:
-            permit_wait.report_semaphore(semaphore.session, semaphore.key, must_exist=semaphore.must_exist)
-        wait = LONGEST_WAIT if milliseconds < 0 else min((milliseconds + 1) / 1000, LONGEST_WAIT)
-        return wait if claimant is None else claimant.limit(wait)
 
     def _release_and_renew_ids(self) -> None:
         """Releases the permits with the present ids in the background, and goes on with new ids."""
@@ -189,48 +177,26 @@ class PermitExpirableSemaphoreLogic:
         if renewed:
             lease = session.lease_ms
         call = ExpirableAcquire(self, permits, ENDLESS if lease is None else lease, deadline)
-        began = session.clock() if tracing.on else 0.0
         try:
-            wait = await call.attempt()
-            acquired = wait is None or await self._wait(call, permits, wait, deadline)
-            if acquired:
+            if await permit_wait.acquire(self, call):
                 if renewed:
                     self._renew(call.ids, call.sent_at)
                 if session.closed:
                     session.check_open()
                 if tracing.on:
-                    self._tell_acquired(call, 0.0 if wait is None else began)
+                    self._tell_acquired(call)
                 return [permit.hex() for permit in call.ids]
         except TryAgainError:
             # An answer, and no failure, see `retry`: the permits were not acquired in time.
             pass
         except BaseException as error:
             # A cancellation, an interrupt or the end of the client, perhaps after the permits were acquired.
-            call.give_up()
-            self._tell_ended("failed", call, began, error)
+            call.undo()
+            self._tell_ended("failed", call, error)
             raise
-        call.give_up()
-        self._tell_ended("timed_out", call, began)
+        call.undo()
+        self._tell_ended("timed_out", call)
         return []
-
-    async def _wait(self, call: ExpirableAcquire, permits: int, wait: float, deadline: float | None) -> bool:
-        """Makes attempts until the permits are acquired. The first attempt said to wait `wait` seconds at most."""
-        session = self.session
-        if deadline is not None and session.clock() >= deadline:
-            return False
-        if tracing.on:
-            self._tell_waiting(call, permits)
-        claimant = call.claimant = Claimant(self.commands, permits)
-        return await waiting.until(
-            session,
-            self.commands.channel,
-            call.attempt_after_wakeup,
-            claimant.limit(wait),
-            deadline,
-            channel_class=ExpirablePermitChannel,
-            need=permits,
-            wakeup=claimant.wakeup,
-        )
 
     def _renew(self, ids: Sequence[bytes], sent_at: float) -> None:
         """Has the watchdog renew these permits from now on."""
@@ -242,32 +208,32 @@ class PermitExpirableSemaphoreLogic:
             session.holds.add_permit(hold)
             session.watchdog.watch(hold, sent_at)
 
-    def _tell_waiting(self, call: ExpirableAcquire, permits: int) -> None:
+    def tell_waiting(self, call: ExpirableAcquire) -> None:
         if tracing.debug:
-            logger.debug("%d permits of semaphore %r are waited for", permits, readable(self.key))
+            logger.debug("%d permits of semaphore %r are waited for", call.permits, readable(self.key))
         if self.session.observing is not None:
-            self.session.observing.wait_begins(call, self.commands, count=permits)
+            self.session.observing.wait_begins(call, self.commands, count=call.permits)
 
-    def _tell_acquired(self, call: ExpirableAcquire, began: float) -> None:
+    def _tell_acquired(self, call: ExpirableAcquire) -> None:
         """Tells the log and the observer. Each permit that the watchdog renews is a hold of its own."""
         if tracing.debug:
-            logger.debug("%d permits of semaphore %r are acquired", len(call.ids), readable(self.key))
+            logger.debug("%d permits of semaphore %r are acquired", call.permits, readable(self.key))
         observing = self.session.observing
         if observing is None:
             return
         holds = self._holds_of(call.ids)
         for hold in holds:
-            observing.acquired(call, self.commands, None, hold, began=began)
+            observing.acquired(call, self.commands, None, hold, began=call.began)
         if not holds:
-            observing.call_ended("acquired", call, self.commands, began=began, count=len(call.ids))
+            observing.call_ended("acquired", call, self.commands, began=call.began, count=call.permits)
 
-    def _tell_ended(self, what: str, call: ExpirableAcquire, began: float, error: BaseException | None = None) -> None:
+    def _tell_ended(self, what: str, call: ExpirableAcquire, error: BaseException | None = None) -> None:
         observing = self.session.observing
         if tracing.debug:
             said = end_of_acquire("are", acquired=False, error=error)
-            logger.debug("%d permits of semaphore %r %s", len(call.ids), readable(self.key), said)
+            logger.debug("%d permits of semaphore %r %s", call.permits, readable(self.key), said)
         if observing is not None:
-            observing.call_ended(what, call, self.commands, began=began, count=len(call.ids), error=error)
+            observing.call_ended(what, call, self.commands, began=call.began, count=call.permits, error=error)
 
     def _tell_released(self, ids: Sequence[bytes], holds: Sequence[Hold]) -> None:
         """Tells the log and the observer. The end of `holds` is told by themselves."""

@@ -11,6 +11,7 @@ attempt. What may have been acquired for a waiter that doesn't get it is release
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyredisson._core import ReleaseCall
@@ -19,8 +20,9 @@ from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import copy_error
 from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.exactly_once import SessionSlot
+from pyredisson.logic.locks.queued_wait import OTHERS_FIRST
 from pyredisson.logic.owners import TURN_CHECK
-from pyredisson.logic.permits.commands import OTHERS_HEAR
+from pyredisson.logic.permits.commands import OTHERS_LISTEN
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.retry import not_replicated
@@ -31,16 +33,26 @@ if TYPE_CHECKING:
 
 
 async def send(
-    semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, wanted: int, *, only_existing: bool = False
+    semaphore: SemaphoreLogic,
+    queue: PermitQueue,
+    slot: SessionSlot,
+    permits: int,
+    waiters: Sequence[PermitWaiter],
+    *,
+    only_existing: bool = False,
 ) -> int:
     """Sends a hand-over. Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
-    payload = semaphore.commands.hand_over(slot, permits, wanted, only_existing=only_existing)
-    return await semaphore.session.slots.send_hand_over(payload)
+    session = semaphore.session
+    with session.channels.mutex:
+        names = queue.take_names(waiters)
+    wanted = sum(waiter.permits for waiter in waiters)
+    payload = semaphore.commands.hand_over(slot, permits, wanted, names, only_existing=only_existing)
+    return await session.slots.send_hand_over(payload)
 
 
 def refuse(semaphore: SemaphoreLogic, waiter: PermitWaiter) -> None:
     """The waiter hasn't got its permits: it makes an attempt."""
-    semaphore.session.channels.take_back(semaphore.commands.channel, waiter.wakeup, waiter.permits)
+    semaphore.session.channels.take_back(semaphore.commands.waiting_channel, waiter.wakeup, waiter.permits)
     waiter.refuse()
     waiter.wakeup.set()
 
@@ -74,13 +86,11 @@ async def release(
                 batch = queue.batch = HandOverBatch(semaphore, queue)
             await batch.release(permits, waiter)
             return True
-    queue.on_publish(now)
-    if not queue.waiters:
-        # The next caller doesn't wait for the message.
-        queue.checked_until = 0.0
     payload = semaphore.commands.add(slot, permits, only_existing=only_existing)
     reply = await session.slots.send(slot, payload, complete=True)
-    queue.on_published(session.clock(), limit, others_listen=reply == OTHERS_HEAR)
+    if reply == OTHERS_LISTEN:
+        # They hear of it later than the waiters here.
+        queue.others_first_until = session.clock() + OTHERS_FIRST
     if not queue.waiters:
         with session.channels.mutex:
             session.permits.queues.forget_if_idle(semaphore.key, session.clock())
@@ -116,8 +126,8 @@ async def _hand_over(
     if not session.runtime.blocking:
         queue.in_flight += 1
     try:
-        session.channels.set_aside(semaphore.commands.channel, waiter.wakeup)
-        reply = await send(semaphore, slot, permits, waiter.permits, only_existing=only_existing)
+        session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
+        reply = await send(semaphore, queue, slot, permits, (waiter,), only_existing=only_existing)
     except NotConfirmed as problem:
         # The permits were released. Only the waiter needs the confirmation.
         waiter.error = not_confirmed(semaphore, problem)
@@ -200,7 +210,7 @@ class HandOverBatch:
         part = Part(permits, waiter, runtime.wakeup())
         self._parts.append(part)
         try:
-            semaphore.session.channels.set_aside(semaphore.commands.channel, waiter.wakeup)
+            semaphore.session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
             if len(self._parts) == 1:
                 runtime.spawn(self._run_soon)
             while not self.done:
@@ -253,9 +263,8 @@ class HandOverBatch:
     async def _send(self, slot: SessionSlot) -> None:
         semaphore, parts = self._semaphore, self._parts
         permits = sum(part.permits for part in parts)
-        wanted = sum(part.waiter.permits for part in parts)
         try:
-            reply = await send(semaphore, slot, permits, wanted)
+            reply = await send(semaphore, self._queue, slot, permits, [part.waiter for part in parts])
         except BaseException as error:
             # The slot isn't used again: this command must find the number of the hand-over.
             semaphore.session.runtime.post(semaphore.commands.finish_hand_over(slot, permits))

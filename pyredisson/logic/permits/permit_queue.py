@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from pyredisson.logic.channels import Channel
 from pyredisson.logic.exactly_once import REMEMBERED
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST
-from pyredisson.logic.permits.commands import MOST_AT_ONCE, PermitPoolCommands
+from pyredisson.logic.locks.queued_wait import LOOK, LockChannel
+from pyredisson.logic.permits.commands import Listing, PermitPoolCommands
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.waiting import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
 
@@ -41,7 +40,7 @@ class Claimant:
         session = self._commands.session
         if session.clock() < self._claims_from:
             return b""
-        if not session.channels.become_leader(self._commands.channel, self.wakeup):
+        if not session.channels.become_leader(self._commands.waiting_channel, self.wakeup):
             return b""
         if not self.name:
             self.name = f"{session.id}:{next(session.permits.claim_numbers)}".encode()
@@ -59,7 +58,7 @@ class Claimant:
         """
         session = self._commands.session
         if self.name and not session.closed:
-            session.runtime.post(self._commands.withdraw_claim(self.name))
+            session.runtime.post(self._commands.leave(b"", self.name))
 
 
 # --- Which waiters for permits a message wakes
@@ -67,41 +66,61 @@ class Claimant:
 
 MOST_DIGITS = 19
 """The digits of a number in a message. No semaphore has as many permits as a longer number says."""
-PASSED_ON = b"+"
-"""Before the number in a message that one waiter of this client passes on to others, which need fewer permits."""
-
-_attempt_numbers = itertools.count(1)
 
 
-class PermitChannel(Channel):
+class PermitChannel(LockChannel):
     """The waiters of a semaphore. The need of a waiter is the number of permits that it wants."""
 
-    __slots__ = ("_free", "_free_at", "_unchecked_since")
+    __slots__ = ("near", "queue")
 
     def __init__(self) -> None:
         super().__init__()
-        self._unchecked_since: int | None = None
-        """A number. Messages may have been lost, and no attempt with a greater number was refused yet."""
-        self._free = self._free_at = 0
+        self.near = False
+        """Whether this client may be one of the first two in the list: these react to Redisson's messages."""
+        self.queue: PermitQueue | None = None
+        """The queue of the waiters."""
 
     def on_message(self, payload: bytes) -> None:
-        """The number of permits that are free, as Redisson publishes it. Any other payload is ignored."""
-        if payload.isdigit() and len(payload) <= MOST_DIGITS:
-            self._free, self._free_at = int(payload), self.events
-            self.on_free(self._free)
+        """`look:MS`, or what wakes this client, see `permit_waiters.lua`; or `0`: the list is lost."""
+        member, _, permits = payload.rpartition(b" ")
+        if payload.startswith(LOOK):
+            self.near = True
+            self.look(payload, None)
+        elif payload == b"0":
+            self.wake(1)
+        elif b" " in payload and is_number(permits):
+            if member and self.queue is not None:
+                # The next attempt removes that name, also if it was entered late.
+                self.queue.names.setdefault(member, 0.0)
+            if not self.wake_for(int(permits)) and member:
+                self.on_unused[b""](member)
 
-    @property
-    def free(self) -> int | None:
-        """How many permits are free at most, by the latest message or refusal. None: messages may have been lost."""
-        return self._free if self._free_at == self.events and self.confirmed else None
+    def on_relayed(self, payload: bytes) -> None:
+        """From Redisson: the number of free permits. Of several released at once it may count only these."""
+        if self.near and is_number(payload) and int(payload):
+            self.wake_for(int(payload))
 
-    def on_free(self, free: int) -> None:
-        """Wakes the first waiters whose needs fit into the number of all free permits.
+    def wake(self, supply: int) -> None:
+        """The first waiter makes an attempt: messages may have been lost."""
+        self.look_in = None
+        self._wake_first()
+
+    def on_leave(self, need: int) -> None:
+        """A waiter left with a wakeup that it did not use."""
+        self.wake_for(need)
+
+    def wake_for(self, free: int) -> bool:
+        """Wakes whom so many free permits are enough for, else the first waiter. False: nobody waits."""
+        self.look_in = None
+        return self.on_free(free) or self._wake_first()
+
+    def on_free(self, free: int) -> bool:
+        """Wakes the first waiters whose needs fit into the number of free permits. False: there is none.
 
         Waiters that are awake and have not made their attempts yet are among them. Otherwise the messages of releases
-        in a row (1, 2, 3, ...) would wake many more waiters than there are permits.
+        in a row would wake more waiters than there are permits.
         """
-        leader = self.leader
+        leader, found = self.leader, False
         waiters = list(self.waiters)
         if leader is not None:
             waiters.sort(key=lambda wakeup: wakeup is not leader)
@@ -112,33 +131,13 @@ class PermitChannel(Channel):
             if not wakeup.is_set():
                 wakeup.set()
                 if wakeup not in self.waiters:
-                    # As in `wake`: a finalizer ran in this loop, and the waiter has left.
+                    # A finalizer ran in this loop, and the waiter has left.
                     continue
             free -= need
+            found = True
             if not free:
-                return
-
-    def on_confirmed(self) -> None:
-        """Earlier messages are lost. The waiters make their attempts one after the other, until one is refused."""
-        self._unchecked_since = next(_attempt_numbers)
-        self._wake_first()
-
-    def on_unconfirmed(self) -> None:
-        """The same: more messages may be lost."""
-        self.on_confirmed()
-
-    def on_missed(self, wakeup: Wakeup) -> None:
-        """The same: one attempt after this moment is enough for all who have come before it."""
-        self.on_confirmed()
-
-    def on_leave(self, need: int) -> None:
-        """A waiter left with a wakeup that it did not use. The permits may be enough for one that wants more."""
-        if self._unchecked_since is not None:
-            self._wake_first()
-        elif self.free is None:
-            self.wake(need)
-        else:
-            self.on_free(max(need, self._free))
+                break
+        return found
 
     def wake_next_leader(self) -> None:
         """Only a waiter that wants several permits may be the leader."""
@@ -147,76 +146,28 @@ class PermitChannel(Channel):
                 wakeup.set()
                 return
 
-    def begin_attempt(self) -> int:
-        """A waiter is about to send an attempt. Returns its number."""
-        return next(_attempt_numbers)
-
-    def on_acquired(self, events: int, need: int) -> None:
-        """An attempt of a waiter has acquired its permits. `events`: those before the attempt."""
-        if events == self._free_at:
-            self._free = max(self._free - need, 0)
-        if self._unchecked_since is not None:
-            self._wake_first()
-
-    def on_refused(self, attempt: int, events: int, free: int) -> None:
-        """An attempt of a waiter was refused. `attempt`: its number; 0: the caller didn't wait yet.
-
-        `events`: those before the attempt.
-        """
-        if self._unchecked_since is not None and attempt > self._unchecked_since:
-            self._unchecked_since = None
-        if events == self.events:
-            self._free, self._free_at = free, events
-        if free:
-            self.on_free(free)
-
-    def _wake_first(self) -> None:
-        """Makes sure that the first waiter is awake, and so has its attempt before it."""
+    def _wake_first(self) -> bool:
+        """Makes sure that the first waiter is awake, and so has its attempt before it. False: there is none."""
         for wakeup in list(self.waiters):
             if self.waiters.get(wakeup, 0) > 0 and wakeup.alive:
                 wakeup.set()
                 if wakeup in self.waiters:
-                    return
+                    return True
+        return False
 
 
-class ExpirablePermitChannel(PermitChannel):
-    """The waiters of a semaphore whose permits have ids."""
-
-    __slots__ = ()
-
-    def on_free(self, free: int) -> None:
-        """The number may count the released permits only, which waiters that are awake don't take."""
-        self.wake(free)
-
-    def on_confirmed(self) -> None:
-        self.wake_all()
-
-    def on_unconfirmed(self) -> None:
-        self.wake_all()
-
-    def on_missed(self, wakeup: Wakeup) -> None:
-        wakeup.set()
-
-    def on_leave(self, need: int) -> None:
-        self.wake(need)
-
-    def on_message(self, payload: bytes) -> None:
-        """The number of free permits. Redisson publishes only the released ones when it releases several at once."""
-        super().on_message(payload.removeprefix(PASSED_ON))
-        if payload.isdigit() and len(payload) <= len(b"%d" % MOST_AT_ONCE):
-            supply = int(payload)
-            for wakeup in list(self.waiters):
-                if 0 < supply < self.waiters.get(wakeup, 0):
-                    # More permits may be free than the message says: the first waiter that wants more asks the server.
-                    wakeup.set()
-                    return
+def is_number(payload: bytes) -> bool:
+    """Whether a message may be a number of permits. Somebody else may publish, too."""
+    return payload.isdigit() and len(payload) <= MOST_DIGITS
 
 
 # --- The queue
 
 
-KNOWN_FOR = 1.0
-"""Seconds for which other calls rely on a refusal. Permits may become free without a message."""
+IN_FLIGHT = math.inf
+LATEST = 1.0
+"""Seconds after which the command of an attempt that was interrupted has arrived, if nothing is wrong. Later it leaves
+a name in the list that costs others 250 ms, once."""
 MOST_IDLE_QUEUES = 64
 """From so many queues on, the ones that nobody needs are looked for."""
 
@@ -224,13 +175,20 @@ MOST_IDLE_QUEUES = 64
 class PermitWaiter(HandedWaiter):
     """One call that waits for permits. Its state is a `WaiterState`; only the methods below change it."""
 
-    __slots__ = ("owes_attempt", "permits")
+    __slots__ = ("asks", "owes_attempt", "permits")
 
     def __init__(self, permits: int, deadline: float | None, wakeup: Wakeup) -> None:
         super().__init__(deadline, wakeup)
         self.permits = permits
         self.owes_attempt = False
         """Whether it has got a wakeup, for permits that are free, without having made its attempt."""
+        self.asks = False
+        """Whether its attempt is on its way."""
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether an attempt of it is on its way, or will be made: its outcome enters the client in the list."""
+        return self.asks or self.owes_attempt or bool(self.wakeup.is_set())
 
     def give(self) -> bool:
         """The server has acquired its permits. False: it has left meanwhile."""
@@ -247,85 +205,115 @@ class PermitQueue:
     It is changed with the mutex of the channels held; what is read without it is a single value.
 
     Other clients must not starve. The first hand-over begins a series, in which permits are handed on for a limited
-    time. The next release is published. If another client listens, the turn of the others follows, for as long: each
-    release is published, and the waiters of this client make their attempts a millisecond later.
+    time. After that each release wakes the first clients of the list on the server, which may be this one. A waiter
+    that acquires its permits by an attempt of its own begins the next series.
     """
 
     __slots__ = (
         "batch",
         "channel",
-        "checked_until",
         "in_flight",
+        "names",
         "others_first_until",
-        "others_turn_ends",
+        "removals",
         "series_ends",
         "waiters",
     )
 
     def __init__(self) -> None:
         self.waiters: dict[PermitWaiter, None] = {}
-        self.channel: Channel | None = None
-        """The channel of the semaphore, as the waiter that came last has joined it."""
+        self.channel: PermitChannel | None = None
+        """The channel of the client, as the waiter that came last has joined it."""
         self.batch: Any = None
         """The `HandOverBatch` that will be sent next. None: no hand-over waits for that."""
         self.in_flight = 0
         """In an event loop: how many hand-overs are on their way."""
-        self.checked_until = 0.0
-        """Until when other calls rely on what the latest attempt was told."""
+        self.names: dict[bytes, float] = {}
+        """The names under which the client may be in the list, and from when on a command that is sent surely finds
+        them there, if they are: at once (0), or not before the command is answered that adds them (`IN_FLIGHT`). Each
+        command adds another name, so none removes what a later one has added."""
+        self.removals = 0
+        """How many commands have run that take the client out of the list. One may run after an attempt that entered
+        the client, and have its reply before the attempt."""
         self.series_ends: float | None = None
         """Until when permits are handed on without a message. None: no series of hand-overs has begun."""
-        self.others_turn_ends = 0.0
-        """Until when each release is published."""
         self.others_first_until = 0.0
-        """Until when the waiters of this client make no attempt."""
+        """Until when the waiters of this client leave permits to clients of Redisson, which may have heard of them."""
 
-    def wants(self, free: int) -> bool:
-        """Whether so many waiters want one permit that they will take all these free ones."""
-        if not free:
-            return True
-        # The first ones are waiters that a release has chosen: they get other permits.
-        for waiter in reversed(list(self.waiters)):
-            if waiter.permits == 1 and waiter.state in (LOOKING, WAITING):
-                free -= 1
-                if not free:
-                    return True
-        return False
+    # The list on the server
+
+    def least(self, besides: PermitWaiter | None = None) -> int:
+        """The smallest number of permits that one of the waiters wants; 0: there is none. It ignores `besides`."""
+        states = (LOOKING, WAITING)
+        found = (each.permits for each in list(self.waiters) if each is not besides and each.state in states)
+        return min(found, default=0)
+
+    def listing(self, waiter: PermitWaiter, claimant: bytes, member: bytes) -> Listing:
+        """What the attempt of a waiter that is about to be sent says about the list. `member`: a new name."""
+        others = self.least(besides=waiter)
+        entry = b"%b:%d" % (member, min(waiter.permits, others or waiter.permits))
+        # The last attempt of several that are on their way enters the waiters that sleep.
+        alone = not any(each.is_awake for each in list(self.waiters) if each is not waiter)
+        following = b"%b:%d" % (member, others) if others and alone else b""
+        listing = Listing(b" ".join(self.names), entry, following, claimant)
+        self.names[following or entry] = self.names[entry] = IN_FLIGHT
+        return listing
+
+    def on_acquired(self, listing: Listing, sure: Iterable[bytes]) -> int:
+        """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none."""
+        self.series_ends = None
+        self.on_answered(listing, sure, listing.following)
+        least = self.least()
+        if not listing.following:
+            self.removals += 1
+            return 0 if any(each.is_awake for each in list(self.waiters)) else least
+        # A call that wants less may have come since.
+        return least if least < int(listing.following.rpartition(b":")[2]) else 0
+
+    def on_answered(self, listing: Listing, sure: Iterable[bytes], added: bytes = b"") -> None:
+        """An attempt has an outcome. `sure`: the names that were in the list before. `added`: the one that is now."""
+        for name in (*sure, listing.entry, listing.following):
+            self.names.pop(name, None)
+        if added:
+            self.names[added] = 0.0
+
+    def on_failed(self, listing: Listing, now: float) -> None:
+        """An attempt has failed or was interrupted. It may have run, or may run late."""
+        self.names[listing.following or listing.entry] = self.names[listing.entry] = now + LATEST
+
+    def sure_names(self, now: float) -> list[bytes]:
+        """The names that are in the list already, if they are."""
+        return [name for name, since in self.names.items() if since <= now]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the client is in the list, or an attempt is on its way that enters it, or else wakes a waiter."""
+        return any(since == 0.0 or since == IN_FLIGHT for since in list(self.names.values()))
+
+    def take_names(self, successors: Collection[PermitWaiter] = ()) -> bytes:
+        """The names that leave the list, as nobody waits but those who are about to get permits. Empty: others wait."""
+        states = (LOOKING, WAITING)
+        if any(each.state in states and each not in successors for each in list(self.waiters)):
+            return b""
+        names = b" ".join(self.names)
+        self.names.clear()
+        self.removals += 1
+        return names
+
+    # Series of hand-overs
 
     def may_hand_over(self, now: float, limit: float) -> bool:
-        """Whether a release may hand its permits on. At the end of a series one may not, and begins the next series."""
-        if not limit or not self.waiters or now < self.others_turn_ends:
-            return False
-        if self.series_ends is None or now < self.series_ends:
-            return True
-        self.series_ends = now + limit
-        self.others_first_until = now + OTHERS_FIRST
-        return False
+        """Whether a release may hand its permits on: for `limit` seconds from the first time on."""
+        return bool(limit and self.waiters) and (self.series_ends is None or now < self.series_ends)
 
     def on_handed_over(self, now: float, limit: float) -> None:
         """Permits are handed on. The first time begins a series."""
         if self.series_ends is None:
             self.series_ends = now + limit
 
-    def on_publish(self, now: float) -> None:
-        """A release is about to be published."""
-        if now < self.others_turn_ends:
-            self.others_first_until = now + OTHERS_FIRST
-
-    def on_published(self, now: float, limit: float, *, others_listen: bool) -> None:
-        """A release was published. Another client that listens gets its turn after a series."""
-        if not others_listen:
-            self.others_turn_ends = self.others_first_until = 0.0
-        elif self.series_ends is not None:
-            self.series_ends = None
-            self.others_turn_ends = now + limit
-            self.others_first_until = now + OTHERS_FIRST
-        elif now < self.others_turn_ends:
-            self.others_first_until = now + OTHERS_FIRST
-
     def is_idle(self, now: float) -> bool:
         """Whether nobody waits, and no series would have to be ended."""
-        ends = self.others_turn_ends if self.series_ends is None else self.series_ends
-        return not self.waiters and now >= ends
+        return not self.waiters and (self.series_ends is None or now >= self.series_ends)
 
 
 class PermitQueues(dict[bytes, PermitQueue]):

@@ -10,23 +10,47 @@ from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
 from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits import permit_hand_over, permit_wait
-from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_queue import PermitChannel
-from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, PermitWait, Refusal
+from pyredisson.logic.permits.commands import NOT_LISTED, Listing, SemaphoreCommands
+from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, Refusal
 from pyredisson.logic.retry import LIMITED_BY_RETRIES, not_replicated
 from pyredisson.logic.session import Session
+
+
+class SemaphoreAcquire:
+    """One acquire."""
+
+    __slots__ = ("_semaphore", "began", "deadline", "permits")
+
+    def __init__(self, semaphore: SemaphoreLogic, permits: int, deadline: float | None) -> None:
+        self._semaphore = semaphore
+        self.permits = permits
+        self.deadline = deadline
+        self.began = 0.0
+        """When it has begun to wait. 0: it hasn't."""
+
+    async def attempt(self, listing: Listing) -> Refusal | None:
+        reply = await self._semaphore.send_acquire(self.permits, self.deadline, listing)
+        return None if reply > 0 else self._semaphore.refused(reply)
+
+    def on_wait(self) -> None:
+        self.began = self._semaphore.session.clock()
+        if tracing.on:
+            self._semaphore.tell("waiting", self.permits, self)
+
+    def undo(self) -> None:
+        self._semaphore.release_in_background(self.permits)
 
 
 class SemaphoreLogic:
     """The operations of a semaphore; numbers and durations were checked before."""
 
-    __slots__ = ("_must_exist", "commands", "key", "session")
+    __slots__ = ("commands", "key", "must_exist", "session")
 
     def __init__(self, session: Session, key: bytes, *, must_exist: bool = False) -> None:
         self.session = session
         self.key = key
         self.commands = SemaphoreCommands(session, key)
-        self._must_exist = must_exist
+        self.must_exist = must_exist
 
     # Acquiring
 
@@ -39,75 +63,29 @@ class SemaphoreLogic:
         if not permits:
             session.check_open()
             return True
-        began = session.clock() if tracing.on else 0.0
-        reply = 0
-        waiter: PermitWait | None = None
+        call = SemaphoreAcquire(self, permits, deadline)
+        acquired = False
         try:
-            events = look_at = refusal = None
-            if session.channels.by_name:
-                events = session.channels.events(self.commands.channel)
-                look_at = self._refused_until(permits, deadline)
-            if look_at is None:
-                reply = await self.send_acquire(permits, deadline)
-                if reply > 0:
-                    if tracing.on:
-                        self._tell("acquired", permits)
-                    return True
-                refusal, now = self.refused(reply), session.clock()
-                look_at = now + refusal.wait
-            acquired = False
-            if deadline is None or refusal is None or now < deadline:
-                waiter = PermitWait(self, permits, deadline, events)
-                if tracing.on:
-                    self._tell("waiting", permits, waiter)
-                acquired = await waiter.run(refusal, look_at)
+            acquired = await permit_wait.acquire(self, call)
             if tracing.on:
-                self._tell("acquired" if acquired else "timed_out", permits, waiter, began)
+                self.tell("acquired" if acquired else "timed_out", permits, call)
             return acquired
         except BaseException as error:
-            if waiter is not None:
-                waiter.end()
-            if reply > 0 or (waiter is not None and waiter.acquired):
+            if acquired:
                 # A cancellation or an interrupt: the caller never gets these permits.
-                self.release_in_background(permits)
+                call.undo()
             # An answer, and no failure, see `retry`: the permits were not acquired in time.
             refused = isinstance(error, TryAgainError)
             if tracing.on:
-                self._tell("timed_out" if refused else "failed", permits, waiter, began, None if refused else error)
+                self.tell("timed_out" if refused else "failed", permits, call, None if refused else error)
             if refused:
                 return False
             raise
 
-    def _refused_until(self, permits: int, deadline: float | None) -> float | None:
-        """When to make the first attempt, if one before that would take what others wait for. None: at once.
-
-        A call without time to wait asks the server in any case, and so does one that has to know whether there is a
-        semaphore.
-        """
-        session = self.session
-        queue = session.permits.queues.get(self.key)
-        if queue is None or self._must_exist or session.closed or not session.local_hand_over_time:
-            return None
-        channel = session.channels.confirmed_channel(self.commands.channel)
-        now = session.clock()
-        if (
-            not isinstance(channel, PermitChannel)
-            or now >= queue.checked_until
-            or (deadline is not None and deadline <= now)
-        ):
-            return None
-        free = channel.free
-        return queue.checked_until if free is not None and (free < permits or queue.wants(free)) else None
-
-    def _tell(
-        self,
-        what: str,
-        permits: int,
-        waiter: PermitWait | None = None,
-        began: float = 0.0,
-        error: BaseException | None = None,
+    def tell(
+        self, what: str, permits: int, call: SemaphoreAcquire | None = None, error: BaseException | None = None
     ) -> None:
-        """Tells the log and the observer. `waiter`: None, if the call doesn't wait."""
+        """Tells the log and the observer. `call`: None, if there is none that could wait."""
         observing = self.session.observing
         if tracing.debug:
             end = end_of_acquire("are", acquired=what == "acquired", error=error)
@@ -116,9 +94,10 @@ class SemaphoreLogic:
         if observing is None:
             return
         if what == "waiting":
-            observing.wait_begins(waiter, self.commands, count=permits)
+            observing.wait_begins(call, self.commands, count=permits)
         else:
-            observing.call_ended(what, waiter, self.commands, began=began, count=permits, error=error)
+            waited, began = (call, call.began) if call is not None and call.began else (None, 0.0)
+            observing.call_ended(what, waited, self.commands, began=began, count=permits, error=error)
 
     async def drain(self) -> int:
         """Acquires all permits that are free; returns how many."""
@@ -126,7 +105,7 @@ class SemaphoreLogic:
         try:
             reply = await self.send_acquire(0, LIMITED_BY_RETRIES)
             if tracing.on and reply > 0:
-                self._tell("acquired", reply)
+                self.tell("acquired", reply)
         except BaseException:
             # An interrupt after the acquire, or a logging filter of the user that raises.
             self.release_in_background(max(0, reply))
@@ -136,14 +115,14 @@ class SemaphoreLogic:
             return 0
         return reply
 
-    async def send_acquire(self, permits: int, deadline: float | None, claimant: bytes = b"") -> int:
-        """Sends one acquire (of 0: all free permits). Returns how many were acquired, or a refusal for `_refused`."""
+    async def send_acquire(self, permits: int, deadline: float | None, listing: Listing = NOT_LISTED) -> int:
+        """Sends one acquire (of 0: all free permits). Returns how many were acquired, or a refusal for `refused`."""
         session, slots = self.session, self.session.slots
         while True:
             if session.closed:
                 session.check_open()
             slot = slots.allocate()
-            payload = self.commands.acquire(slot, permits, claimant)
+            payload = self.commands.acquire(slot, permits, listing)
             try:
                 reply = await slots.send_or_undo(slot, payload, self.commands.undo_acquire, deadline)
                 break
@@ -161,7 +140,7 @@ class SemaphoreLogic:
     def refused(self, reply: int) -> Refusal:
         """What a reply means that acquired nothing. Raises `NotSetError` if the semaphore must exist, but doesn't."""
         if reply == NO_SEMAPHORE:
-            permit_wait.report_semaphore(self.session, self.key, must_exist=self._must_exist)
+            permit_wait.report_semaphore(self.session, self.key, must_exist=self.must_exist)
         return Refusal.decode(reply)
 
     # Releasing

@@ -164,12 +164,14 @@ class Network:
                 subscriber.send(subscriber.subscription.channels.deliver, channel, payload)
         return received
 
-    def _pubsub(self, what: bytes, pattern: bytes) -> Reply:
-        """PUBSUB CHANNELS, for a pattern that is the beginning of names."""
+    def _pubsub(self, what: bytes, *words: bytes) -> Reply:
+        """PUBSUB NUMSUB, and PUBSUB CHANNELS for a pattern that is the beginning of names."""
+        heard = [name for subscriber in self.subscribers if not subscriber.broken for name in subscriber.channels]
+        if what == b"NUMSUB":
+            return [word for name in words for word in (name, heard.count(name))]
         if what != b"CHANNELS":
             raise ResponseError("ERR unknown subcommand")
-        heard = [name for subscriber in self.subscribers if not subscriber.broken for name in subscriber.channels]
-        return [name for name in dict.fromkeys(heard) if name.startswith(pattern.removesuffix(b"*"))]
+        return [name for name in dict.fromkeys(heard) if name.startswith(words[0].removesuffix(b"*"))]
 
 
 class Node(RealNode):

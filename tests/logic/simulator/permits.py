@@ -10,7 +10,7 @@ from pyredisson._core import suffixed
 from pyredisson.logic.holds import HELD
 from pyredisson.logic.permits.commands import IN_USE, claim_key
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
-from pyredisson.logic.permits.permit_wait import LONGEST_WAIT
+from pyredisson.logic.permits.permit_wait import BEHIND, FAR, LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
@@ -113,7 +113,7 @@ class PoolJudge(Judge):
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self.size = 1
-        self._neglect = Neglect(self, LONGEST_WAIT)
+        self._neglect = Neglect(self, LONGEST_WAIT + BEHIND * FAR)
         self._claims = Claims(self, self.keyspace)
 
     def begin(self) -> None:

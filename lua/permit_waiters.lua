@@ -1,0 +1,123 @@
+-- Included, behind publish_*.lua, by the scripts of semaphores: which clients are woken when permits become free, and to whom
+-- others leave permits. Needs `waiting`, `woken` and `claim` (keys, see below) and `channel`, where Redisson listens.
+--
+-- waiting  the clients that wait: a sorted set, member -> the server's time at which it came, us; with a TTL. A member is
+--          CLIENT:NUMBER:NEED: so many permits are enough for one of the callers there. See waiting_list.lua.
+-- woken    the members that were woken and have not come since: a sorted set, member -> until when others leave them permits, us.
+--          They keep their places in the list meanwhile.
+-- claim    a waiter that wants several permits may claim them, see permit_claims.lua: others leave it that many
+--
+-- A client is woken by `MEMBER PERMITS` on its channel; by ` PERMITS`, if the claim is there.
+-- All clients that wait are subscribed to `channel` and to the one in `counted`: if more connections are subscribed to the first
+-- one, clients of Redisson are among them.
+
+-- include: wake_in_list
+local MOST_LISTED, WOKEN_LASTS = 1000, 60000
+local counted = 'py' .. channel
+local channels = 'pyredisson_wake' .. string.sub(channel, #'redisson_sc' + 1) .. ':'
+
+local function need_of(member)
+    return tonumber(string.match(member, ':(%d+)$')) or 1
+end
+
+-- The members that were woken and are about to come, with the times until when others leave them permits. The reading of a key of
+-- another type fails.
+local function about_to_come(now)
+    local coming, found = {}, redis.call('ZRANGE', woken, 0, MOST_LISTED, 'WITHSCORES')
+    for i = 1, #found, 2 do
+        local ends = tonumber(found[i + 1])
+        -- A later time than any of these scripts writes is somebody else's.
+        if ends > now and ends <= now + RESERVED * 1000 then
+            coming[found[i]] = ends
+        end
+    end
+    return coming
+end
+
+-- Removes the members that were woken and have not come in time: they lose their places.
+local function forget_late(now, coming)
+    for _, member in ipairs(redis.call('ZRANGE', woken, 0, MOST_LISTED)) do
+        if not coming[member] then
+            redis.call('ZREM', waiting, member)
+            redis.call('ZREM', woken, member)
+        end
+    end
+end
+
+-- For how many clients in the list permits may be free that nobody else is to get. Returns also how many others are listed.
+local function left_for_list(free, coming)
+    local others = redis.call('ZCARD', waiting)
+    for member in pairs(coming) do
+        free, others = free - need_of(member), others - 1
+    end
+    local claimed, claimant = string.match(redis.call('GET', claim) or '', '^(%d+) (.*)$')
+    if claimed and free >= tonumber(claimed) then
+        publish(channels .. client_of(claimant), ' ' .. claimed)
+    end
+    return free - (claimed or 0), others
+end
+
+-- Wakes a member for so many permits. False: its client isn't there any more.
+local function wake_member(member, permits, ends)
+    if not has_reached(publish(channels .. client_of(member), string.format('%s %.0f', member, permits))) then
+        redis.call('ZREM', waiting, member)
+        return false
+    end
+    redis.call('ZADD', woken, string.format('%.0f', ends), member)
+    redis.call('PEXPIRE', woken, WOKEN_LASTS)
+    return true
+end
+
+-- Wakes the first clients for which so many free permits are enough, and tells the one behind them when to look, in case that a
+-- woken one never comes.
+local function wake_listed(all_free)
+    local now = server_time()
+    local coming = about_to_come(now)
+    forget_late(now, coming)
+    local free, others = left_for_list(all_free, coming)
+    local woke, behind, at = false, nil, 0
+    while free > 0 or (woke and not behind) do
+        local members = redis.call('ZRANGE', waiting, at, at + math.min(math.max(free, 0) + 3, MOST_LISTED))
+        for _, member in ipairs(members) do
+            local need = need_of(member)
+            at = at + 1
+            if coming[member] then
+                -- It was woken before.
+            elseif need > free then
+                behind = behind or member
+            else
+                -- With fewer clients than permits the first one gets the rest for its other callers.
+                if wake_member(member, math.max(need, woke and 0 or free - others + 1), now + RESERVED * 1000) then
+                    free, woke = free - need, true
+                else
+                    at = at - 1
+                end
+            end
+        end
+        if not members[1] or at > MOST_LISTED then
+            break
+        end
+    end
+    if woke and behind then
+        tell(channels, behind, RESERVED)
+    end
+end
+
+-- So many permits are free: wakes clients of the list. pcall: what was done must not fail by keys of a wrong type.
+local function wake(free)
+    if not waiting then
+        wake_all(channels)
+    elseif free > 0 and redis.call('EXISTS', waiting) == 1 then
+        pcall(wake_listed, free)
+    end
+end
+
+-- The same, after permits became free. Redisson's clients hear of them, too. Returns whether any may have heard.
+local function announce(free)
+    local heard = 0
+    if free > 0 and (not waiting or redis.call('EXISTS', waiting) == 0 or more_listen(channel, counted)) then
+        heard = publish(channel, string.format('%.0f', free))
+    end
+    wake(free)
+    return type(heard) ~= 'number' or heard > 0
+end
