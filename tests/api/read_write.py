@@ -95,8 +95,3 @@ class Orders:
 def wake_channel(client: Any) -> str:
     """On which the callers of that client are woken."""
     return f"pyredisson_wake:{{orders}}:{getattr(client, '_target', client).id}"
-
-
-async def finished(others: list[OtherOwner[Any]]) -> None:
-    for other in others:
-        await other.result()

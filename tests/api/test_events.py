@@ -18,7 +18,7 @@ from pyredisson._diagnostics import tracing
 from pyredisson.errors import ClosedError, LockAlreadyHeldError, LockLostError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend
+from tests.support.backends import Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import permit_waiters
@@ -158,8 +158,7 @@ async def test_a_hand_over_inside_a_client(backend: Backend, client: Any, kind: 
         others.append(backend.spawn(partial(work, owner)))
         await backend.until(lambda: sleeping(client, kind, "a") == len(others))
     await holder.unlock()
-    for each in others:
-        await each.result()
+    await finished(others)
     events = told(client)
     check_pairs(events)
     for owner in (2, 3):
@@ -181,8 +180,7 @@ async def test_a_nested_acquire_that_waited(backend: Backend, client: Any, other
     # The second call makes its attempt when it is woken by a message.
     await backend.until(lambda: any(call.done() for call in calls))
     await lock.unlock()
-    for call in calls:
-        await call.result()
+    await finished(calls)
     await lock.unlock()
     events = told(client)
     check_pairs(events)

@@ -16,7 +16,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
@@ -226,8 +226,7 @@ async def test_waits_without_an_end(backend: Backend, server_state: ServerState,
     await backend.until(lambda: kind == "spin" or sleeping(client, kind) == len(ENDLESS))
     assert not any(other.done() for other in others)
     await holder.unlock()
-    for other in others:
-        await other.result()
+    await finished(others)
     await backend.until(lambda: left(server_state.redis) <= {"pyredisson_fair_waiters:{orders}"})
 
 
@@ -393,8 +392,7 @@ async def test_owners_take_turns(backend: Backend, kind: str) -> None:
         return work
 
     others = [backend.spawn(worker(owner)) for owner in range(6)]
-    for other in others:
-        await other.result(TIME_LIMIT)
+    await finished(others, TIME_LIMIT)
     assert sorted(turns) == sorted([*range(6)] * 5)
 
 

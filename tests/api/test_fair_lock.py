@@ -10,7 +10,7 @@ import pytest
 
 from pyredisson import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, Backend, finished
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
@@ -35,8 +35,7 @@ async def test_first_come_first_served(backend: Backend, queue: Queue, turns: li
     clients = [backend.connect(), backend.connect()]
     async with held(clients[0].get_fair_lock("orders", owner=1)):
         others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
-    for other in others:
-        await other.result()
+    await finished(others)
     assert served == list(range(len(turns)))
     assert queue.keys() == set()
 
@@ -79,8 +78,7 @@ class TestCalls:
             listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
             assert len(listeners) == 1
             before = queue.scripts()
-        for other in others:
-            await other.result()
+        await finished(others)
         # At last a release that hands nothing on.
         assert queue.scripts() == before + calls * 20 + 1
         assert queue.keys() == set()
@@ -182,8 +180,7 @@ class TestLosingPlaces:
             expected = owners[2:] if what == "two were evicted" else owners if what in KEPT else []
             assert queue.owners()[: len(expected)] == expected
             queue.redis.delete("orders")
-        for other in others:
-            await other.result()
+        await finished(others)
         assert sorted(served) == list(range(8))
         if what in KEPT:
             assert served == list(range(8))
@@ -201,8 +198,7 @@ class TestLosingPlaces:
         others, served = await start_waiters(backend, queue, clients, 6)
         assert await clients[1].get_fair_lock("orders").delete()
         deleted = time.monotonic()
-        for other in others:
-            await other.result()
+        await finished(others)
         assert time.monotonic() - deleted < SOON
         assert sorted(served) == list(range(6))
         await backend.until(lambda: not queue.keys() - {WAITERS})

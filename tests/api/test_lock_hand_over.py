@@ -1,4 +1,4 @@
-"""Handing a lock on inside one client: calls, order, what others may rely on; and that it isn't kept from others.
+"""Handing a lock on inside one client: the number of calls, the order, and that it isn't kept from others.
 
 Where a bound is a number of acquisitions, each hold lasts for at least `HOLD`. So a slow machine makes fewer of them in
 the same time, and never more.
@@ -17,16 +17,14 @@ import pytest
 
 from pyredisson._protocol.scripts import NAMES, script
 from pyredisson.asyncio import Client
-from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, finished
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
 from .kinds import left, lock_of, one_waits, rival_of, sleeping
 
 pytestmark = pytest.mark.asyncio
-kinds = pytest.mark.parametrize("kind", ["lock", "fair"])
 ROUNDS = 20
 LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
@@ -80,6 +78,7 @@ class TestCalls:
             ("lock", 1.1),
             ("fenced", 1.1),
             ("non-reentrant", 1.1),
+            ("write", 1.15),
             # One that enters the queue, and one that hands it on. On a busy machine some find the next owner awake.
             ("fair", 2.5),
             ("non-reentrant fair", 2.5),
@@ -97,8 +96,7 @@ class TestCalls:
         await backend.until(lambda: sleeping(client, kind) == 64)
         before = server_state.scripts()
         await holder.unlock()
-        for other in others:
-            await other.result(WORK_LIMIT)
+        await finished(others, WORK_LIMIT)
         assert server_state.scripts() - before <= calls * 64 * ROUNDS
         assert len(had) == 64 * ROUNDS
         assert kind != "fenced" or all(older < newer for older, newer in pairwise(had))
@@ -108,8 +106,7 @@ class TestCalls:
         locks = [backend.connect().get_lock("orders") for _ in range(2)]
         before = server_state.scripts()
         others = [backend.spawn(lambda lock=lock: rounds(lock, [])) for lock in locks for _ in range(8)]  # type: ignore[misc]
-        for other in others:
-            await other.result()
+        await finished(others)
         assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
 
     @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])
@@ -121,8 +118,7 @@ class TestCalls:
         await lock_of(backend.connect(), kind).lock(lease_time=1)
         others, had = await wait_in_order(backend, client, kind, 30)
         before = server_state.scripts()
-        for other in others:
-            await other.result()
+        await finished(others)
         assert sorted(had) == list(range(1, 31))
         # Some attempts of the first, and a call for each release.
         assert server_state.scripts() - before <= 4 + 30
@@ -139,8 +135,7 @@ class TestCalls:
         proxy.cut()
         await backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 2 and server_state.listeners("orders") == 1)
         await holder.unlock()
-        for other in others:
-            await other.result()
+        await finished(others)
         # Some attempts of the first, the holder's release, and a call for each release.
         assert server_state.scripts() - before <= 8 + 1 + 30
 
@@ -160,8 +155,7 @@ class TestCalls:
             others, had = await wait_in_order(backend, client, kind, 4)
             before = server_state.scripts()
             await holder.unlock()
-            for other in others:
-                await other.result()
+            await finished(others)
             await backend.until(lambda: not server_state.redis.exists("orders"))
             # A release, and an acquire of the next owner unless it was entered. A late confirmation is allowed for.
             assert kind != "lock" or server_state.scripts() - before <= (5 if seconds else 2 * 5 + 4)
@@ -171,69 +165,6 @@ class TestCalls:
         assert published == messages
         assert sorted(had) == [1, 2, 3, 4]
         assert had == sorted(had) or (kind, seconds) == ("lock", 0)
-
-
-class TestTheNextOwner:
-    @kinds
-    async def test_has_its_own_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        holder, waiter = (lock_of(client, kind, owner=owner) for owner in (1, 2))
-        await holder.lock(lease_time=1000)
-        other = backend.spawn(lambda: waiter.lock(lease_time=20))
-        await backend.until(lambda: sleeping(client, kind) == 1)
-        await holder.unlock()
-        await other.result()
-        assert 15_000 < server_state.redis.pttl("orders") <= 20_000
-        assert await waiter.get_hold_count() == 1
-        # A nested level, and both of its releases.
-        await waiter.lock()
-        assert list(server_state.holds("orders").values()) == ["2"]
-        await waiter.unlock()
-        await waiter.unlock()
-        assert server_state.redis.keys() == []
-
-    async def test_is_renewed(self, backend: Backend) -> None:
-        client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
-        pairs = [await one_waits(backend, client, kind, name=kind) for kind in ("lock", "fair")]
-        for holder, _, other in pairs:
-            await holder.unlock()
-            await other.result()
-        await backend.sleep(2.6)
-        for _, waiter, _ in pairs:
-            assert await waiter.is_held()
-            await waiter.unlock()
-
-    @kinds
-    async def test_gets_it_after_the_last_level(self, backend: Backend, server_state: ServerState, kind: str) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        holder, waiter, other = await one_waits(backend, client, kind)
-        await holder.lock()
-        await holder.unlock()
-        assert list(server_state.holds("orders").values()) == ["1"]
-        assert not other.done()
-        await holder.unlock()
-        await other.result()
-        await waiter.unlock()
-
-    @pytest.mark.parametrize("one_leaves", [False, True])
-    async def test_has_a_shorter_lease_and_never_releases(self, backend: Backend, one_leaves: bool) -> None:
-        """The waiters behind it have relied on the lease of an earlier holder, which would have ended much later."""
-        client = backend.connect(local_hand_over_time=LONG)
-        holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
-        await holder.lock()
-        others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
-        await backend.until(lambda: sleeping(client, "lock") == 1)
-        if one_leaves:
-            leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
-            await backend.until(lambda: sleeping(client, "lock") == 2)
-        others.append(backend.spawn(waiter.lock))
-        await backend.until(lambda: sleeping(client, "lock") == 2 + one_leaves)
-        await holder.unlock()
-        for other in others:
-            await other.result()
-        if one_leaves:
-            assert not await leaver.result()
-        await waiter.unlock()
 
 
 async def test_a_waiter_for_another_kind_is_not_entered(backend: Backend) -> None:
@@ -254,18 +185,6 @@ async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, se
     with pytest.raises(Exception, match="not an integer"):
         await other.result()
     assert not server_state.redis.exists("orders")
-
-
-@kinds
-async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
-    """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
-    holder, waiter, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), kind)
-    server_state.redis.delete("orders")
-    with pytest.raises(LockLostError):
-        await holder.unlock()
-    await other.result()
-    await waiter.unlock()
-    assert left(server_state.redis) == set()
 
 
 @pytest.mark.parametrize("kind", ["lock", "fenced", "fair", "read", "write"])
@@ -303,8 +222,7 @@ async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold
                 await backend.sleep(hold)
             await lock.release()
 
-    for other in [backend.spawn(work) for _ in range(OWNERS)]:
-        await other.result()
+    await finished([backend.spawn(work) for _ in range(OWNERS)])
 
 
 @pytest.mark.usefixtures("no_scripts")

@@ -16,7 +16,7 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.server_state import listeners
 
 pytestmark = pytest.mark.asyncio
@@ -155,8 +155,7 @@ class TestOrder:
 
         forth = first.get_multi_lock(first.get_lock("a"), first.get_lock("b"), there[0].get_lock("a"))
         back = second.get_multi_lock(there[1].get_lock("a"), second.get_lock("b"), second.get_lock("a"))
-        for other in [backend.spawn(lambda: turns(forth)), backend.spawn(lambda: turns(back))]:
-            await other.result()
+        await finished([backend.spawn(lambda: turns(forth)), backend.spawn(lambda: turns(back))])
 
     @pytest.mark.usefixtures("short_member_wait")
     async def test_it_yields_to_a_group_in_the_other_order(self, locks: Locks) -> None:

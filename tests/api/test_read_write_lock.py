@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,12 @@ import pytest
 
 from pyredisson import ClosedError, LockLostError, LockNotHeldError, LockUpgradeError
 from pyredisson.logic.locks.side_wait import WRITER
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.server_state import ServerState
 from tests.support.waiting import first_waiter, waiters
 
 from .kinds import lock_of
-from .read_write import CHANNEL, CLAIM, JAVA, TURN, Orders, finished, lease_key, sides, wake_channel
+from .read_write import CHANNEL, CLAIM, JAVA, TURN, Orders, lease_key, sides, wake_channel
 
 pytestmark = pytest.mark.asyncio
 WATCHDOG = 1.2
@@ -129,16 +129,6 @@ async def test_a_downgrade_lets_other_readers_in_at_once(orders: Orders) -> None
     assert orders.holds()["mode"] == "read"
     assert len(orders.holds()) == 5
     assert await read.get_hold_count() == 1
-
-
-async def test_the_end_of_a_lease_lets_others_in(orders: Orders) -> None:
-    started = time.monotonic()
-    orders.java_reads(300)
-    await orders.write(1).lock(0.3)
-    assert 0.2 < time.monotonic() - started < WOKEN
-    started = time.monotonic()
-    await orders.read(2).lock()
-    assert 0.2 < time.monotonic() - started < WOKEN
 
 
 class TestWatchdog:
@@ -320,19 +310,6 @@ class TestWaiting:
             with pytest.raises(ClosedError):
                 await other.result()
 
-    async def test_other_messages_wake_no_waiter(self, orders: Orders) -> None:
-        await orders.write(1).lock()
-        [other] = orders.reads(2)
-        await orders.asleep(readers=1)
-        before = orders.scripts()
-        for payload in ("2", "-1", "", "abc", " 0", "00"):
-            orders.redis.publish(CHANNEL, payload)
-        await orders.backend.sleep(0.1)
-        assert orders.scripts() == before
-        assert not other.done()
-        await orders.write(1).unlock()
-        await other.result()
-
     async def test_a_writer_that_leaves_passes_its_wake_up_on(self, orders: Orders) -> None:
         """Whoever was woken and gave up must not take the message to the grave."""
         orders.java_writes(60_000)
@@ -393,19 +370,19 @@ class TestClaims:
         orders.java_leaves()
         await finished(writers)
 
-    async def held_back(self, orders: Orders, ear: Any) -> list[OtherOwner[None]]:
-        """Readers of the writer's client and of another one, which its claim keeps out; `ear` hears its messages."""
+    async def leaves(self, orders: Orders, leave: Callable[[], Awaitable[object]]) -> None:
+        """A writer that waits leaves: readers of its client and of another one, whom its claim keeps out, come in."""
+        await orders.claimed()
         other = orders.backend.connect()
-        ear.subscribe(wake_channel(other))
-        readers = [*orders.reads(3), orders.backend.spawn(sides(other, 4)[0].lock)]
-        await orders.asleep(readers=1)
-        await orders.backend.until(lambda: waiters(other, "orders", "read") == 1)
-        return readers
-
-    async def are_told(self, ear: Any, orders: Orders, readers: list[OtherOwner[None]]) -> None:
-        """A message lets the readers in. Without it they would ask again after two seconds."""
-        await finished(readers)
-        subscribed, message = ear.get_message(timeout=1), ear.get_message(timeout=1)
+        with orders.redis.pubsub() as ear:
+            ear.subscribe(wake_channel(other))
+            readers = [*orders.reads(3), orders.backend.spawn(sides(other, 4)[0].lock)]
+            await orders.asleep(readers=1)
+            await orders.backend.until(lambda: waiters(other, "orders", "read") == 1)
+            await leave()
+            # Without a message they would ask again after two seconds.
+            await finished(readers)
+            subscribed, message = ear.get_message(timeout=1), ear.get_message(timeout=1)
         assert subscribed["data"] == 1
         assert message["data"].endswith(b":r")
         assert not orders.redis.exists(CLAIM)
@@ -413,11 +390,8 @@ class TestClaims:
     async def test_a_writer_that_gives_up_lets_readers_in_at_once(self, orders: Orders) -> None:
         await orders.read(1).lock()
         writer = orders.backend.spawn(lambda: orders.write(2).try_lock(wait_time=3))
-        await orders.claimed()
-        with orders.redis.pubsub() as ear:
-            readers = await self.held_back(orders, ear)
-            assert await writer.result() is False
-            await self.are_told(ear, orders, readers)
+        await self.leaves(orders, writer.result)
+        assert await writer.result() is False
         # Its client knows it too: a reader that comes now asks at once.
         assert await orders.read(5).try_lock()
 
@@ -425,11 +399,7 @@ class TestClaims:
         orders = Orders(tasks, server_state)
         await orders.read(1).lock()
         [writer] = orders.writes(2)
-        await orders.claimed()
-        with orders.redis.pubsub() as ear:
-            readers = await self.held_back(orders, ear)
-            await writer.end()
-            await self.are_told(ear, orders, readers)
+        await self.leaves(orders, writer.end)
 
     async def test_a_claim_is_renewed_while_its_writer_waits(self, orders: Orders) -> None:
         await orders.read(1).lock()
