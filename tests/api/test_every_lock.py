@@ -23,6 +23,7 @@ from tests.support.server_state import ServerState
 from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
 
 pytestmark = pytest.mark.asyncio
+kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 reentrant = pytest.mark.parametrize("kind", REENTRANT)
 
 
@@ -190,7 +191,7 @@ async def test_its_holder_may_not(backend: Backend, server_state: ServerState, k
     assert left(server_state.redis) == set()
 
 
-@kinds
+@kinds_and_groups
 async def test_a_wait_ends_in_time(backend: Backend, server_state: ServerState, kind: str) -> None:
     client = backend.connect()
     await lock_of(client, rival_of(kind), owner=1).lock()
@@ -358,7 +359,7 @@ async def test_beside_a_java_client(backend: Backend, server_state: ServerState,
     assert server_state.redis.hgetall("orders") == before
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "multi", "red"])
+@kinds_and_groups
 async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str) -> None:
     words = [] if kind == "lock" else re.split(r"\W", kind)
     name = "".join(map(str.title, words)) + "Lock"
@@ -374,7 +375,7 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
+@kinds_and_groups
 async def test_owners_take_turns(backend: Backend, kind: str) -> None:
     clients = [backend.connect(), backend.connect()]
     inside: list[int] = []

@@ -19,9 +19,10 @@ from pyredisson.asyncio import Client, Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
-from .kinds import REENTRANT, lock_of
+from .kinds import GROUPS, REENTRANT, lock_of
 
 pytestmark = pytest.mark.asyncio
+singly_and_in_groups = pytest.mark.parametrize("kind", ["lock", *GROUPS])
 
 
 @pytest_asyncio.fixture
@@ -39,7 +40,9 @@ async def lose(lock: Any) -> None:
 class TestEvent:
     """`lock.lost`."""
 
-    async def test_a_hold_in_good_health(self, lock: Lock) -> None:
+    @singly_and_in_groups
+    async def test_a_hold_in_good_health(self, backend: Backend, kind: str) -> None:
+        lock = lock_of(backend.connect(), kind)
         assert lock.lost.is_set() is False
         assert await lock.lost.wait() is False
         assert await lock.lost.wait(timedelta(seconds=1)) is False
@@ -77,9 +80,10 @@ class TestEvent:
             time.sleep(0.001)
         assert lock.lost.is_set()
 
-    async def test_what_ends_the_wait_without_a_loss(self, backend: Backend) -> None:
+    @singly_and_in_groups
+    async def test_what_ends_the_wait_without_a_loss(self, backend: Backend, kind: str) -> None:
         client = backend.connect()
-        lock = client.get_lock("orders", owner=1)
+        lock = lock_of(client, kind, owner=1)
         for end in (lock.unlock, client.close):
             await lock.lock()
             lost, waiting = lock.lost, backend.flag()
