@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
@@ -102,13 +102,3 @@ async def start_waiters(
         return work
 
     return [await start_waiter(backend, queue, waiter(number)) for number in range(count)], served
-
-
-@asynccontextmanager
-async def held(lock: Any) -> AsyncIterator[None]:
-    """The lock is held by its owner inside the block."""
-    await lock.lock()
-    try:
-        yield
-    finally:
-        await lock.unlock()

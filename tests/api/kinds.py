@@ -55,6 +55,13 @@ def sleeping(client: Any, kind: str, name: str = "orders") -> int:
     return waiters(client, name, kind if kind in ("read", "write") else None)
 
 
+async def use(lock: Any, times: int = 1) -> None:
+    """Acquires and releases it so many times."""
+    for _ in range(times):
+        await lock.lock()
+        await lock.unlock()
+
+
 async def one_waits(
     backend: Backend, client: Any, kind: str = "lock", waiting: Any = None, name: str = "orders"
 ) -> tuple[Any, Any, OtherOwner[Any]]:

@@ -27,7 +27,7 @@ from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
-from .kinds import lock_of
+from .kinds import lock_of, use
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
 
@@ -120,14 +120,9 @@ async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking:
 async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) -> None:
     holder, client = (backend.connect(lock_watchdog_timeout=LEASE) for _ in range(2))
     lock = holder.get_lock("x")
-
-    async def work() -> None:
-        async with client.get_lock("x"):
-            pass
-
     for number in (1, 2):
         await lock.lock()
-        waiter = backend.spawn(work)
+        waiter = backend.spawn(lambda: use(client.get_lock("x")))
         await backend.until(lambda number=number: announced(admin, client).get("waits") == str(number))  # type: ignore[misc]
         await lock.unlock()
         await waiter.result()
@@ -157,13 +152,11 @@ async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: P
 
     async def pair() -> None:
         proxy.forget()
-        async with lock:
-            pass
+        await use(lock)
         ours = [words[1] for words in proxy.commands if words[0] == b"EVALSHA" and words[1] not in (ANNOUNCE, RENEW)]
         assert ours == [ACQUIRE, RELEASE]
 
-    async with lock:
-        pass
+    await use(lock)
     await pair()
     async with client.get_lock("b"):
         await backend.until(lambda: len(listed(admin, client)) == 1)

@@ -23,7 +23,7 @@ from tests.support.kinds import KINDS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import permit_waiters
 
-from .kinds import NON_REENTRANT, kinds, lock_of, rival_of, sleeping
+from .kinds import NON_REENTRANT, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits
 
 pytestmark = pytest.mark.asyncio
@@ -76,6 +76,14 @@ def other(backend: Backend) -> Any:
     return backend.connect()
 
 
+def all_told(client: Any, *expected: str) -> list[Event]:
+    """All that it was told, which is this in this order."""
+    events = told(client)
+    assert whats(events) == [*expected]
+    check_pairs(events)
+    return events
+
+
 def is_wait(begin: Event, end: Event) -> None:
     """The second event ends the wait that the first one has begun."""
     assert (begin.what, begin.wait_id) == ("waiting", end.wait_id)
@@ -86,12 +94,8 @@ def is_wait(begin: Event, end: Event) -> None:
 @kinds
 async def test_an_uncontended_pair(client: Any, kind: str) -> None:
     lock = lock_of(client, kind, "a", 7)
-    for _ in range(2):
-        await lock.lock()
-        await lock.unlock()
-    events = told(client)
-    assert whats(events) == ["acquired", "released"] * 2
-    check_pairs(events)
+    await use(lock, 2)
+    events = all_told(client, *["acquired", "released"] * 2)
     assert events[0].hold_id != events[2].hold_id
     for event in events:
         assert (event.name, event.kind, event.owner_id, event.client_id) == ("a", told_kind(kind), 7, client.id)
@@ -127,9 +131,7 @@ async def test_a_wait_for_another_client(backend: Backend, client: Any, other: A
     await holder.unlock()
     await acquired.result()
     await lock_of(client, kind, "a", 2).unlock()
-    events = told(client)
-    assert whats(events) == ["waiting", "acquired", "released"]
-    check_pairs(events)
+    events = all_told(client, "waiting", "acquired", "released")
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", told_kind(kind), 2)}
     is_wait(*events[:2])
     label, of_holder, first, second = LABELS[kind], LABELS[rival_of(kind)], f"{other.id}:1", f"{client.id}:2"
@@ -194,9 +196,7 @@ async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wai
     # It connects here. That must not use up the time of the first attempt, as a call that makes none doesn't wait.
     await client.get_lock("another").is_locked()
     assert not await lock_of(client, kind, "a", 2).try_lock(wait)
-    events = told(client)
-    assert whats(events) == (["waiting", "timed_out"] if wait else ["timed_out"])
-    check_pairs(events)
+    events = all_told(client, *(["waiting", "timed_out"] if wait else ["timed_out"]))
     assert events[-1].waited is not None
     # Some of `wait` may be over when the first attempt begins: another thread may run between.
     assert events[-1].waited > wait / 2
@@ -244,9 +244,7 @@ async def test_a_task_that_is_cancelled(tasks: Backend, said: Said, kind: str) -
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    events = told(client)
-    assert whats(events) == ["waiting", "failed"]
-    check_pairs(events)
+    events = all_told(client, "waiting", "failed")
     assert events[1].error == "CancelledError: "
     assert said.lines[-1].endswith(" not acquired: CancelledError: ")
 
@@ -263,8 +261,7 @@ async def test_a_loss(client: Any, kind: str) -> None:
     with pytest.raises(LockLostError):
         await lock.unlock()
     # Its end was told.
-    assert whats(told(client)) == ["acquired", "lost"]
-    check_pairs(told(client))
+    all_told(client, "acquired", "lost")
 
 
 async def test_the_members_of_a_group(client: Any) -> None:
@@ -339,9 +336,7 @@ async def test_renewed_permits_are_holds(backend: Backend, admin: Redis) -> None
     await pool.release(first)
     admin.delete("{p}:timeout")
     await backend.until(lambda: whats(told(client))[-1] == "lost")
-    events = told(client)
-    assert whats(events) == ["acquired", "acquired", "released", "lost"]
-    check_pairs(events)
+    events = all_told(client, "acquired", "acquired", "released", "lost")
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("p", "permit", None)}
     assert events[2].held is not None
     assert 0 < events[2].held < 60
@@ -423,8 +418,7 @@ async def test_other_observers(backend: Backend, client: Any, other: Any) -> Non
     assert told(client) == []
     third = backend.connect(observer=Recorder("released"))
     for _ in range(2):
-        async with third.get_lock("a"):
-            pass
+        await use(third.get_lock("a"))
     events = told(third)
     assert whats(events) == ["released"] * 2
     # The number of the hold is the same as if all were told.

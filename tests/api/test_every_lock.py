@@ -20,7 +20,7 @@ from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
+from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping, use
 
 pytestmark = pytest.mark.asyncio
 kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
@@ -33,14 +33,6 @@ async def asked(lock: Any) -> list[Any]:
     return [await question() for question in questions]
 
 
-async def enter(lock: Any) -> None:
-    await lock.__aenter__()
-
-
-async def enter_hold(lock: Any) -> None:
-    await lock.hold(wait_time=5).__aenter__()
-
-
 WAYS: list[Callable[[Any], Awaitable[Any]]] = [
     lambda lock: lock.lock(),
     lambda lock: lock.lock(50),
@@ -49,8 +41,8 @@ WAYS: list[Callable[[Any], Awaitable[Any]]] = [
     lambda lock: lock.acquire(),
     lambda lock: lock.acquire(blocking=False),
     lambda lock: lock.acquire(timeout=5),
-    enter,
-    enter_hold,
+    lambda lock: lock.__aenter__(),
+    lambda lock: lock.hold(wait_time=5).__aenter__(),
 ]
 """All ways to acquire a lock."""
 IN_VAIN: list[Callable[[Any], Awaitable[Any]]] = [
@@ -82,9 +74,7 @@ async def test_acquire_and_release(backend: Backend, server_state: ServerState, 
         assert await release() is None
         assert left(server_state.redis) == set()
     proxy.forget()
-    for _ in range(2):
-        await lock.lock()
-        await lock.unlock()
+    await use(lock, 2)
     assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
     with pytest.raises(LockNotHeldError, match="is free"):
         await lock.unlock()

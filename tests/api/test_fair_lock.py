@@ -15,7 +15,7 @@ from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter, start_waiters
+from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
 from .kinds import FAIR, JAVA, one_waits
 
 pytestmark = pytest.mark.asyncio
@@ -33,7 +33,7 @@ async def load_hand_over(backend: Backend, client: Any) -> None:
 async def test_first_come_first_served(backend: Backend, queue: Queue, turns: list[int]) -> None:
     """However the waiters of two clients come one after the other; locks of both kinds share the queue."""
     clients = [backend.connect(), backend.connect()]
-    async with held(clients[0].get_fair_lock("orders", owner=1)):
+    async with clients[0].get_fair_lock("orders", owner=1):
         others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
     await finished(others)
     assert served == list(range(len(turns)))
@@ -68,7 +68,7 @@ class TestCalls:
         client = backend.connect(local_hand_over_time=seconds)
         await load_hand_over(backend, client)
         others = []
-        async with held(client.get_fair_lock("orders", owner=1)):
+        async with client.get_fair_lock("orders", owner=1):
             for count in range(1, 21):
                 before = queue.scripts()
                 others += (await start_waiters(backend, queue, [client], 1))[0]

@@ -19,7 +19,7 @@ from tests.support.server_state import ServerState
 from tests.support.waiting import permit_waiters
 
 from .fair_queue import WAITERS
-from .kinds import left, lock_of, one_waits, rival_of, sleeping
+from .kinds import left, lock_of, one_waits, rival_of, sleeping, use
 from .read_write import Orders
 
 pytestmark = pytest.mark.asyncio
@@ -283,20 +283,13 @@ class TestReaders:
             nonlocal writes
             lock = orders.write()
             while not ended:
-                async with lock:
-                    pass
+                await use(lock)
                 writes += 1
 
-        async def read() -> None:
-            for _ in range(ROUNDS):
-                async with orders.read():
-                    pass
-
-        async with orders.write(1):
-            pass
+        await use(orders.write(1))
         before = orders.scripts()
         writing = orders.backend.spawn(write)
-        await finished([orders.backend.spawn(read) for _ in range(16)])
+        await finished([orders.backend.spawn(lambda: use(orders.read(), ROUNDS)) for _ in range(16)])
         ended = True
         await writing.result()
         assert orders.scripts() - before <= 3 * (16 * ROUNDS + writes)

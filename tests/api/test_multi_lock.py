@@ -101,9 +101,7 @@ class TestAllOrNothing:
         group = locks.group("abcd")
         locks.somebody_takes("c")
         assert not await group.try_lock()
-        with pytest.raises(
-            LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"
-        ):
+        with pytest.raises(LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"):
             await group.hold(wait_time=0).__aenter__()
         assert locks.keys() == [b"c"]
         assert not await group.is_held()

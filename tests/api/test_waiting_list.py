@@ -18,7 +18,7 @@ from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import JAVA, kinds, left, lock_of, one_waits, sleeping
+from .kinds import JAVA, kinds, left, lock_of, one_waits, sleeping, use
 from .read_write import CHANNEL as READ_WRITE_CHANNEL
 from .read_write import Orders
 
@@ -64,12 +64,7 @@ def asleep(client: Any, count: int) -> Callable[[], bool]:
 
 async def start_waiters(backend: Backend, client: Client, count: int, present: int = 0) -> list[OtherOwner[None]]:
     """So many waiters, beside those that are `present`."""
-
-    async def work() -> None:
-        async with client.get_lock("orders"):
-            pass
-
-    others = [backend.spawn(work) for _ in range(count)]
+    others = [backend.spawn(lambda: use(client.get_lock("orders"))) for _ in range(count)]
     await backend.until(asleep(client, present + count))
     return others
 
@@ -201,14 +196,7 @@ async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, ser
 
 async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> None:
     """Each of the locks has one caller, which acquires it so many times, and releases it at once."""
-
-    async def work(lock: Any) -> None:
-        for _ in range(rounds):
-            async with lock:
-                pass
-
-    others = [backend.spawn(lambda lock=lock: work(lock)) for lock in locks]  # type: ignore[misc]
-    await finished(others, WORK_LIMIT)
+    await finished([backend.spawn(partial(use, lock, rounds)) for lock in locks], WORK_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +222,7 @@ async def test_an_acquisition_costs_the_same_among_many_clients(
 @pytest.mark.parametrize(("kind", "near"), [("lock", 20), ("fenced", 3), ("non-reentrant", 3), ("write", 20)])
 async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int) -> None:
     far = lock_of(backend.connect(proxy.url), kind)
-    async with far:
-        pass
+    await use(far)
     proxy.latency(FAR)
     over, turns = False, [0] * near
 
@@ -249,9 +236,7 @@ async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: 
     others = [backend.spawn(lambda number=number: work(number)) for number in range(near)]  # type: ignore[misc]
     await backend.until(lambda: min(turns) > 0, WORK_LIMIT)
     before = list(turns)
-    for _ in range(TURNS):
-        async with far:
-            pass
+    await use(far, TURNS)
     meanwhile = [now - then for now, then in zip(turns, before, strict=True)]
     over = True
     await finished(others, WORK_LIMIT)
