@@ -22,9 +22,7 @@ from pyredisson._settings.address import Address, AddressMap
 from pyredisson._settings.config import Config
 from pyredisson.errors import ConfigError
 
-SECRET = "hunter2"
-CHECKED, BY_CA, UNCHECKED = (ssl.CERT_REQUIRED, True), (ssl.CERT_REQUIRED, False), (ssl.CERT_NONE, False)
-
+from .test_config_urls import BY_CA, CHECKED, SECRET, UNCHECKED, checks
 
 FILES = Path(__file__).parent / "redisson_files"
 VERSIONS = ["3.27.2", "4.7.0"]
@@ -162,11 +160,6 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tls(settings: str) -> str:
     return single(settings).replace("redis://", "rediss://")
-
-
-def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
-    """What TLS verifies: the certificate, and the host's name."""
-    return None if context is None else (context.verify_mode, context.check_hostname)
 
 
 class TestTls:

@@ -172,18 +172,14 @@ class TestManyLosses:
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
 
-    async def seen_to(self, lock: Any, count: int) -> None:
-        """It was lost and released so many times."""
-        for _ in range(count):
-            await lose(lock)
-            with pytest.raises(LockLostError):
-                await lock.unlock()
-
     async def test_of_locks(self, backend: Backend) -> None:
         client = backend.connect()
         fresh, again = client.get_lock("stock"), client.get_lock("orders")
         await lose(fresh)
-        await self.seen_to(again, 26)
+        for _ in range(26):
+            await lose(again)
+            with pytest.raises(LockLostError):
+                await again.unlock()
         with pytest.raises(LockLostError):
             await fresh.unlock()
         # A later loss of the same lock is remembered as well.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.server_state import listeners
+
+from .kinds import use
 
 pytestmark = pytest.mark.asyncio
 TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
@@ -56,11 +57,6 @@ class Locks:
 
     async def exists(self, name: str, *, there: bool = True) -> None:
         await self.backend.until(lambda: bool(self.redis.exists(name)) is there)
-
-    async def taken(self, group: Any, look: Callable[[], Awaitable[Any]], lease: float | None = None) -> Any:
-        """What another owner sees who has just acquired it. It isn't released."""
-        await group.lock(lease)
-        return await look()
 
 
 @pytest.fixture
@@ -116,7 +112,7 @@ class TestAllOrNothing:
     async def test_a_release_wakes_it(self, locks: Locks, busy: str) -> None:
         group, holder = locks.group("abc"), locks.backend.connect().get_lock(busy)
         await holder.lock()
-        other = locks.backend.spawn(lambda: locks.taken(group, group.unlock))
+        other = locks.backend.spawn(lambda: use(group))
         await locks.listened(busy)
         await holder.unlock()
         await other.result(WOKEN)
@@ -152,12 +148,13 @@ class TestOrder:
         """As Java does: it has the last, and waits for the first."""
         group = locks.group()
         locks.redis.hset("b", "java:1", 1)
-        other = locks.backend.spawn(lambda: locks.taken(group, group.is_held))
+        other = locks.backend.spawn(group.lock)
         await locks.exists("a")
         await locks.backend.until(lambda: locks.redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
         assert not other.done()
         locks.somebody_frees("a", "b")
-        assert await other.result()
+        await other.result()
+        assert locks.counts() == [[b"1"], [b"1"]]
 
 
 class TestUnlock:
@@ -265,10 +262,7 @@ class TestLease:
                     found += [int(each.pttl(key)) for key in keys]
             return found
 
-        async def look() -> list[int]:
-            return leases()
-
-        other = backend.spawn(lambda: locks.taken(group, look, 8))
+        other = backend.spawn(lambda: group.lock(8))
         # All but the last are had.
         await backend.until(lambda: len(leases()) == 8)
         # Java waits for one of them.
@@ -276,7 +270,8 @@ class TestLease:
         redis.zadd("redisson_lock_timeout:{fair}", {"java:1": 2**42})
         await backend.sleep(1.2)
         await holder.unlock()
-        found = await other.result()
+        await other.result()
+        found = leases()
         assert len(found) == 8
         assert 7000 < min(found) <= max(found) <= 8000, found
         assert redis.pttl("redisson_lock_queue:{fair}") == -1
@@ -301,11 +296,7 @@ class TestLease:
     async def test_a_member_that_is_lost_meanwhile_is_acquired_again(self, locks: Locks) -> None:
         group, holder = locks.group(), locks.backend.connect().get_lock("b")
         await holder.lock()
-
-        async def look() -> list[dict[bytes, bytes]]:
-            return [locks.redis.hgetall("a"), locks.redis.hgetall("b")]
-
-        other = locks.backend.spawn(lambda: locks.taken(group, look, 2))
+        other = locks.backend.spawn(lambda: group.lock(2))
         await locks.exists("a")
         await locks.listened("b")
         locks.redis.delete("a")
@@ -316,9 +307,9 @@ class TestLease:
         await locks.exists("b", there=False)
         assert not other.done()
         locks.somebody_frees("a")
-        held = await other.result()
-        assert [len(each) for each in held] == [1, 1]
-        assert b"another:1" not in held[0]
+        await other.result()
+        assert locks.counts() == [[b"1"], [b"1"]]
+        assert not locks.redis.hexists("a", "another:1")
 
 
 class TestLost:
