@@ -40,27 +40,6 @@ async def test_first_come_first_served(backend: Backend, queue: Queue, turns: li
     assert queue.keys() == set()
 
 
-async def test_no_waiter_overtakes_another(backend: Backend, queue: Queue) -> None:
-    """Who comes again, or only tries, finds those who wait before him."""
-    client = backend.connect()
-    lock = client.get_fair_lock("orders")
-    served: list[str] = []
-
-    async def work() -> None:
-        async with client.get_fair_lock("orders"):
-            served.append("other")
-            assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
-
-    await lock.lock()
-    other = await start_waiter(backend, queue, work)
-    await lock.unlock()
-    await lock.lock()
-    served.append("again")
-    await lock.unlock()
-    await other.result()
-    assert served == ["other", "again"]
-
-
 class TestCalls:
     @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
     async def test_scripts_for_a_hand_off(self, backend: Backend, queue: Queue, seconds: float, calls: int) -> None:
@@ -137,26 +116,6 @@ async def heartbeats(backend: Backend, queue: Queue, count: int) -> None:
     """Waits until so many more have arrived."""
     before = queue.heartbeats()
     await backend.until(lambda: queue.heartbeats() >= before + count)
-
-
-@pytest.mark.usefixtures("frequent_heartbeats")
-async def test_a_head_that_never_takes_the_lock(backend: Backend, queue: Queue) -> None:
-    """Its client is alive, so that only the expired offer shows that it doesn't acquire the lock."""
-    client = backend.connect()
-    holder, waiter = locks(client, 2)
-    await holder.lock()
-    ghost = f"{client.id}:ghost"
-    queue.enter(ghost)
-    queue.redis.hset(WAITERS, ghost, 10**13)
-    other = await start_waiter(backend, queue, waiter.lock)
-    await holder.unlock()
-    at, whom = queue.redis.hget(WAITERS, ":offered").decode().split()
-    assert whom == ghost
-    await backend.sleep(0.2)
-    assert not other.done()
-    # As if two seconds had passed.
-    queue.redis.hset(WAITERS, ":offered", f"{int(at) - 2_000} {ghost}")
-    await other.result()
 
 
 class TestLosingPlaces:

@@ -339,21 +339,6 @@ class TestInFlight:
         await it.backend.until(lambda: it.holds() == 0)
 
 
-@pytest.mark.parametrize("kind", ["lock", "write", "permit"])
-async def test_another_waiter_gets_what_a_cancelled_one_has_left(
-    tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
-) -> None:
-    it = Contention(tasks, server_state, kind, proxy.url)
-    await it.strike(proxy)
-    it.waiter = handle(it.client, kind, 3)
-    another = await it.wait()
-    it.waiting._task.cancel()  # type: ignore[attr-defined]
-    it.reply.deliver()
-    await it.releasing
-    await another.result()
-    await tasks.until(lambda: it.holds() == 1)
-
-
 @pytest.mark.parametrize("kind", ["lock", "fair", "write"])
 async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
     tasks: Backend, server_state: ServerState, kind: str

@@ -272,19 +272,6 @@ class TestNested:
 
 
 class TestWaiting:
-    async def test_the_last_reader_wakes_a_writer(self, orders: Orders) -> None:
-        readers = [orders.read(1), orders.read(2)]
-        for reader in readers:
-            await reader.lock()
-        other = orders.backend.spawn(orders.other()[1].lock)
-        await orders.claimed()
-        await readers[0].unlock()
-        await orders.backend.sleep(0.05)
-        assert not other.done()
-        await readers[1].unlock()
-        await other.result()
-        assert not orders.redis.exists(CLAIM)
-
     @pytest.mark.parametrize("payload", ["0", "1"])
     async def test_one_message_wakes_all_readers(self, orders: Orders, payload: str) -> None:
         orders.java_writes(60_000)
