@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from pyredisson._protocol.scripts import NAMES, script
-from pyredisson.asyncio import Client
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, finished
 from tests.support.children import Child
@@ -36,9 +35,6 @@ SERIES = 0.02
 """The hand-over time of these tests."""
 IN_SERIES = round(SERIES / HOLD) + 2
 """The most hand-overs between two messages: those in the time, and a spare one at each end."""
-OWNERS = 4
-HAND_OVERS = [name for name in NAMES if "hand_over" in name]
-KINDS = ("lock", "fair", "fenced", "non-reentrant", "write", "semaphore")
 CHANNEL = "redisson_lock__channel:{orders}"
 COUNTER = "acquisitions"
 
@@ -211,32 +207,6 @@ async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, 
     assert held or patience == lease
 
 
-async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold: float = 0.0) -> None:
-    """Some owners acquire and release it so many times each."""
-
-    async def work() -> None:
-        lock = client.get_semaphore("orders") if kind == "semaphore" else lock_of(client, kind)
-        for _ in range(rounds):
-            await lock.acquire()
-            if hold:
-                await backend.sleep(hold)
-            await lock.release()
-
-    await finished([backend.spawn(work) for _ in range(OWNERS)])
-
-
-@pytest.mark.usefixtures("no_scripts")
-@pytest.mark.parametrize(("kind", "seconds"), [*((kind, 0) for kind in KINDS), ("lock", LONG)])
-async def test_no_hand_over_without_time(
-    backend: Backend, server: Server, server_state: ServerState, kind: str, seconds: float
-) -> None:
-    client = backend.connect(local_hand_over_time=seconds)
-    await client.get_semaphore("orders" if kind == "semaphore" else "unused").try_set_permits(1)
-    await contend(backend, client, kind, 20)
-    scripts = [script(name, with_shebang=server.version >= (7,)) for name in HAND_OVERS]
-    assert any(server_state.redis.script_exists(*(each.sha for each in scripts))) == bool(seconds)
-
-
 def executed(monitor: Any, sha: str) -> str:
     """What the server has executed until an ECHO: 'h' for a hand-over, 'm' for a message on the channel of the lock."""
     seen = ""
@@ -254,8 +224,14 @@ def executed(monitor: Any, sha: str) -> str:
 async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, server_state: ServerState) -> None:
     """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
     client = backend.connect(local_hand_over_time=SERIES)
+
+    async def work() -> None:
+        for _ in range(40):
+            async with client.get_lock("orders"):
+                await backend.sleep(HOLD)
+
     with server_state.redis.monitor() as monitor:
-        await contend(backend, client, "lock", 40, HOLD)
+        await finished([backend.spawn(work) for _ in range(4)])
         server_state.redis.echo("end")
         seen = executed(monitor, script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode())
     series = [len(part) for part in seen.split("m")]

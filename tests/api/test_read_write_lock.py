@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -313,35 +312,6 @@ class TestWaiting:
 
 class TestClaims:
     """A writer that waits isn't starved by readers that overlap, nor do they wait longer than need be."""
-
-    async def test_a_stream_of_readers_does_not_starve_a_writer(self, orders: Orders) -> None:
-        readers = [orders.other()[0] for _ in range(2)]
-        stop = False
-        reads = [0, 0]
-
-        async def stream(number: int) -> None:
-            while not stop:
-                async with readers[number]:
-                    reads[number] += 1
-                    # Until the other one has come in as well: at no moment is there no reader.
-                    seen = reads[1 - number]
-                    until = time.monotonic() + 0.05
-                    while reads[1 - number] == seen and time.monotonic() < until:
-                        await orders.backend.sleep(0.002)
-
-        others = [orders.backend.spawn(partial(stream, number)) for number in (0, 1)]
-        await orders.backend.until(lambda: min(reads) > 3)
-        write = orders.write()
-        try:
-            assert await write.try_lock(wait_time=TIME_LIMIT)
-            assert len(orders.holds()) == 2
-            before = list(reads)
-            await write.unlock()
-            await orders.backend.until(lambda: min(reads[0] - before[0], reads[1] - before[1]) > 3)
-        finally:
-            stop = True
-        await finished(others)
-        await orders.gone()
 
     async def test_after_the_readers_turn_a_writer_claims_again(self, orders: Orders) -> None:
         orders.java_reads(60_000)
