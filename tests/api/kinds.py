@@ -20,7 +20,7 @@ GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
 PARTLY_EXPLICIT: dict[str, Callable[[Any, str, Any], Any]] = {
     "partly explicit": lambda client, name, owner: client.get_multi_lock(
         client.get_lock(name, owner=1), client.get_lock(f"{name}:2", owner=owner)
-    ),
+    )
 }
 """A group of which one member has an explicit owner."""
 FAIR = ("fair", "non-reentrant fair")

@@ -176,9 +176,7 @@ HOLDS = ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed l
 
 
 @pytest.mark.parametrize("kind", HOLDS)
-async def test_a_hold_is_listed_long_before_its_first_renewal(
-    backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LISTED_AFTER", 50)
     client = backend.connect(lock_watchdog_timeout=3600)
     kind, _, fixed = kind.partition(" ")

@@ -223,9 +223,7 @@ async def test_waits_without_an_end(backend: Backend, server_state: ServerState,
 
 @kinds
 @pytest.mark.parametrize("way", ["unlock", "force_unlock", "delete"])
-async def test_what_lets_in_a_waiter_of_another_client(
-    backend: Backend, server_state: ServerState, kind: str, way: str
-) -> None:
+async def test_what_lets_in_another_client(backend: Backend, server_state: ServerState, kind: str, way: str) -> None:
     client, another = backend.connect(), backend.connect()
     holder, waiter, other = await one_waits(backend, client, kind, another)
     if kind not in NON_REENTRANT:

@@ -149,9 +149,7 @@ async def test_tokens_grow_after_delete(backend: Backend, server_state: ServerSt
 
 
 @LOSSES
-async def test_an_acquire_whose_reply_is_lost(
-    backend: Backend, proxy: Proxy, server_state: ServerState, lose: Lose
-) -> None:
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, lose: Lose) -> None:
     lock = backend.connect(proxy.url, timeout=0.8).get_fenced_lock("orders")
     newest = await lock.lock_and_get_token()
     for take in (lock.lock_and_get_token, lock.try_lock_and_get_token):

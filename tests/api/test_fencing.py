@@ -208,9 +208,7 @@ class TestSql:
     @pytest.mark.parametrize(
         ("style", "mark"), [("qmark", "?"), ("format", "%s"), ("pyformat", "%s"), ("numeric", ":1")]
     )
-    def test_modules_that_write_parameters_in_other_ways(
-        self, database: Database, monkeypatch: pytest.MonkeyPatch, style: str, mark: str
-    ) -> None:
+    def test_parameter_styles(self, database: Database, monkeypatch: pytest.MonkeyPatch, style: str, mark: str) -> None:
         """A module of that style, with the statements put into SQLite's."""
         statements: list[str] = []
 

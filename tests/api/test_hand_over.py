@@ -49,9 +49,7 @@ class Contention:
     reply: Any
     waiting: OtherOwner[Any]
 
-    def __init__(
-        self, backend: Backend, server_state: ServerState, kind: str, url: str | None = None, **fields: Any
-    ) -> None:
+    def __init__(self, backend: Backend, server_state: ServerState, kind: str, url: Any = None, **fields: Any) -> None:
         self.backend, self.kind = backend, kind
         self._redis = server_state.redis
         self.client: Any = backend.connect(url, local_hand_over_time=LONG, **fields)
@@ -125,7 +123,7 @@ async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: Serve
     assert not await backend.as_another_owner(partial(attempt, wait_time=0.05))
     await it.holder.release()
     await it.free()
-    session = session_of(it.client)
+    session: Any = session_of(it.client)
     assert session.permits.queues == session.lock_queues == session.local_queues == {}
 
 
@@ -340,9 +338,7 @@ class TestInFlight:
 
 
 @pytest.mark.parametrize("kind", ["lock", "fair", "write"])
-async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
-    tasks: Backend, server_state: ServerState, kind: str
-) -> None:
+async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, server_state: ServerState, kind: str) -> None:
     """The waiter goes on as soon as the reply is there, before the task that has sent the command."""
     it = Contention(tasks, server_state, kind)
     await it.hold()

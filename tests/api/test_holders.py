@@ -155,9 +155,7 @@ async def test_an_announcement_that_makes_no_sense(backend: Backend, server_stat
     assert (found.client_id, found.host) == (ID, None)
 
 
-async def test_an_announcement_that_cannot_be_read_hides_no_holder(
-    backend: Backend, server_state: ServerState, proxy: Proxy
-) -> None:
+async def test_an_unread_announcement_hides_nobody(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
     announce(server_state.redis)
     lock = backend.connect(proxy.url).get_lock("orders")
     proxy.cut_reply(b"HMGET")

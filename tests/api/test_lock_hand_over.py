@@ -47,9 +47,7 @@ async def rounds(lock: Any, had: list[Any]) -> None:
         await lock.unlock()
 
 
-async def wait_in_order(
-    backend: Backend, client: Any, kind: str, count: int
-) -> tuple[list[OtherOwner[None]], list[int]]:
+async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tuple[list[OtherOwner[None]], list[int]]:
     """So many other owners wait for the lock, one after the other. Their calls, and who has had it."""
     had: list[int] = []
 
@@ -106,26 +104,22 @@ class TestCalls:
         assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
 
     @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])
-    async def test_one_attempt_tells_all_that_a_lease_has_ended(
-        self, backend: Backend, server_state: ServerState, kind: str
-    ) -> None:
+    async def test_one_attempt_for_an_ended_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
         """The holder is another client, which releases nothing."""
         client = backend.connect(local_hand_over_time=LONG)
         await lock_of(backend.connect(), kind).lock(lease_time=1)
-        others, had = await wait_in_order(backend, client, kind, 30)
+        others, had = await in_order(backend, client, kind, 30)
         before = server_state.scripts()
         await finished(others)
         assert sorted(had) == list(range(1, 31))
         # Some attempts of the first, and a call for each release.
         assert server_state.scripts() - before <= 4 + 30
 
-    async def test_one_attempt_tells_all_what_the_subscription_has_missed(
-        self, backend: Backend, proxy: Proxy, server_state: ServerState
-    ) -> None:
+    async def test_one_attempt_after_a_cut(self, backend: Backend, proxy: Proxy, server_state: ServerState) -> None:
         client = backend.connect(proxy.url, local_hand_over_time=LONG)
         holder = backend.connect().get_lock("orders")
         await holder.lock()
-        others, _ = await wait_in_order(backend, client, "lock", 30)
+        others, _ = await in_order(backend, client, "lock", 30)
         await backend.until(lambda: server_state.listeners("orders") == 1)
         before = server_state.scripts()
         proxy.cut()
@@ -148,7 +142,7 @@ class TestCalls:
         published = 0
         with server_state.redis.pubsub(ignore_subscribe_messages=True) as listening:
             listening.psubscribe("redisson_lock__channel:{orders}*")
-            others, had = await wait_in_order(backend, client, kind, 4)
+            others, had = await in_order(backend, client, kind, 4)
             before = server_state.scripts()
             await holder.unlock()
             await finished(others)

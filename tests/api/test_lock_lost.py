@@ -88,7 +88,7 @@ class TestEvent:
             await lock.lock()
             lost, waiting = lock.lost, backend.flag()
 
-            async def work() -> bool:
+            async def work() -> Any:
                 waiting.set()  # noqa: B023
                 return await lost.wait()  # noqa: B023
 
@@ -316,9 +316,7 @@ class TestCallback:
         slow.leave.set()
         await backend.until(lambda: len(slow.calls) == 2)
 
-    async def test_calls_of_one_callback_come_one_after_the_other(
-        self, backend: Backend, client: Client, lock: Lock
-    ) -> None:
+    async def test_calls_of_one_callback_come_in_turn(self, backend: Backend, client: Client, lock: Lock) -> None:
         at_work: list[int] = []
         most: list[int] = []
 

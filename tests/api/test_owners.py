@@ -91,9 +91,7 @@ async def test_a_hold_outlives_its_handle(backend: Backend, server_state: Server
 
 
 @pytest.mark.parametrize("owner", [7, "alice"])
-async def test_a_name_in_doubt_is_not_used_again(
-    backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any
-) -> None:
+async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any) -> None:
     """Also when the owner was forgotten meanwhile: a late copy of the command must not meet a later hold."""
     client = backend.connect(proxy.url, timeout=0.5)
     proxy.drop_reply(b"orders")
@@ -153,9 +151,7 @@ async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, 
 
 
 @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
-async def test_permits_that_are_being_released_cannot_be_released_again(
-    threads: Backend, proxy: Proxy, server_state: ServerState, kind: str
-) -> None:
+async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> None:
     lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
     await lock.lock()
     slow = proxy.hold_reply(b"orders")

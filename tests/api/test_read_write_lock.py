@@ -231,9 +231,7 @@ class TestNested:
     """Leases of nested holds, of a reader and of a plain lock."""
 
     @pytest.mark.parametrize(("outer", "inner"), [(60, 0.05), (60, None), (1, 60)])
-    async def test_the_longest_lease_counts(
-        self, watched: Orders, kind: str, outer: float, inner: float | None
-    ) -> None:
+    async def test_the_longest_lease(self, watched: Orders, kind: str, outer: float, inner: float | None) -> None:
         """Also after the inner hold, and not only for us: a reader in Java that leaves asks the timeout keys."""
         keys = ["orders"] if kind == "lock" else ["orders", lease_key(f"{watched.client.id}:1")]
         lock = lock_of(watched.client, kind, owner=1)

@@ -94,9 +94,7 @@ class TestCalls:
         assert server_state.scripts() == before + 4
 
     @pytest.mark.parametrize("clients", [1, 3])
-    async def test_one_of_two_clients_each_for_a_message_of_redisson(
-        self, backend: Backend, server_state: ServerState, clients: int
-    ) -> None:
+    async def test_one_for_each_message(self, backend: Backend, server_state: ServerState, clients: int) -> None:
         """Each message wakes one waiter, which finds the lock taken again and sleeps after one call.
 
         Of the clients that wait, the first two listen to Redisson's messages.
@@ -134,9 +132,7 @@ class TestCalls:
         await finish(server_state, others)
         assert server_state.scripts() <= before + MESSAGES + 1 + WAITERS
 
-    async def test_no_second_attempt_where_messages_arrive_already(
-        self, backend: Backend, server_state: ServerState
-    ) -> None:
+    async def test_no_second_attempt_of_a_listener(self, backend: Backend, server_state: ServerState) -> None:
         """A client that listens since before its first attempt has missed nothing."""
         holder = backend.connect().get_lock("orders")
         await holder.lock()
@@ -202,9 +198,7 @@ async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> N
 @pytest.mark.parametrize(
     ("kind", "clients"), [("lock", 2), ("lock", 50), ("fenced", 10), ("non-reentrant", 10), ("write", 50)]
 )
-async def test_an_acquisition_costs_the_same_among_many_clients(
-    backend: Backend, server_state: ServerState, kind: str, clients: int
-) -> None:
+async def test_costs_among_many_clients(backend: Backend, server_state: ServerState, kind: str, clients: int) -> None:
     locks = [lock_of(backend.connect(), kind) for _ in range(clients)]
     # From here on each client listens, and the server knows the scripts.
     await contend(backend, locks, 1)
@@ -267,9 +261,7 @@ async def held(backend: Backend) -> Any:
     return holder
 
 
-async def test_clients_acquire_the_lock_in_the_order_in_which_they_came(
-    backend: Backend, server_state: ServerState
-) -> None:
+async def test_clients_acquire_the_lock_in_their_order(backend: Backend, server_state: ServerState) -> None:
     holder = await held(backend)
     others = await waiting_in_turn(backend, server_state, 5)
     await holder.unlock()
@@ -311,9 +303,7 @@ async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerStat
     assert not server_state.redis.exists(WAITING)
 
 
-async def test_a_client_that_is_woken_while_its_next_call_asks(
-    backend: Backend, server_state: ServerState, proxy: Proxy
-) -> None:
+async def test_a_client_is_woken_while_its_call_asks(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
     """No call of it waits at that moment, so it leaves the list. That must not take the next call's place away."""
     holder = await held(backend)
     client = backend.connect(proxy.url)
@@ -337,9 +327,7 @@ async def test_a_client_that_is_woken_while_its_next_call_asks(
 
 
 @pytest.mark.parametrize(("leaves", "message"), [(False, "0"), (True, "1")])
-async def test_three_behind_a_client_of_redisson(
-    backend: Backend, server_state: ServerState, leaves: bool, message: str
-) -> None:
+async def test_three_behind_redisson(backend: Backend, server_state: ServerState, leaves: bool, message: str) -> None:
     """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
     server_state.redis.hset("orders", JAVA, 1)
     first = backend.connect().get_lock("orders")
