@@ -70,8 +70,7 @@ class Queue:
 
     def listening(self, count: int) -> bool:
         """Whether so many waiters have a channel on which somebody listens."""
-        channels = self.redis.pubsub_channels(f"{CHANNEL}:*")
-        return len(channels) == count
+        return len(self.redis.pubsub_channels(f"{CHANNEL}:*")) == count
 
     def keys(self) -> set[str]:
         return {key.decode() for key in self.redis.scan_iter()}

@@ -16,7 +16,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
+from tests.support.backends import NOWHERE, WOKEN, Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
@@ -116,8 +116,7 @@ async def test_a_key_that_never_expires(backend: Backend, admin: Redis, kind: st
 @kinds
 async def test_another_owner_does_not_get_it(backend: Backend, server_state: ServerState, kind: str) -> None:
     client, stranger = backend.connect(), backend.connect()
-    holder = lock_of(client, rival_of(kind), owner=1)
-    await holder.lock()
+    await lock_of(client, rival_of(kind), owner=1).lock()
     before = server_state.holds("orders")
     for lock in (lock_of(client, kind), lock_of(client, kind, owner=2), lock_of(stranger, kind, owner=1)):
         for way in IN_VAIN:
@@ -380,8 +379,7 @@ async def test_owners_take_turns(backend: Backend, kind: str) -> None:
 
         return work
 
-    others = [backend.spawn(worker(owner)) for owner in range(6)]
-    await finished(others, TIME_LIMIT)
+    await finished([backend.spawn(worker(owner)) for owner in range(6)])
     assert sorted(turns) == sorted([*range(6)] * 5)
 
 

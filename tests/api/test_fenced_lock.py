@@ -10,7 +10,7 @@ import pytest
 
 from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, Backend, finished
 from tests.support.faults import LOSSES, Lose
 from tests.support.server_state import ServerState
 
@@ -101,8 +101,7 @@ async def test_one_owner_in_many_calls_each_gets_its_own_token(backend: Backend)
     async def ask() -> list[int]:
         return [await lock.lock_and_get_token() for _ in range(20)]
 
-    others = [backend.spawn(ask) for _ in range(5)]
-    given = [await other.result() for other in others]
+    given = await finished([backend.spawn(ask) for _ in range(5)])
     tokens = [token for some in given for token in some]
     assert len(set(tokens)) == 100
     assert all(some == sorted(some) for some in given)

@@ -279,9 +279,8 @@ class TestReaders:
 
         async def write() -> None:
             nonlocal writes
-            lock = orders.write()
             while not ended:
-                await use(lock)
+                await use(orders.write())
                 writes += 1
 
         await use(orders.write(1))

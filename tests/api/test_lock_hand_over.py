@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -21,7 +22,7 @@ from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, 
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
-from .kinds import left, lock_of, one_waits, rival_of, sleeping
+from .kinds import left, lock_of, one_waits, rival_of, sleeping, use
 
 pytestmark = pytest.mark.asyncio
 ROUNDS = 20
@@ -99,8 +100,7 @@ class TestCalls:
     async def test_for_each_acquisition_of_two_clients(self, backend: Backend, server_state: ServerState) -> None:
         locks = [backend.connect().get_lock("orders") for _ in range(2)]
         before = server_state.scripts()
-        others = [backend.spawn(lambda lock=lock: rounds(lock, [])) for lock in locks for _ in range(8)]  # type: ignore[misc]
-        await finished(others)
+        await finished([backend.spawn(partial(use, lock, ROUNDS)) for lock in locks for _ in range(8)])
         assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
 
     @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])

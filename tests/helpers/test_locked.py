@@ -15,7 +15,7 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._api.naming import LockKind, Template
-from tests.support.backends import WORK_LIMIT, Backend
+from tests.support.backends import WORK_LIMIT, Backend, finished
 from tests.support.waiting import TIME_LIMIT
 
 from .conftest import decorated
@@ -50,8 +50,7 @@ class TestBothBackends:
             return most
 
         call = decorated(backend, getattr(backend.connect(), decorate)("orders", **options), change)
-        calls = [backend.spawn(call) for _ in range(20)]
-        assert [await each.result(WORK_LIMIT) for each in calls] == [1] * 20
+        assert await finished([backend.spawn(call) for _ in range(20)], WORK_LIMIT) == [1] * 20
 
     async def test_it_waits_as_long_as_it_may(self, backend: Backend) -> None:
         async def change() -> None:
