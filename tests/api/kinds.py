@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyredisson import LockLostError
 from tests.support.backends import Backend, OtherOwner
 from tests.support.kinds import KINDS
 from tests.support.waiting import fair_waiters, waiters
@@ -59,6 +60,12 @@ async def use(lock: Any, times: int = 1) -> None:
     """Acquires and releases it so many times."""
     for _ in range(times):
         await lock.lock()
+        await lock.unlock()
+
+
+async def assert_lost(lock: Any, match: str | None = None) -> None:
+    """Its owner has lost it, and is told so when it releases it."""
+    with pytest.raises(LockLostError, match=match):
         await lock.unlock()
 
 

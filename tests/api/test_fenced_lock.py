@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pyredisson import LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson import LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend, finished
 from tests.support.faults import LOSSES, Lose
 from tests.support.server_state import ServerState
 
-from .kinds import COUNTER, one_waits
+from .kinds import COUNTER, assert_lost, one_waits
 
 pytestmark = pytest.mark.asyncio
 DELETED = "pyredisson_fenced_newest:{orders}"
@@ -138,8 +138,7 @@ async def test_tokens_grow_after_delete(backend: Backend, server_state: ServerSt
     assert server_state.redis.keys() == [DELETED.encode()]
     assert lock.lost.is_set()
     assert await lock.get_token() == 0
-    with pytest.raises(LockLostError, match=r"delete\(\)"):
-        await lock.unlock()
+    await assert_lost(lock, r"delete\(\)")
     assert await lock.lock_and_get_token() > token
     await lock.unlock()
     assert await lock.delete() is True

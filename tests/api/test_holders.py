@@ -23,7 +23,7 @@ from tests.support.faults import FLAGS
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, lock_of, rival_of
+from .kinds import GROUPS, assert_lost, lock_of, rival_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -295,8 +295,7 @@ async def test_what_is_lost_and_not_released(backend: Backend) -> None:
     await lock.lock()
     assert sorted(hold.lost for hold in client.holds()) == [False, True]
     await lock.unlock()
-    with pytest.raises(pyredisson.LockLostError):
-        await lock.unlock()
+    await assert_lost(lock)
     assert client.holds() == []
 
 

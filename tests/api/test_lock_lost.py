@@ -19,7 +19,7 @@ from pyredisson.asyncio import Client, Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, REENTRANT, lock_of
+from .kinds import GROUPS, REENTRANT, assert_lost, lock_of
 
 pytestmark = pytest.mark.asyncio
 singly_and_in_groups = pytest.mark.parametrize("kind", ["lock", *GROUPS])
@@ -136,8 +136,7 @@ class TestGivingBack:
             # No watchdog looks after a fixed lease: what the server says in between is news.
             assert not await lock.is_held()
             assert lock.lost.is_set()
-        with pytest.raises(LockLostError, match="orders"):
-            await lock.unlock()
+        await assert_lost(lock, "orders")
         assert server_state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
 
     @pytest.mark.parametrize("kind", REENTRANT)
@@ -161,8 +160,7 @@ class TestGivingBack:
         assert await lock.get_hold_count() == 1
         await lock.unlock()
         assert not server_state.redis.exists("orders")
-        with pytest.raises(LockLostError, match="force" if forced else "orders"):
-            await lock.unlock()
+        await assert_lost(lock, "force" if forced else "orders")
 
 
 class TestManyLosses:
@@ -178,24 +176,20 @@ class TestManyLosses:
         await lose(fresh)
         for _ in range(26):
             await lose(again)
-            with pytest.raises(LockLostError):
-                await again.unlock()
-        with pytest.raises(LockLostError):
-            await fresh.unlock()
+            await assert_lost(again)
+        await assert_lost(fresh)
         # A later loss of the same lock is remembered as well.
         await lose(again)
         for number in range(15):
             await lose(client.get_lock(f"other:{number}"))
-        with pytest.raises(LockLostError):
-            await again.unlock()
+        await assert_lost(again)
         # Of those that are never released, the latest ones.
         locks = [client.get_lock(f"orders:{number}") for number in range(50)]
         for lock in locks:
             await lose(lock)
         assert len(client._session.holds.table) <= 20
         for lock in locks[-18:]:
-            with pytest.raises(LockLostError):
-                await lock.unlock()
+            await assert_lost(lock)
 
     async def test_of_groups(self, backend: Backend) -> None:
         client = backend.connect()
@@ -205,13 +199,11 @@ class TestManyLosses:
             await group.lock(60)
             await member.force_unlock()
             if number < 24:
-                with pytest.raises(LockLostError):
-                    await group.unlock()
+                await assert_lost(group)
         for number in range(15):
             await client.get_multi_lock(client.get_lock(f"a:{number}")).lock(60)
             await client.get_lock(f"a:{number}").force_unlock()
-        with pytest.raises(LockLostError):
-            await group.unlock()
+        await assert_lost(group)
 
 
 class Slow:
@@ -250,8 +242,7 @@ class TestCallback:
         server_state.redis.delete("orders")
         await backend.until(lambda: bool(calls))
         for _ in range(2):
-            with pytest.raises(LockLostError):
-                await lock.unlock()
+            await assert_lost(lock)
         # Two rounds of the watchdog.
         await backend.sleep(0.7)
         [(name, thread)] = calls

@@ -11,13 +11,13 @@ from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.server_state import listeners
 
-from .kinds import use
+from .kinds import assert_lost, use
 
 pytestmark = pytest.mark.asyncio
 TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
@@ -164,8 +164,7 @@ class TestUnlock:
         await locks["b"].unlock()
         # Only the member that is not held any more is named.
         message = r"is not held any more: 'b' on [^']*: it was released separately$"
-        with pytest.raises(LockLostError, match=message):
-            await group.unlock()
+        await assert_lost(group, message)
         # In the background: the group is known not to be held any more.
         await locks.backend.until(lambda: not locks.keys())
 
@@ -332,12 +331,10 @@ class TestLost:
         assert await lost.wait(TIME_LIMIT)
         await locks.backend.until(heard.is_set)
         assert not await group.is_held()
-        with pytest.raises(LockLostError, match=r"'b'.*force_unlock"):
-            await group.unlock()
+        await assert_lost(group, r"'b'.*force_unlock")
         # In the background, as the loss was known before.
         await locks.backend.until(lambda: locks.counts("a") == [[b"1"]])
-        with pytest.raises(LockLostError):
-            await group.unlock()
+        await assert_lost(group)
         await locks.backend.until(lambda: locks.keys() == [])
         assert len(notified) == 1
         # The next hold is another one.
