@@ -362,27 +362,6 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
 
 
-@kinds_and_groups
-async def test_owners_take_turns(backend: Backend, kind: str) -> None:
-    clients = [backend.connect(), backend.connect()]
-    inside: list[int] = []
-    turns: list[int] = []
-
-    def worker(owner: int) -> Callable[[], Awaitable[None]]:
-        async def work() -> None:
-            for _ in range(5):
-                async with lock_of(clients[owner % 2], rival_of(kind), owner=owner):
-                    inside.append(owner)
-                    await backend.sleep(0)
-                    turns.append(inside.pop())
-                    assert inside == []
-
-        return work
-
-    await finished([backend.spawn(worker(owner)) for owner in range(6)])
-    assert sorted(turns) == sorted([*range(6)] * 5)
-
-
 async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
     client = backend.connect()
     lock = client.get_lock("orders")

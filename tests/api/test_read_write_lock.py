@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
-from pyredisson.logic.locks.side_wait import WRITER
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.server_state import ServerState
-from tests.support.waiting import first_waiter, waiters
+from tests.support.waiting import waiters
 
 from .kinds import assert_lost, lock_of
 from .read_write import CHANNEL, CLAIM, JAVA, TURN, Orders, lease_key, sides, wake_channel
@@ -281,19 +280,6 @@ class TestWaiting:
         for other in others:
             with pytest.raises(ClosedError):
                 await other.result()
-
-    async def test_a_writer_that_leaves_passes_its_wake_up_on(self, orders: Orders) -> None:
-        """Whoever was woken and gave up must not take the message to the grave."""
-        orders.java_writes(60_000)
-        [other] = orders.writes(1)
-        await orders.asleep(writers=1)
-        woken, leave = first_waiter(orders.client, wake_channel(orders.client), WRITER)
-        orders.redis.delete("orders")
-        orders.redis.publish(CHANNEL, "1")
-        await orders.backend.until(woken.is_set)
-        assert not other.done()
-        leave()
-        await other.result()
 
 
 class TestClaims:
