@@ -17,15 +17,13 @@ from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
-from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.faults import FLAGS
 from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_countdownlatch__channel__{done}"
-SET, COUNT_DOWN, DELETE = (
-    script(name, with_shebang=FLAGS).sha for name in ("latch_set", "latch_count_down", "exactly_once_delete")
-)
+COUNT_DOWN = script("latch_count_down", with_shebang=FLAGS).sha
 
 
 class Done:
@@ -245,35 +243,17 @@ class TestWaiting:
         assert not any(channel.waiters for channel in done.client._session.channels.by_name.values())
 
 
-class TestDoubt:
-    @pytest.fixture
-    def done(self, backend: Backend, server_state: ServerState, proxy: Proxy) -> Done:
-        return Done(backend, server_state, proxy.url, timeout=0.8)
-
-    @LOSSES
-    async def test_counted_once(self, done: Done, latch: Any, proxy: Proxy, lose: Lose) -> None:
-        faults = [lose(proxy, SET)]
-        assert await latch.try_set_count(4) is True
-        for left in (3, 2, 1):
-            faults.append(lose(proxy, COUNT_DOWN))
-            await latch.count_down()
-            assert await latch.get_count() == left
-        faults.append(lose(proxy, DELETE))
-        assert await latch.delete() is True
-        assert all(fault.happened.is_set() for fault in faults)
-        assert not done.redis.exists("done")
-
-    @pytest.mark.parametrize("ran", [True, False])
-    async def test_what_failed_is_counted_in_the_background(
-        self, backend: Backend, server_state: ServerState, proxy: Proxy, ran: bool
-    ) -> None:
-        done = Done(backend, server_state, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
-        await done.latch.try_set_count(3)
-        fault = (proxy.drop_reply if ran else proxy.cut_request)(COUNT_DOWN, 2)
-        with pytest.raises((ConnectionError, TimeoutError)):
-            await done.latch.count_down()
-        assert fault.happened.is_set()
-        await backend.until(lambda: proxy.seen(COUNT_DOWN) >= 3)
-        await backend.until(lambda: done.count() == b"2")
+@pytest.mark.parametrize("ran", [True, False])
+async def test_what_failed_is_counted_in_the_background(
+    backend: Backend, server_state: ServerState, proxy: Proxy, ran: bool
+) -> None:
+    done = Done(backend, server_state, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
+    await done.latch.try_set_count(3)
+    fault = (proxy.drop_reply if ran else proxy.cut_request)(COUNT_DOWN, 2)
+    with pytest.raises((ConnectionError, TimeoutError)):
         await done.latch.count_down()
-        assert await done.latch.get_count() == 1
+    assert fault.happened.is_set()
+    await backend.until(lambda: proxy.seen(COUNT_DOWN) >= 3)
+    await backend.until(lambda: done.count() == b"2")
+    await done.latch.count_down()
+    assert await done.latch.get_count() == 1

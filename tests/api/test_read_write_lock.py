@@ -114,33 +114,7 @@ class TestUpgrade:
         assert await write.try_lock(TIME_LIMIT)
 
 
-async def test_a_downgrade_lets_other_readers_in_at_once(orders: Orders) -> None:
-    read, write = orders.sides(1)
-    await write.lock()
-    await read.lock()
-    others = [*orders.reads(2, 3), orders.backend.spawn(orders.other(4)[0].lock)]
-    await orders.asleep(readers=2)
-    await orders.listened(2)
-    await write.unlock()
-    await finished(others)
-    assert orders.holds()["mode"] == "read"
-    assert len(orders.holds()) == 5
-    assert await read.get_hold_count() == 1
-
-
 class TestWatchdog:
-    async def test_keeps_readers_and_each_of_their_levels(self, watched: Orders) -> None:
-        readers = [watched.read(1), watched.read(2), watched.read(1)]
-        for reader in readers:
-            await reader.lock()
-        await watched.backend.sleep(WATCHDOG * 2)
-        client = watched.client.id
-        for key in (lease_key(f"{client}:1"), lease_key(f"{client}:1", 2), lease_key(f"{client}:2")):
-            assert watched.redis.pttl(key) > 0
-        for reader in readers:
-            await reader.unlock()
-        assert watched.redis.keys() == []
-
     @pytest.mark.parametrize("side", [0, 1], ids=["read", "write"])
     async def test_of_a_side_survives_the_end_of_the_other(self, watched: Orders, side: int) -> None:
         sides = watched.sides(1)
