@@ -17,13 +17,15 @@ from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
-from tests.support.faults import FLAGS
+from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
 pytestmark = pytest.mark.asyncio
 
 CHANNEL = "redisson_countdownlatch__channel__{done}"
-COUNT_DOWN = script("latch_count_down", with_shebang=FLAGS).sha
+SET, COUNT_DOWN, DELETE = (
+    script(name, with_shebang=FLAGS).sha for name in ("latch_set", "latch_count_down", "exactly_once_delete")
+)
 
 
 class Done:
@@ -241,6 +243,21 @@ class TestWaiting:
         with pytest.raises(asyncio.CancelledError):
             await waiting.result()
         assert not any(channel.waiters for channel in done.client._session.channels.by_name.values())
+
+
+@LOSSES
+async def test_a_lost_reply(backend: Backend, server_state: ServerState, proxy: Proxy, lose: Lose) -> None:
+    """Each call has its effect once."""
+    latch = Done(backend, server_state, proxy.url, timeout=0.8).latch
+    for script_name, call, result, left in (
+        (SET, lambda: latch.try_set_count(2), True, 2),
+        (COUNT_DOWN, latch.count_down, None, 1),
+        (DELETE, latch.delete, True, 0),
+    ):
+        fault = lose(proxy, script_name)
+        assert await call() is result
+        assert fault.happened.is_set()
+        assert await latch.get_count() == left
 
 
 @pytest.mark.parametrize("ran", [True, False])
