@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
@@ -93,11 +94,8 @@ async def start_waiters(
     """
     served: list[int] = []
 
-    def waiter(number: int) -> Callable[[], Awaitable[None]]:
-        async def work() -> None:
-            async with lock_of(clients[number % len(clients)], kinds[number % len(kinds)]):
-                served.append(number)
+    async def wait(number: int) -> None:
+        async with lock_of(clients[number % len(clients)], kinds[number % len(kinds)]):
+            served.append(number)
 
-        return work
-
-    return [await start_waiter(backend, queue, waiter(number)) for number in range(count)], served
+    return [await start_waiter(backend, queue, partial(wait, number)) for number in range(count)], served

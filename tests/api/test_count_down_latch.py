@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,7 +183,7 @@ class TestWaiting:
     async def test_all_go_on_when_it_opens(self, done: Done, latch: Any, timeout: float | None, way: str) -> None:
         theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
         await latch.try_set_count(2)
-        others = [done.backend.spawn(lambda one=one: one.wait(timeout)) for one in theirs * 3]  # type: ignore[misc]
+        others = [done.backend.spawn(partial(one.wait, timeout)) for one in theirs * 3]
         await done.listened(2)
         await latch.count_down()
         await done.backend.sleep(0.05)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -203,16 +204,13 @@ async def test_waits_without_an_end(backend: Backend, server_state: ServerState,
     holder = lock_of(client, rival_of(kind), owner=100)
     await holder.lock()
 
-    def taker(way: Callable[[Any], Awaitable[Any]], owner: int) -> Callable[[], Awaitable[None]]:
-        async def take() -> None:
-            lock = lock_of(client, kind, owner=owner)
-            assert await way(lock) is not False
-            assert await lock.is_held()
-            await lock.unlock()
+    async def take(way: Callable[[Any], Awaitable[Any]], owner: int) -> None:
+        lock = lock_of(client, kind, owner=owner)
+        assert await way(lock) is not False
+        assert await lock.is_held()
+        await lock.unlock()
 
-        return take
-
-    others = [backend.spawn(taker(way, owner)) for owner, way in enumerate(ENDLESS)]
+    others = [backend.spawn(partial(take, way, owner)) for owner, way in enumerate(ENDLESS)]
     await backend.until(lambda: kind == "spin" or sleeping(client, kind) == len(ENDLESS))
     assert not any(other.done() for other in others)
     await holder.unlock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -194,7 +195,7 @@ async def test_the_lead_is_passed_on(backend: Backend, queue: Queue) -> None:
     lock, *leaders = locks(backend.connect(), 4)
     first = await start_waiter(backend, queue, lock.lock)
     for leader in leaders:
-        leaves = await start_waiter(backend, queue, lambda leader=leader: leader.try_lock(0.5))  # type: ignore[misc]
+        leaves = await start_waiter(backend, queue, partial(leader.try_lock, 0.5))
         assert not await leaves.result()
         await backend.until(lambda: len(queue) == 1)
     await heartbeats(backend, queue, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,14 +66,14 @@ async def test_no_token_without_the_lock(backend: Backend) -> None:
 async def test_a_waiter_gets_a_token_above_the_holders(backend: Backend, server_state: ServerState) -> None:
     holder, waiter = backend.connect().get_fenced_lock("orders"), backend.connect().get_fenced_lock("orders")
     token = await holder.lock_and_get_token()
-    for wait in (waiter.lock_and_get_token, lambda: waiter.try_lock_and_get_token(wait_time=TIME_LIMIT)):
 
-        async def take(wait: Callable[[], Awaitable[int | None]] = wait) -> tuple[int | None, int]:
-            mine, known = await wait(), waiter.token
-            await waiter.unlock()
-            return mine, known
+    async def take(wait: Callable[[], Awaitable[int | None]]) -> tuple[int | None, int]:
+        mine, known = await wait(), waiter.token
+        await waiter.unlock()
+        return mine, known
 
-        other = backend.spawn(take)
+    for wait in (waiter.lock_and_get_token, partial(waiter.try_lock_and_get_token, wait_time=TIME_LIMIT)):
+        other = backend.spawn(partial(take, wait))
         await backend.until(lambda: server_state.listeners("orders") == 1)
         await holder.unlock()
         mine, known = await other.result()

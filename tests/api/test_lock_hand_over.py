@@ -52,16 +52,13 @@ async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tupl
     """So many other owners wait for the lock, one after the other. Their calls, and who has had it."""
     had: list[int] = []
 
-    def taker(owner: int) -> Callable[[], Any]:
-        async def take() -> None:
-            async with lock_of(client, kind, owner=owner):
-                had.append(owner)
-
-        return take
+    async def take(owner: int) -> None:
+        async with lock_of(client, kind, owner=owner):
+            had.append(owner)
 
     others = []
     for owner in range(1, count + 1):
-        others.append(backend.spawn(taker(owner)))
+        others.append(backend.spawn(partial(take, owner)))
         await backend.until(lambda: sleeping(client, kind) == owner)  # noqa: B023
     return others, had
 

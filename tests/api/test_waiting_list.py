@@ -227,7 +227,7 @@ async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: 
                 await backend.sleep(HOLD)
             turns[number] += 1
 
-    others = [backend.spawn(lambda number=number: work(number)) for number in range(near)]  # type: ignore[misc]
+    others = [backend.spawn(partial(work, number)) for number in range(near)]
     await backend.until(lambda: min(turns) > 0, WORK_LIMIT)
     before = list(turns)
     await use(far, TURNS)
@@ -242,15 +242,14 @@ async def waiting_in_turn(
     backend: Backend, server_state: ServerState, count: int, present: int = 0, **settings: Any
 ) -> list[Any]:
     """So many clients that wait for the lock, in this order. The result of each is when it has acquired the lock."""
+
+    async def take(client: Any) -> float:
+        async with client.get_lock("orders"):
+            return time.monotonic()
+
     others = []
     for number in range(present + 1, present + count + 1):
-
-        async def take(lock: Any) -> float:
-            async with lock:
-                return time.monotonic()
-
-        lock = backend.connect(**settings).get_lock("orders")
-        others.append(backend.spawn(lambda lock=lock: take(lock)))  # type: ignore[misc]
+        others.append(backend.spawn(partial(take, backend.connect(**settings))))
         await backend.until(lambda: server_state.listeners("orders") == number)  # noqa: B023
     return others
 
