@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -87,30 +87,24 @@ SOON = 3.0
 """Seconds in which a heartbeat has shown a waiter that something has changed."""
 
 
-SPOILED: dict[str, Callable[[Queue], object]] = {
-    "everything is gone": lambda queue: queue.redis.flushall(),
-    "the queue is gone": lambda queue: queue.redis.delete(QUEUE),
-    "the times are gone": lambda queue: queue.redis.delete(SCORES),
-    "our own keys are gone": lambda queue: queue.redis.delete(WAITERS),
-    "a step of the clock": lambda queue: queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000),
+SPOILED: dict[str, tuple[Callable[[Queue], object], Sequence[int]]] = {
+    "everything is gone": (lambda queue: queue.redis.flushall(), ()),
+    "the queue is gone": (lambda queue: queue.redis.delete(QUEUE), ()),
+    "the times are gone": (lambda queue: queue.redis.delete(SCORES), ()),
+    "our own keys are gone": (lambda queue: queue.redis.delete(WAITERS), range(8)),
+    "a step of the clock": (lambda queue: queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000), range(8)),
     # As by a Java client whose clock is ahead.
-    "two were evicted": lambda queue: list(map(queue.leave, queue.owners()[:2])),
-    "deleted as by java": lambda queue: queue.redis.delete(*KEYS[:3]),
+    "two were evicted": (lambda queue: list(map(queue.leave, queue.owners()[:2])), range(2, 8)),
+    "deleted as by java": (lambda queue: queue.redis.delete(*KEYS[:3]), ()),
 }
+"""What is done to a queue of eight waiters, and which of them are the first ones after that, in this order."""
 FREED = ("everything is gone", "deleted as by java")
 """What frees the lock, too. No message is published: heartbeats notify the waiters."""
-KEPT = ("our own keys are gone", "a step of the clock")
-"""What leaves the order as it was."""
 
 
 def locks(client: Any, count: int) -> list[Any]:
     """The lock "orders" for so many owners."""
     return [client.get_fair_lock("orders", owner=owner) for owner in range(1, count + 1)]
-
-
-def hold_elsewhere(queue: Queue) -> None:
-    """Another client holds the lock, without an end."""
-    queue.redis.hset("orders", "somebody:1", 1)
 
 
 async def heartbeats(backend: Backend, queue: Queue, count: int) -> None:
@@ -126,26 +120,23 @@ class TestLosingPlaces:
     @pytest.mark.parametrize("what", SPOILED)
     async def test_the_queue_is_spoilt(self, backend: Backend, queue: Queue, what: str) -> None:
         """Everybody is served all the same, and in order where the server still knows it."""
-        hold_elsewhere(queue)
+        spoil, first = SPOILED[what]
+        queue.redis.hset("orders", "somebody:1", 1)
         clients = [backend.connect(), backend.connect()]
         others, served = await start_waiters(backend, queue, clients, 8)
         # The last acquire of each, behind its subscription, would enter the spoilt queue.
         await backend.until(lambda: all(fair_waiters(client, "orders") == 4 for client in clients))
         await backend.until(lambda: queue.redis.zcard(CLIENTS) == 2)
         owners = queue.owners()
-        SPOILED[what](queue)
+        spoil(queue)
         if what not in FREED:
             await heartbeats(backend, queue, 4)
             await backend.until(lambda: len(queue) == 8)
-            expected = owners[2:] if what == "two were evicted" else owners if what in KEPT else []
-            assert queue.owners()[: len(expected)] == expected
+            assert queue.owners()[: len(first)] == [owners[number] for number in first]
             queue.redis.delete("orders")
         await finished(others)
         assert sorted(served) == list(range(8))
-        if what in KEPT:
-            assert served == list(range(8))
-        elif what == "two were evicted":
-            assert served[:6] == list(range(2, 8))
+        assert served[: len(first)] == list(first)
         await backend.until(lambda: queue.keys() <= ({WAITERS} if what != "everything is gone" else set()))
 
     async def test_the_lock_is_deleted(self, backend: Backend, queue: Queue) -> None:
@@ -191,7 +182,7 @@ async def test_more_dead_waiters_than_one_call_drops(backend: Backend, queue: Qu
 @pytest.mark.usefixtures("frequent_heartbeats")
 async def test_the_lead_is_passed_on(backend: Backend, queue: Queue) -> None:
     """Whoever ticked for the others leaves, and they stay alive."""
-    hold_elsewhere(queue)
+    queue.redis.hset("orders", "somebody:1", 1)
     lock, *leaders = locks(backend.connect(), 4)
     first = await start_waiter(backend, queue, lock.lock)
     for leader in leaders:
