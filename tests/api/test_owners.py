@@ -24,35 +24,27 @@ pytestmark = pytest.mark.asyncio
 MANY = 20_000
 
 
-async def test_a_new_owner_is_a_different_owner(backend: Backend, server_state: ServerState) -> None:
+async def test_owners_are_distinguished(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
-    one, other = new_owner(), new_owner()
-    assert one != other
-    assert len({one, other, one}) == 2
-    assert 2**48 <= one.id < other.id < 2**62
-    assert repr(one) == f"<pyredisson.ExplicitOwner {one.id}>"
-    await client.get_lock("orders", owner=one).lock()
-    assert server_state.holds("orders") == {f"{client.id}:{one.id}": "1"}
-    for lock in (client.get_lock("orders", owner=other), client.get_lock("orders")):
-        assert not await lock.try_lock()
-        with pytest.raises(LockNotHeldError):
-            await lock.unlock()
-    await client.get_lock("orders", owner=one).unlock()
-
-
-async def test_values_are_distinguished(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    fresh = new_owner()
-    owners: list[Any] = [fresh, "alice", "7", "07", 7]
-    for owner in owners:
-        lock = client.get_lock("orders", owner=owner)
+    fresh, other = new_owner(), new_owner()
+    assert len({fresh, other, fresh}) == 2
+    assert 2**48 <= fresh.id < other.id < 2**62
+    assert repr(fresh) == f"<pyredisson.ExplicitOwner {fresh.id}>"
+    owners: list[Any] = [fresh, other, "alice", "7", "07", 7]
+    locks = [client.get_lock("orders", owner=owner) for owner in owners]
+    for owner, lock in zip(owners, locks, strict=True):
         await lock.lock()
         assert [await lock.is_held_by(each) for each in owners] == [each is owner for each in owners]
         assert await lock.is_held_by(fresh.id) == (owner is fresh)
+        for another in {client.get_lock("orders"), *locks} - {lock}:
+            assert not await another.try_lock()
+            with pytest.raises(LockNotHeldError):
+                await another.unlock()
         # Ids on the server are decimal.
         [(client_id, _, number)] = [name.partition(":") for name in server_state.holds("orders")]
         assert client_id == client.id
         assert not isinstance(owner, str) or 2**62 <= int(number) < 2**63
+        assert owner is not fresh or int(number) == fresh.id
         await lock.unlock()
 
 
