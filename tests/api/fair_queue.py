@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.backends import Backend, OtherOwner
 from tests.support.server_state import ServerState
 
 from .kinds import lock_of
@@ -54,24 +53,6 @@ class Queue:
             scripts = ServerState(self.redis).scripts()
             if self.heartbeats() == heartbeats:
                 return scripts - heartbeats
-
-    @contextmanager
-    def ear_of(self, owner: str) -> Iterator[Callable[[], bool]]:
-        """Says whether a message has told that owner that it is its turn."""
-        with self.redis.pubsub(ignore_subscribe_messages=True) as ear:
-            ear.subscribe(f"{CHANNEL}:{owner}")
-            assert ear.get_message(timeout=TIME_LIMIT) is None
-
-            def told() -> bool:
-                message = ear.get_message()
-                assert message is None or message["data"] == b"0"
-                return message is not None
-
-            yield told
-
-    def listening(self, count: int) -> bool:
-        """Whether so many waiters have a channel on which somebody listens."""
-        return len(self.redis.pubsub_channels(f"{CHANNEL}:*")) == count
 
     def keys(self) -> set[str]:
         return {key.decode() for key in self.redis.scan_iter()}

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +166,6 @@ async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: P
     await pair()
 
 
-async def _acquire_permit(client: Any) -> Any:
-    semaphore = client.get_permit_expirable_semaphore(NAME)
-    await semaphore.set_permits(1)
-    permit = await semaphore.acquire(renew=True)
-    return lambda: semaphore.release(permit)
-
-
 HOLDS = ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed lease", "permit"]
 
 
@@ -184,7 +178,9 @@ async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monke
     for _ in range(2):
         before = now_of(admin)
         if kind == "permit":
-            release = await _acquire_permit(client)
+            semaphore = client.get_permit_expirable_semaphore(NAME)
+            await semaphore.set_permits(1)
+            release = partial(semaphore.release, await semaphore.acquire(renew=True))
         else:
             lock = lock_of(client, kind, NAME)
             await lock.lock(3600 if fixed else None)

@@ -16,7 +16,7 @@ from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
+from .fair_queue import CHANNEL, CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
 from .kinds import FAIR, JAVA, assert_lost, one_waits
 
 pytestmark = pytest.mark.asyncio
@@ -52,7 +52,7 @@ class TestCalls:
             for count in range(1, 21):
                 before = queue.scripts()
                 others += (await start_waiters(backend, queue, [client], 1))[0]
-                await backend.until(lambda count=count: queue.listening(count))  # type: ignore[misc]
+                await backend.until(lambda count=count: len(queue.redis.pubsub_channels(f"{CHANNEL}:*")) == count)  # type: ignore[misc]
                 # It sends an acquire, and another one after its subscription is confirmed.
                 await backend.until(lambda before=before: queue.scripts() == before + 2)  # type: ignore[misc]
             listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
@@ -173,9 +173,11 @@ async def test_more_dead_waiters_than_one_call_drops(backend: Backend, queue: Qu
     assert queue.scripts() >= before + 4
     die()
     queue.enter(JAVA)
-    with queue.ear_of(JAVA) as told:
+    with queue.redis.pubsub(ignore_subscribe_messages=True) as ear:
+        ear.subscribe(f"{CHANNEL}:{JAVA}")
+        assert ear.get_message(timeout=TIME_LIMIT) is None
         await getattr(lock, way)()
-        await backend.until(told)
+        await backend.until(lambda: (message := ear.get_message()) and message["data"] == b"0")
     assert queue.owners() == [JAVA]
 
 

@@ -6,12 +6,11 @@ import gc
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
-from redis.client import PubSub
 
 import pyredisson
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
@@ -160,21 +159,6 @@ async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, server
         await lock.unlock()
 
 
-@pytest.fixture
-def ear(server_state: ServerState) -> Iterator[PubSub]:
-    """Hears every lock's messages, as any client would."""
-    with server_state.redis.pubsub() as listening:
-        listening.psubscribe("*")
-        assert listening.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
-        yield listening
-
-
-def heard(ear: PubSub) -> tuple[bytes, bytes]:
-    message: Any = ear.get_message(timeout=TIME_LIMIT)
-    assert message is not None, "nothing was published"
-    return message["channel"], message["data"]
-
-
 NAMES: list[tuple[str | bytes, bytes, bytes]] = [
     ("foo", b"foo", b"redisson_lock__channel:{foo}"),
     ("{t}foo", b"{t}foo", b"redisson_lock__channel:{t}foo"),
@@ -189,18 +173,23 @@ NAMES: list[tuple[str | bytes, bytes, bytes]] = [
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-async def test_keys_and_channels(backend: Backend, server_state: ServerState, ear: PubSub, mapped: bool) -> None:
+async def test_keys_and_channels(backend: Backend, server_state: ServerState, mapped: bool) -> None:
+    """Any client hears every lock's messages."""
     client = backend.connect(name_mapper=(lambda name: f"{{t}}foo:{name}") if mapped else None)
     names = [(name, b"{t}foo:orders", b"redisson_lock__channel:{t}foo:orders") for name in ("orders", b"orders")]
-    for name, key, channel in names if mapped else NAMES:
-        lock = client.get_lock(name)
-        assert lock.name == name
-        assert type(lock.name) is type(name)
-        await lock.lock()
-        assert server_state.redis.keys() == [key]
-        await lock.unlock()
-        assert heard(ear) == (channel, b"0")
-        assert server_state.redis.keys() == []
+    with server_state.redis.pubsub() as ear:
+        ear.psubscribe("*")
+        assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
+        for name, key, channel in names if mapped else NAMES:
+            lock = client.get_lock(name)
+            assert lock.name == name
+            assert type(lock.name) is type(name)
+            await lock.lock()
+            assert server_state.redis.keys() == [key]
+            await lock.unlock()
+            message = ear.get_message(timeout=TIME_LIMIT)
+            assert (message["channel"], message["data"]) == (channel, b"0")
+            assert server_state.redis.keys() == []
 
 
 async def test_the_hash(backend: Backend, server_state: ServerState) -> None:

@@ -63,18 +63,14 @@ class Red:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For servers that all reply.
+def near(backend: Backend, servers: list[Server], redises: list[Redis], monkeypatch: pytest.MonkeyPatch) -> Red:
+    """On servers that all reply.
 
     After a majority has replied, a red lock waits for the others only briefly, and for each reply for a tenth of the
     lease only: too briefly on a busy machine.
     """
     monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
     monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", TIME_LIMIT)
-
-
-@pytest.fixture
-def near(backend: Backend, servers: list[Server], redises: list[Redis], patience: None) -> Red:
     return Red(backend, servers, redises)
 
 

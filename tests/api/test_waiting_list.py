@@ -47,11 +47,6 @@ def hold_elsewhere(server_state: ServerState, lease: int | None = None) -> None:
         server_state.redis.pexpire("orders", lease)
 
 
-def release_elsewhere(server_state: ServerState) -> None:
-    server_state.redis.delete("orders")
-    server_state.redis.publish(CHANNEL, "0")
-
-
 def asleep(client: Any, count: int) -> Callable[[], bool]:
     """A condition: so many calls wait, and all of them sleep."""
 
@@ -70,7 +65,9 @@ async def start_waiters(backend: Backend, client: Client, count: int, present: i
 
 
 async def finish(server_state: ServerState, others: list[OtherOwner[None]]) -> None:
-    release_elsewhere(server_state)
+    """The other client releases the lock."""
+    server_state.redis.delete("orders")
+    server_state.redis.publish(CHANNEL, "0")
     await finished(others)
 
 
