@@ -37,10 +37,6 @@ class Orders:
     def connect(self, address: object = None, **fields: Any) -> None:
         self.client: Any = self.backend.connect(address, **fields)
 
-    def other(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
-        """Both sides in another client."""
-        return sides(self.backend.connect(), owner)
-
     def sides(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
         return sides(self.client, owner)
 
@@ -69,10 +65,6 @@ class Orders:
 
     async def listened(self, connections: int = 1) -> None:
         await self.backend.until(lambda: self.redis.pubsub_numsub(CHANNEL)[0][1] == connections)
-
-    async def gone(self) -> None:
-        """Returns when nothing is left on the server."""
-        await self.backend.until(lambda: self.redis.keys() == [])
 
     def holds(self) -> dict[str, str]:
         return self._state.holds("orders")

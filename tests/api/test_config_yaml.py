@@ -262,10 +262,7 @@ PAIR = '{"172.17.0.2:7000": "10.0.0.1:17000"}'
         (cluster("shardedSubscriptionMode: OFF"), {"sharded_pubsub": "off"}),
         (cluster(f"natMap: {PAIR}"), {"address_mapper": AddressMap(PORTS)}),
         (cluster(f"natMapper: !<x.HostPortNatMapper> {{hostsPortMap: {PAIR}}}"), {"address_mapper": AddressMap(PORTS)}),
-        (
-            cluster('natMapper: !<x.HostNatMapper> {hostsMap: {"a": "b"}}'),
-            {"address_mapper": AddressMap({}, {"a": "b"})},
-        ),
+        (cluster('natMapper: !<x.HostNatMapper> {hostsMap: {"a": "b"}}'), {"address_mapper": HOSTS}),
         (cluster("natMapper: !<org.redisson.config.DefaultNatMapper> {}"), {"address_mapper": None}),
         (cluster("natMapper: !<x.HostNatMapper> {hostsMap: null}"), {"address_mapper": None}),
     ],

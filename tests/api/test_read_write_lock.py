@@ -179,7 +179,7 @@ class TestLeasesOfBothSides:
             assert await orders.read(2).try_lock(wait_time=TIME_LIMIT)
             await orders.read(2).unlock()
             await read.unlock()
-        await orders.gone()
+        await orders.backend.until(lambda: orders.redis.keys() == [])
 
     async def test_a_shorter_read_leaves_the_writes_lease(self, orders: Orders) -> None:
         read, write = orders.sides(1)
