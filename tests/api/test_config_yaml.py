@@ -25,7 +25,6 @@ from pyredisson.errors import ConfigError
 from .test_config_urls import BY_CA, CHECKED, SECRET, UNCHECKED, checks
 
 FILES = Path(__file__).parent / "redisson_files"
-VERSIONS = ["3.27.2", "4.7.0"]
 SET_IN_EACH_FILE: dict[str, Any] = {
     "username": "u",
     "password": "p",
@@ -208,7 +207,7 @@ class TestTls:
 
 
 class TestFilesOfRedisson:
-    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("version", ["3.27.2", "4.7.0"])
     @pytest.mark.parametrize("mode", EXPECTED)
     def test_all_settings(self, mode: str, version: str) -> None:
         retries = {"retry_attempts": 4} if version == "4.7.0" else {}  # each writes its own default

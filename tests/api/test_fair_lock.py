@@ -11,13 +11,14 @@ import pytest
 
 from pyredisson import ClosedError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, finished
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
 from .fair_queue import CHANNEL, CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
 from .kinds import FAIR, JAVA, assert_lost, one_waits
+from .test_hand_over import HAND_OVER
 
 pytestmark = pytest.mark.asyncio
 
@@ -79,12 +80,6 @@ class TestCalls:
             await other.result()
             await lock.unlock()
             assert queue.scripts() == before + attempts + 2
-
-
-HAND_OVER = b":1\r\n$6\r\n300000\r\n$38\r\n"
-"""The end of the holder's name, the time of a place, and the beginning of another name: only hand-overs have them."""
-SOON = 3.0
-"""Seconds in which a heartbeat has shown a waiter that something has changed."""
 
 
 SPOILED: dict[str, tuple[Callable[[Queue], object], Sequence[int]]] = {
@@ -150,7 +145,7 @@ class TestLosingPlaces:
         assert await clients[1].get_fair_lock("orders").delete()
         deleted = time.monotonic()
         await finished(others)
-        assert time.monotonic() - deleted < SOON
+        assert time.monotonic() - deleted < WOKEN
         assert sorted(served) == list(range(6))
         await backend.until(lambda: not queue.keys() - {WAITERS})
         await assert_lost(holder)
@@ -276,7 +271,7 @@ class TestHandingOn:
         theirs = another.get_fair_lock("orders", owner=3)
         last = await start_waiter(threads, queue, theirs.lock)
         places = queue.owners()
-        slow = proxy.hold_request(HAND_OVER)
+        slow = proxy.hold_request(HAND_OVER["fair"])
         releasing = threads.spawn(holder.unlock)
         await threads.until(slow.held.is_set)
 

@@ -32,14 +32,12 @@ HAND_OVER = {
     "write": b":1:write\r\n$44\r\n",
     "permit": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
-LOCKS = [kind for kind in HAND_OVER if kind != "permit"]
 LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 ROUNDS = 20
 BY_TIME = 3
 """Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
 kinds = pytest.mark.parametrize("kind", HAND_OVER)
-locks = pytest.mark.parametrize("kind", LOCKS)
 
 
 class Contention:
@@ -127,7 +125,7 @@ async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: Serve
     assert session.permits.queues == session.lock_queues == session.local_queues == {}
 
 
-@locks
+@pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "permit"])
 async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
     """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
     it = Contention(backend, server_state, kind)
