@@ -11,7 +11,6 @@ from tests.support.server_state import ServerState
 
 from .kinds import lock_of
 
-CHANNEL = "redisson_lock__channel:{orders}"
 WAITERS = "pyredisson_fair_waiters:{orders}"
 CLIENTS = "pyredisson_fair_clients:{orders}"
 QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"

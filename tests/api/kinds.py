@@ -29,6 +29,9 @@ NON_REENTRANT = ("non-reentrant", "non-reentrant fair")
 REENTRANT = [kind for kind in KINDS if kind not in NON_REENTRANT]
 kinds = pytest.mark.parametrize("kind", KINDS)
 all_blocks = pytest.mark.parametrize("kind", [*KINDS, *GROUPS, *PARTLY_EXPLICIT])
+CHANNEL = "redisson_lock__channel:{orders}"
+LONG = 60.0
+"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 COUNTER = "redisson_lock_token:{orders}"
 """What remains of a fenced lock that is free."""

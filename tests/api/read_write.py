@@ -9,10 +9,11 @@ from tests.support.backends import Backend, OtherOwner
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
+from .kinds import JAVA
+
 CHANNEL = "redisson_rwlock:{orders}"
 """Of Redisson. A client that waits behind one of pyredisson listens to `wake_channel` only."""
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
-JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 
 
 def sides(client: Any, owner: int | None = None) -> tuple[ReadLock, WriteLock]:

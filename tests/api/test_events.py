@@ -23,13 +23,10 @@ from tests.support.kinds import KINDS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import permit_waiters
 
-from .kinds import NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
+from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits
 
 pytestmark = pytest.mark.asyncio
-LONG = 60.0
-"""A hand-over time that doesn't end in a test."""
-
 LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}
 
 

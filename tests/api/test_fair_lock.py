@@ -16,8 +16,8 @@ from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CHANNEL, CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
-from .kinds import FAIR, JAVA, assert_lost, one_waits
+from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
+from .kinds import CHANNEL, FAIR, JAVA, assert_lost, one_waits
 from .test_hand_over import HAND_OVER
 
 pytestmark = pytest.mark.asyncio

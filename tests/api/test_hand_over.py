@@ -19,7 +19,7 @@ from tests.support.server_state import ServerState
 from tests.support.waiting import permit_waiters
 
 from .fair_queue import WAITERS
-from .kinds import left, lock_of, one_waits, rival_of, sleeping, use
+from .kinds import LONG, left, lock_of, one_waits, rival_of, sleeping, use
 from .read_write import Orders
 
 pytestmark = pytest.mark.asyncio
@@ -32,8 +32,6 @@ HAND_OVER = {
     "write": b":1:write\r\n$44\r\n",
     "permit": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
-LONG = 60.0
-"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 ROUNDS = 20
 BY_TIME = 3
 """Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""

@@ -22,12 +22,10 @@ from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, 
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
-from .kinds import left, lock_of, one_waits, rival_of, sleeping, use
+from .kinds import CHANNEL, LONG, left, lock_of, one_waits, rival_of, sleeping, use
 
 pytestmark = pytest.mark.asyncio
 ROUNDS = 20
-LONG = 60.0
-"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 OTHERS_FIRST = 0.3
 """Seconds that a client leaves to others after a series. The usual millisecond is too short on a busy machine."""
 HOLD = 0.002
@@ -36,7 +34,6 @@ SERIES = 0.02
 """The hand-over time of these tests."""
 IN_SERIES = round(SERIES / HOLD) + 2
 """The most hand-overs between two messages: those in the time, and a spare one at each end."""
-CHANNEL = "redisson_lock__channel:{orders}"
 COUNTER = "acquisitions"
 
 

@@ -13,8 +13,8 @@ from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import assert_lost, lock_of
-from .read_write import CHANNEL, CLAIM, JAVA, TURN, Orders, lease_key, sides, wake_channel
+from .kinds import JAVA, assert_lost, lock_of
+from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key, sides, wake_channel
 
 pytestmark = pytest.mark.asyncio
 WATCHDOG = 1.2

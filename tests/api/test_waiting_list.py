@@ -18,14 +18,11 @@ from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import JAVA, kinds, left, lock_of, one_waits, sleeping, use
+from .kinds import CHANNEL, JAVA, LONG, kinds, left, lock_of, one_waits, sleeping, use
 from .read_write import CHANNEL as READ_WRITE_CHANNEL
 from .read_write import Orders
 
 pytestmark = pytest.mark.asyncio
-LONG = 60.0
-"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
-CHANNEL = "redisson_lock__channel:{orders}"
 WAITING = "pyredisson_waiting:{orders}"
 WAITERS = 8
 MESSAGES = 10
