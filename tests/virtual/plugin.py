@@ -62,7 +62,6 @@ REAL_ONLY = {
     ),
     "threads, or a client for threads": (
         "api/test_holders.py::test_outside_of_any_task",
-        "api/test_lock_blocks.py::TestTasks::test_abandoned_after_its_event_loop",
         "api/test_lock_asyncio.py::test_two_loops_at_a_time",
         "api/test_lock_lost.py::TestCallback",
         "api/test_owners.py::test_threads_that_make_the_same_owner_at_once_get_one",
