@@ -5,7 +5,6 @@ An exit releases what is held, and so does a signal with `release_on_signals`.
 
 from __future__ import annotations
 
-import functools
 import gc
 import signal
 import threading
@@ -439,11 +438,11 @@ async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
         return time.monotonic()
 
     calls = [client.get_lock("a").lock, client.get_fair_lock("fair").lock, lambda: semaphore.acquire_many(2)]
-    waiters = [backend.start(functools.partial(take, call)) for call in calls]
+    waiters = [backend.start(take, call) for call in calls]
     await backend.until(lambda: listeners(admin, "a") == 1 and admin.exists("redisson_lock_queue:{fair}"))
     # It is renewed while the process lives.
     await backend.sleep(1.5)
-    assert not any(waiter.done for waiter in waiters)
+    assert not any(waiter.done() for waiter in waiters)
     holder.signal(signal.SIGKILL)
     await backend.run_blocking(holder.wait)
     # The clock first: no lease ends before `killed` and what is left then.
