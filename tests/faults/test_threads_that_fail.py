@@ -181,22 +181,6 @@ class Messages:
         self.shutdowns += 1
 
 
-def test_one_thread_reads_at_a_time() -> None:
-    """A reader that was interrupted can be released by the listener's thread."""
-    thread, waiter, other = ThreadWakeup(), ThreadWakeup(), ThreadWakeup()
-    role, messages = ReaderRole(thread), Messages()
-    role.connected(messages)  # type: ignore[arg-type]
-    assert role.take(thread) is thread
-    assert role.take(waiter) is thread
-    assert role.release(waiter) is False
-    assert role.release(thread) is True
-    assert role.take(waiter) is waiter
-    assert role.take(other) is role.take(thread) is waiter
-    assert role.release(waiter) is True
-    assert role.release(waiter) is False
-    assert role.take(thread) is thread
-
-
 def test_a_failure_breaks_the_present_connection_only() -> None:
     """A waiter that read an earlier one reports late."""
     role = ReaderRole(ThreadWakeup())

@@ -1,4 +1,4 @@
-"""No wakeup is lost with a message, a connection, a right, a waiter that leaves, or a hold that vanishes."""
+"""No wakeup is lost with a message, a connection, a right, or a hold that vanishes."""
 
 from __future__ import annotations
 
@@ -58,30 +58,6 @@ async def contended(
     # The waiter looks once more when it is known that messages arrive.
     await backend.sleep(0.1)
     return waiter
-
-
-@pytest.mark.slow
-async def test_a_waiter_that_leaves_passes_its_wake_up_on(
-    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
-) -> None:
-    """A woken waiter reaches its timeout while it asks for the lock: the next waiter must be woken."""
-    taken_by_another(admin)
-    client = backend.connect(proxy.url, timeout=2)
-
-    for _ in range(3):
-        leaver = backend.start(client.get_lock("a").try_lock, 1.0)
-        await backend.until(lambda: listeners(admin, "a") == 1)
-        stayer = waiting(backend, client)
-        await backend.sleep(0.9)
-        # Many releases around the very moment at which the first one leaves; the last one frees the lock.
-        for _ in range(40):
-            admin.publish("redisson_lock__channel:{a}", "0")
-            await backend.sleep(0.004)
-        assert await leaver.result() is False
-        released = time.monotonic()
-        given_back(admin)
-        assert await stayer.result() - released < 2
-        taken_by_another(admin)
 
 
 @pytest.mark.parametrize("reset", [False, True])

@@ -56,23 +56,6 @@ async def test_a_refused_subscription_ends_the_wait(
 
 
 @in_world
-async def test_after_a_lost_reply_the_subscription_is_checked(world: World) -> None:
-    async with world.client() as client, pyredisson.asyncio.connect(world.server.url, timeout=1) as other:
-        await held(client, "a")
-        waiting = asyncio.create_task(other.get_lock("a").try_lock(4))
-        await asyncio.sleep(1)
-        before = world.server.calls["ping"]
-        world.server.pause()
-        call = asyncio.create_task(other.get_lock("b").lock())
-        await asyncio.sleep(1.5)
-        world.server.resume()
-        await call
-        assert not await waiting
-        assert world.server.calls["ping"] == before + 1
-    assert world.clock() < START + 10
-
-
-@in_world
 async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
     async with world.client() as client:
         semaphore = client.get_semaphore("s")
