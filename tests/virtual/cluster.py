@@ -11,7 +11,6 @@ from redis.exceptions import ClusterDownError, ResponseError, TryAgainError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.runtime import RoutedAioRuntime
-from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.routed import Settable
 from pyredisson._client import servers
 from pyredisson._core import slot
@@ -23,6 +22,7 @@ from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 
+from .install import WithoutLoop
 from .network import Close, Send
 from .server import MemoryServer, Session, encoded
 from .time import VirtualClock
@@ -228,14 +228,7 @@ class VirtualKeeper:
             self._next.cancel()
 
 
-class WatchdogRuntime(RoutedAioRuntime):
-    """As `WatchdogRuntime` in `install.py`."""
-
-    def wakeup(self) -> AioWakeup:
-        return AioWakeup()
-
-    async def close(self) -> None:
-        self.stop()
+class WatchdogRuntime(WithoutLoop, RoutedAioRuntime): ...
 
 
 def install_cluster(patch: pytest.MonkeyPatch, cluster: MemoryCluster) -> None:
