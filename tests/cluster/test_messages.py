@@ -452,31 +452,3 @@ async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, ba
         await woken(waiter, release)
         for name in names[1:]:
             await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-async def test_waiters_without_a_message_make_an_attempt_of_their_own(
-    scene: Scene, backend: Backend, mode: str
-) -> None:
-    """When the lease ends, or after `lock_watchdog_timeout`. Without a lease: every five seconds."""
-    killed, lost, permits_name, latch_name = (f"{kind}{{{NAME}}}" for kind in ("killed", "lost", "permits", "latch"))
-    client = backend.connect(sharded_pubsub=mode, lock_watchdog_timeout=1.5)
-    permits, latch = client.get_semaphore(permits_name), client.get_count_down_latch(latch_name)
-    assert await permits.try_set_permits(0)
-    assert await latch.try_set_count(1)
-    scene.node.ask("HSET", killed, "gone:1", 1)
-    scene.node.ask("PEXPIRE", killed, 1500)
-    scene.node.ask("HSET", lost, "java:1", 1)
-    begun = time.monotonic()
-    locks = [backend.spawn(partial(client.get_lock(name).try_lock, 25)) for name in (killed, lost)]
-    others = [backend.spawn(partial(permits.try_acquire, 1, 25)), backend.spawn(partial(latch.wait, 25))]
-    await backend.sleep(0.5)
-    assert not any(waiter.done() for waiter in (*locks, *others))
-    # Nothing is published.
-    scene.node.ask("DEL", lost, latch_name)
-    scene.node.ask("INCR", permits_name)
-    for waiters, seconds in ((locks, 1.5), (others, 5.0)):
-        for waiter in waiters:
-            assert await waiter.result()
-        assert time.monotonic() - begun < 0.5 + seconds + SOON

@@ -207,20 +207,6 @@ def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int
         load.end()
 
 
-@also_on(newest_redis)
-@pytest.mark.asyncio
-async def test_a_sentinel_that_is_frozen_or_dead_delays_nobody(sentinels: Sentinels, backend: Backend) -> None:
-    dead, frozen, _ = sentinels.sentinels
-    sentinels.kill(dead)
-    sentinels.pause(frozen)
-    client = backend.connect(**OPTIONS)
-    begin = clock()
-    lock = client.get_lock("orders")
-    await lock.lock()
-    assert clock() - begin < OPTIONS["timeout"] + OPTIONS["connect_timeout"] + 1
-    await lock.unlock()
-
-
 @pytest.fixture
 def proxied() -> Iterator[Cluster]:
     """A cluster with a proxy before each node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -74,6 +75,11 @@ class MemoryCluster:
             self._move_keys(number, source, target)
         return target
 
+    def move_keys(self, name: str, *keys: str) -> None:
+        """Moves these keys of a slot that is on its way, or all that it has."""
+        number = slot(name.encode())
+        self._move_keys(number, self.owners[number], self.targets[number], [key.encode() for key in keys])
+
     def finish_move(self, name: str) -> None:
         """The target serves the slot. The source ends the sharded subscriptions of its channels."""
         number = slot(name.encode())
@@ -98,9 +104,9 @@ class MemoryCluster:
             node.kill()
         return replica
 
-    def _move_keys(self, number: int, source: ClusterNode, target: ClusterNode) -> None:
+    def _move_keys(self, number: int, source: ClusterNode, target: ClusterNode, keys: Iterable[bytes] = ()) -> None:
         there, here = source.keys.keyspace, target.keys.keyspace
-        for key in [key for key in list(there.values) if slot(key) == number]:
+        for key in keys or [key for key in list(there.values) if slot(key) == number]:
             if (value := there.value(key)) is not None:
                 here.values[key] = value
                 here.valid_until |= {key: there.valid_until[key]} if key in there.valid_until else {}

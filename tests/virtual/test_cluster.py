@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,14 +13,21 @@ from redis.exceptions import NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
 from tests.support.kinds import LOCKS
+from tests.support.waiting import cancel_after
 
 from .cluster import MemoryCluster, install_cluster
+from .network import LATENCY
 from .world import World, in_world
 
 SOON = 0.3
 """Virtual seconds. A waiter that isn't woken waits for the lease of 30 s."""
+PAUSE = 3.0
+"""The same after TRYAGAIN, behind which a call pauses."""
 MOVES = ("not", "keys", "slot", "both")
 """What moves to another node while a client waits."""
+HELD, BEHIND = "held{a}", "behind{a}"
+SINGLE_KEY = ("lock", "spin", "non-reentrant")
+"""The other kinds have several keys, or create them: a node refuses these until it has all of them."""
 
 
 @pytest.fixture
@@ -80,6 +90,83 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
 
 
 @in_world
+async def test_waiters_without_a_message_make_an_attempt_of_their_own(world: World, cluster: MemoryCluster) -> None:
+    """After `lock_watchdog_timeout` if the lock has no lease; for permits and latches every five seconds."""
+    async with cluster.client(lock_watchdog_timeout=20) as client:
+        node = cluster.nodes[0]
+        lock, permits, latch = (cluster.name_on(node, prefix) for prefix in ("lock", "permits", "latch"))
+        keys = node.keys.keyspace
+        keys.do_hset(lock.encode(), b"java:1", b"1")
+        keys.do_set(permits.encode(), b"0")
+        keys.do_set(latch.encode(), b"1")
+        began = world.clock()
+        waits = (
+            client.get_semaphore(permits).acquire,
+            client.get_count_down_latch(latch).wait,
+            client.get_lock(lock).lock,
+        )
+        waiting = [asyncio.create_task(wait()) for wait in waits]
+        await asyncio.sleep(1)
+        # Nothing is published.
+        keys.do_del(lock.encode(), latch.encode())
+        keys.do_set(permits.encode(), b"1")
+        for waiter, seconds in zip(waiting, (5, 5, 20), strict=True):
+            await waiter
+            assert world.clock() - began < seconds + SOON
+
+
+MOVE: dict[str, Callable[[MemoryCluster], object]] = {
+    "begun": lambda cluster: cluster.begin_move(HELD, with_keys=False),
+    "key moved": lambda cluster: cluster.move_keys(HELD, HELD),
+    "all keys moved": lambda cluster: cluster.move_keys(HELD),
+    "finished": lambda cluster: cluster.finish_move(HELD),
+}
+"""The steps in which a slot with two locks moves."""
+
+
+@pytest.mark.parametrize("released_after", MOVE)
+@pytest.mark.parametrize("kind", LOCKS)
+@in_world
+async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
+    world: World, cluster: MemoryCluster, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else acquires it, its owner can nest, and the release reaches the waiter."""
+    async with cluster.client() as client, cluster.client() as two, cluster.client() as three:
+        held, behind = LOCKS[kind](client, HELD), client.get_lock(BEHIND)
+        wanted, third = (LOCKS["write" if kind == "read" else kind](each, HELD) for each in (two, three))
+        await held.lock()
+        await behind.lock()
+        waiting = asyncio.create_task(use(wanted))
+        await asyncio.sleep(1)
+        left = list(MOVE)
+        step = ""
+        while step != released_after:
+            step = left.pop(0)
+            MOVE[step](cluster)
+            assert await behind.is_held()
+            if kind in SINGLE_KEY or step == "finished":
+                assert await held.is_held()
+                assert not await third.try_lock()
+            if kind in ("lock", "spin"):
+                await held.lock()
+                assert await held.get_hold_count() == 2
+                await held.unlock()
+        asyncio.get_running_loop().call_later(0.5, lambda: [MOVE[step](cluster) for step in left])
+        assert not held.lost.is_set()
+        assert not waiting.done()
+        began = world.clock()
+        await held.unlock()
+        await waiting
+        # A call that needs all keys pauses until they are together again. A list of clients is one more.
+        at_once = not left or kind == "spin" or (kind in SINGLE_KEY and released_after == "begun")
+        assert world.clock() - began < (SOON if at_once else 0.5 + PAUSE)
+        await behind.unlock()
+        await asyncio.sleep(1)
+    # Calls that wait for the end of the move don't report the server as not available.
+    assert not [record for record in caplog.records if "available" in record.message]
+
+
+@in_world
 async def test_holds_on_all_nodes_are_renewed(world: World, cluster: MemoryCluster) -> None:
     """The watchdog sends the commands for one node at once, and those behind ASK to the other one."""
     async with cluster.client() as client:
@@ -132,17 +219,55 @@ async def test_a_closed_client_leaves_no_connection(world: World, synced: Memory
     assert sessions(synced) == [0, 0, 0]
 
 
+async def use_block(lock: Any) -> None:
+    """A user's block, unless no replica confirms the acquire."""
+    with suppress(NotReplicatedError):
+        async with lock:
+            await asyncio.sleep(2 * LATENCY)
+
+
+@pytest.mark.parametrize("when", ["at first", "connected", "behind ASK", "not confirmed"])
+@in_world
+async def test_cancelled_at_any_moment_it_leaves_no_key(world: World, synced: MemoryCluster, when: str) -> None:
+    if when == "behind ASK":
+        synced.begin_move("a")
+    if when == "not confirmed":
+        for node in synced.nodes:
+            node.confirmed = 0
+    struck = 0
+    # At each moment the event loop takes some turns.
+    for moment, turns in product(range(50), range(4)):
+        async with synced.client() as client:
+            if when != "at first":
+                await client.get_lock("a").is_locked()
+            task = asyncio.create_task(use_block(client.get_lock("a")))
+            await asyncio.sleep(moment * LATENCY / 2)
+            struck += await cancel_after(turns, task)
+            await asyncio.sleep(1)
+            assert not client._session.holds.table
+            assert not any(node.keys.keyspace.do_keys(b"a") for node in synced.nodes), (moment, turns)
+    assert struck > 50
+
+
 @in_world
 async def test_many_acquires_are_confirmed_by_few_waits(world: World, synced: MemoryCluster) -> None:
     """Each of them is confirmed, and acquires that come while a WAIT waits share the next one."""
     async with synced.client() as client:
         node = synced.nodes[0]
-        names = [synced.name_on(node, f"{number}") for number in range(50)]
-        await asyncio.gather(*(acquire(client.get_lock(name)) for name in names))
+        names = [synced.name_on(node, f"{number}") for number in range(100)]
+        await asyncio.gather(*(acquire(client.get_lock(name)) for name in names[:50]))
         assert 1 <= node.calls["wait"] <= 5
+        node.confirmed = 0
+        refused = await asyncio.gather(*(client.get_lock(name).lock() for name in names[50:]), return_exceptions=True)
+        assert {type(outcome) for outcome in refused} == {NotReplicatedError}
+        await asyncio.sleep(1)
+        assert len(node.keys.keyspace.do_keys(b"*-*")) == 50
+        assert node.calls["wait"] <= 10
+        node.confirmed = 1
+        before = sum(each.calls["wait"] for each in synced.nodes)
         for _ in range(3):
             await acquire(client.get_lock("a"))
-        assert 4 <= sum(each.calls["wait"] for each in synced.nodes) <= 8
+        assert sum(each.calls["wait"] for each in synced.nodes) - before == 3
 
 
 @pytest.mark.parametrize("moving", [False, True])
