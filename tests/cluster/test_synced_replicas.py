@@ -11,9 +11,8 @@ import pytest
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import Backend
-from tests.support.kinds import KINDS, LOCKS
+from tests.support.kinds import LOCKS
 from tests.support.replicated_master import ReplicatedMaster
-from tests.support.waiting import fair_waiters, permit_waiters, waiters
 
 from .conftest import NO_FAILOVER
 
@@ -69,24 +68,6 @@ async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, back
     await acquire()
 
 
-async def test_permits_without_a_confirmation_are_not_acquired(master: Master, backend: Backend) -> None:
-    client = backend.connect(replicas_sync_timeout=SHORT)
-    semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
-    for each in (semaphore, expirable):
-        await each.try_set_permits(3)
-    master.freeze()
-    for name, acquire in (
-        ("s{a}", semaphore.acquire(2)),
-        ("s{a}", semaphore.try_acquire()),
-        ("s{a}", semaphore.drain_permits()),
-        ("e{a}", expirable.acquire()),
-    ):
-        with pytest.raises(NotReplicatedError, match=rf"semaphore '{name}' .* 0 of 1 replica"):
-            await acquire
-    await backend.until(lambda: master.node.ask("MGET", "s{a}", "e{a}") == ["3", "3"])
-    assert not client._session.holds.table
-
-
 async def test_so_many_must_confirm_as_the_user_wants(master: Master, backend: Backend) -> None:
     """But no more than are connected."""
     one, all_, more = (
@@ -115,98 +96,6 @@ async def test_users_without_rights(master: Master, backend: Backend, caplog: py
         for name in "cde":
             await client.get_lock(name).lock()
     assert sum("doesn't run WAIT" in record.getMessage() for record in caplog.records) == 1
-
-
-@on_a_cluster
-async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
-    master: Master, backend: Backend
-) -> None:
-    lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
-    await lock.lock()
-    await lock.lock()
-    master.freeze()
-    with pytest.raises(NotReplicatedError):
-        await lock.lock()
-    assert await lock.get_hold_count() == 2
-    await backend.until(lambda: master.node.ask("HVALS", "a") == ["2"])
-    await lock.unlock()
-    assert await lock.is_held()
-    await lock.unlock()
-    assert not master.exists("a")
-
-
-HANDED_ON: dict[str, tuple[str, tuple[int, ...], Callable[[Any], int], list[str]]] = {
-    "lock": ("lock", (2,), lambda client: waiters(client, "a"), ["1"]),
-    "fair": ("fair", (2,), lambda client: fair_waiters(client, "a"), ["1"]),
-    "write": ("read", (2, 3), lambda client: waiters(client, "a", "read"), ["1", "1", "read"]),
-}
-"""By the kind of a lock that is handed on: the kind and the owners of the next, how many of them sleep, and the key."""
-
-
-@on_a_cluster
-@pytest.mark.parametrize("confirmed", [True, False])
-@pytest.mark.parametrize("kind", HANDED_ON)
-async def test_a_lock_that_is_handed_on_needs_a_confirmation(
-    master: Master, backend: Backend, kind: str, *, confirmed: bool
-) -> None:
-    """The release happens in any case. Only the next owners need the confirmation."""
-    next_kind, owners, asleep, values = HANDED_ON[kind]
-    client = backend.connect(local_hand_over_time=60, **{} if confirmed else {"replicas_sync_timeout": SHORT})
-    holder, others = KINDS[kind](client, "a", 1), [KINDS[next_kind](client, "a", owner) for owner in owners]
-    await holder.lock()
-    attempts = [backend.spawn(other.lock) for other in others]
-    await backend.until(lambda: asleep(client) == len(others))
-    before = master.waits()
-    if not confirmed:
-        master.freeze()
-    await holder.unlock()
-    if confirmed:
-        for attempt in attempts:
-            await attempt.result()
-        # One call for all; the script is sent once more as EVAL, and each time with a WAIT.
-        assert 1 <= master.waits() - before <= 2
-        assert sorted(master.node.ask("HVALS", "a")) == values
-        for other in others:
-            await other.unlock()
-    else:
-        for attempt in attempts:
-            with pytest.raises(NotReplicatedError, match="0 of 1 replica"):
-                await attempt.result()
-        await backend.until(lambda: not master.exists("a"))
-    assert not client._session.holds.table
-
-
-@on_a_cluster
-@pytest.mark.parametrize("confirmed", [True, False])
-@pytest.mark.parametrize("count", [1, 4])
-async def test_permits_that_are_handed_on_need_a_confirmation(
-    master: Master, backend: Backend, count: int, *, confirmed: bool
-) -> None:
-    """The releases happen in any case. In an event loop several of them share a command."""
-    client = backend.connect(local_hand_over_time=60, **{} if confirmed else {"replicas_sync_timeout": SHORT})
-    semaphore = client.get_semaphore("s")
-    await semaphore.try_set_permits(count)
-    await semaphore.acquire(count)
-    others = [backend.spawn(semaphore.acquire) for _ in range(count)]
-    await backend.until(lambda: permit_waiters(client, "s") == count)
-    before = master.waits()
-    if not confirmed:
-        master.freeze()
-    for release in [backend.spawn(semaphore.release) for _ in range(count)]:
-        await release.result()
-    if confirmed:
-        for other in others:
-            await other.result()
-        # The script is sent once more as EVAL, and each time with a WAIT.
-        assert 1 <= master.waits() - before <= 2 * count
-        assert master.node.ask("GET", "s") == "0"
-        return
-    for other in others:
-        with pytest.raises(NotReplicatedError, match=r"semaphore 's' .* 0 of 1 replica"):
-            await other.result()
-    await backend.until(lambda: master.node.ask("GET", "s") == str(count))
-    master.restore()
-    await semaphore.acquire(count)
 
 
 @on_a_cluster

@@ -1,4 +1,4 @@
-"""Acquires that replicas confirm, while replies are lost, callers are cancelled, and replicas come and go."""
+"""Acquires that replicas confirm, while replies are lost, and replicas come and go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
 from tests.support.backends import Backend, OtherOwner
 from tests.support.faults import ACQUIRE, FLAGS, LOSSES, Lose, load_script
 from tests.support.replicated_master import ReplicatedMaster
-from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, permit_waiters
+from tests.support.waiting import eventually, permit_waiters
 
 from .conftest import NO_FAILOVER
 from .scenes import known_lock
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.asyncio
 
 SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
-STEPS_OF_A_RELEASE = 12
-"""As many turns of the event loop as a release needs until its command is on its way, and some more."""
 RELEASE = script("lock_release", with_shebang=FLAGS, pubsub=PubSub.BOTH).sha
 HAND_OVER = b"$1\r\n1\r\n$1\r\n1\r\n$15\r\nredisson_sc:{s}\r\n"
 """One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
@@ -182,53 +180,6 @@ async def test_repeated_acquires_and_hand_overs_of_permits_are_confirmed_anew(
         await other.result()
     assert fault.happened.is_set()
     await backend.until(lambda: free(any_master) == 1)
-
-
-async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation_for_its_waiter(
-    master: Replicas, backend: Backend
-) -> None:
-    client = backend.connect(replicas_sync_timeout=SHORT, local_hand_over_time=60)
-    semaphore, other = await one_waits(backend, client)
-    await semaphore.reduce_permits(1)
-    master.freeze()
-    await semaphore.release()
-    assert free(master) == 0
-    assert not other.done()
-    master.restore()
-    await semaphore.release()
-    await other.result()
-    assert free(master) == 0
-
-
-# Callers are interrupted
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("whose", ["release", "waiter"])
-async def test_a_hand_over_that_is_cancelled_at_any_turn_loses_no_permit(
-    master: Replicas, whose: str, frozen: bool
-) -> None:
-    struck = 0
-    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, local_hand_over_time=60) as client:
-        semaphore = client.get_semaphore("s")
-        await semaphore.try_set_permits(1)
-        for turns in range(1, STEPS_OF_A_RELEASE):
-            await semaphore.acquire()
-            waiter = asyncio.ensure_future(semaphore.acquire())
-            await asyncio.to_thread(eventually, lambda: permit_waiters(client, "s") == 1)
-            if frozen:
-                master.freeze()
-            release = asyncio.ensure_future(semaphore.release())
-            struck += await cancel_after(turns, release if whose == "release" else waiter)
-            async with asyncio.timeout(TIME_LIMIT):
-                _, outcome = await asyncio.gather(release, waiter, return_exceptions=True)
-            assert outcome is None or isinstance(outcome, NotReplicatedError | asyncio.CancelledError)
-            master.restore()
-            expected = 0 if outcome is None else 1
-            await asyncio.to_thread(eventually, lambda: free(master) == expected)  # noqa: B023
-            if outcome is None:
-                await semaphore.release()
-    assert struck
 
 
 # Replicas come and go

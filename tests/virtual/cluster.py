@@ -47,6 +47,8 @@ class MemoryCluster:
         self.targets: dict[int, ClusterNode] = {}
         """The nodes to which slots are being moved."""
         self.epoch = 1
+        self.confirmed: Reply = 1
+        """What all nodes reply to WAIT."""
         for node in self.nodes:
             node.start()
             for name, pubsub in product(NAMES, PubSub):
@@ -56,12 +58,21 @@ class MemoryCluster:
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in self.nodes)
 
+    @property
+    def waits(self) -> int:
+        """How often a node was asked for a confirmation."""
+        return sum(node.calls["wait"] for node in self.nodes)
+
     def client(self, **fields: Any) -> pyredisson.asyncio.Client:
         return pyredisson.asyncio.connect(self.url, **fields)
 
     def owner(self, name: str) -> ClusterNode:
         """The node that serves the slot of that key."""
         return self.owners[slot(name.encode())]
+
+    def values(self, name: str) -> list[bytes]:
+        """Those of the fields of that key."""
+        return self.owner(name).keys.keyspace.do_hvals(name.encode())
 
     def name_on(self, node: ClusterNode, prefix: str = "name") -> str:
         return next(name for name in (f"{prefix}-{number}" for number in range(10_000)) if self.owner(name) is node)
@@ -133,8 +144,6 @@ class ClusterNode(MemoryServer):
         self.successor = Address("node", port + 1000)
         """Where its replica listens when that has taken over."""
         self.has_replica = False
-        self.confirmed: Reply = 1
-        """The reply to WAIT."""
 
     def open_session(self, send: Send, close: Close) -> Session:
         session = NodeSession(self, next(self._numbers), send, close)
@@ -192,7 +201,7 @@ class NodeSession(Session):
         return encoded(f"# Replication\r\nrole:master\r\n{replica}master_replid:{self.server.port}\r\n".encode())
 
     def do_wait(self, *_: bytes) -> bytes:
-        return encoded(self.server.confirmed)
+        return encoded(self.server.cluster.confirmed)
 
 
 # --- What a client has on threads of its own

@@ -232,8 +232,7 @@ async def test_cancelled_at_any_moment_it_leaves_no_key(world: World, synced: Me
     if when == "behind ASK":
         synced.begin_move("a")
     if when == "not confirmed":
-        for node in synced.nodes:
-            node.confirmed = 0
+        synced.confirmed = 0
     struck = 0
     # At each moment the event loop takes some turns.
     for moment, turns in product(range(50), range(4)):
@@ -257,17 +256,17 @@ async def test_many_acquires_are_confirmed_by_few_waits(world: World, synced: Me
         names = [synced.name_on(node, f"{number}") for number in range(100)]
         await asyncio.gather(*(acquire(client.get_lock(name)) for name in names[:50]))
         assert 1 <= node.calls["wait"] <= 5
-        node.confirmed = 0
+        synced.confirmed = 0
         refused = await asyncio.gather(*(client.get_lock(name).lock() for name in names[50:]), return_exceptions=True)
         assert {type(outcome) for outcome in refused} == {NotReplicatedError}
         await asyncio.sleep(1)
         assert len(node.keys.keyspace.do_keys(b"*-*")) == 50
         assert node.calls["wait"] <= 10
-        node.confirmed = 1
-        before = sum(each.calls["wait"] for each in synced.nodes)
+        synced.confirmed = 1
+        before = synced.waits
         for _ in range(3):
             await acquire(client.get_lock("a"))
-        assert sum(each.calls["wait"] for each in synced.nodes) - before == 3
+        assert synced.waits - before == 3
 
 
 @pytest.mark.parametrize("moving", [False, True])
@@ -279,14 +278,12 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
         await use(lock)
         if moving:
             synced.begin_move("a")
-        for node in synced.nodes:
-            node.confirmed = 0
+        synced.confirmed = 0
         with pytest.raises(NotReplicatedError):
             await lock.lock(30)
         await asyncio.sleep(1)
         assert not await lock.is_locked()
-        for node in synced.nodes:
-            node.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
+        synced.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
         await lock.lock(30)
         assert await lock.is_locked()
 
@@ -305,3 +302,150 @@ async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: W
         node.resume()
         await asyncio.gather(*acquires)
         assert node.calls["wait"] == before + 2
+
+
+@in_world
+async def test_permits_without_a_confirmation_are_not_acquired(world: World, synced: MemoryCluster) -> None:
+    async with synced.client() as client:
+        semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
+        for each in (semaphore, expirable):
+            await each.try_set_permits(3)
+        synced.confirmed = 0
+        for name, acquire_permits in (
+            ("s{a}", semaphore.acquire(2)),
+            ("s{a}", semaphore.try_acquire()),
+            ("s{a}", semaphore.drain_permits()),
+            ("e{a}", expirable.acquire()),
+        ):
+            with pytest.raises(NotReplicatedError, match=rf"semaphore '{name}' .* 0 of 1 replica"):
+                await acquire_permits
+        await asyncio.sleep(1)
+        assert await semaphore.available_permits() == await expirable.available_permits() == 3
+        assert not client._session.holds.table
+
+
+@in_world
+async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
+    world: World, synced: MemoryCluster
+) -> None:
+    async with synced.client() as client:
+        lock = client.get_lock("a")
+        await lock.lock()
+        await lock.lock()
+        synced.confirmed = 0
+        with pytest.raises(NotReplicatedError):
+            await lock.lock()
+        await asyncio.sleep(1)
+        assert await lock.get_hold_count() == 2
+        assert synced.values("a") == [b"2"]
+        await lock.unlock()
+        assert await lock.is_held()
+        await lock.unlock()
+        assert not await lock.is_locked()
+
+
+HANDED_ON = {"lock": ["lock"], "fair": ["fair"], "write": ["read", "read"]}
+"""The kinds of the locks that get a lock from its holder inside a client, by its kind."""
+confirmed_or_not = pytest.mark.parametrize("confirmed", [1, 0])
+
+
+@confirmed_or_not
+@pytest.mark.parametrize("kind", HANDED_ON)
+@in_world
+async def test_a_lock_that_is_handed_on_needs_a_confirmation(
+    world: World, synced: MemoryCluster, kind: str, confirmed: int
+) -> None:
+    """The release happens in any case. Only the next owners need the confirmation: one for all."""
+    async with synced.client(local_hand_over_time=60) as client:
+        holder = LOCKS[kind](client, "a", 1)
+        others = [LOCKS[next_kind](client, "a", owner) for owner, next_kind in enumerate(HANDED_ON[kind], 2)]
+        await holder.lock()
+        attempts = [asyncio.create_task(other.lock()) for other in others]
+        await asyncio.sleep(1)
+        before, synced.confirmed = synced.waits, confirmed
+        await holder.unlock()
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        failures = {type(outcome) for outcome in outcomes if isinstance(outcome, Exception)}
+        assert failures == (set() if confirmed else {NotReplicatedError})
+        assert synced.waits - before == 1
+        if confirmed:
+            assert sorted(synced.values("a")) == [b"1"] * len(others) + [b"read"] * (kind == "write")
+            for other in others:
+                await other.unlock()
+        await asyncio.sleep(1)
+        assert not await holder.is_locked()
+        assert not client._session.holds.table
+
+
+@confirmed_or_not
+@pytest.mark.parametrize("count", [1, 4])
+@in_world
+async def test_permits_that_are_handed_on_need_a_confirmation(
+    world: World, synced: MemoryCluster, count: int, confirmed: int
+) -> None:
+    """The releases happen in any case. Several of them share a command."""
+    async with synced.client(local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(count)
+        await semaphore.acquire(count)
+        attempts = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
+        await asyncio.sleep(1)
+        before, synced.confirmed = synced.waits, confirmed
+        await asyncio.gather(*(semaphore.release() for _ in range(count)))
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        assert 1 <= synced.waits - before <= count
+        await asyncio.sleep(1)
+        if confirmed:
+            assert (outcomes, await semaphore.available_permits()) == ([None] * count, 0)
+            return
+        assert {type(outcome) for outcome in outcomes} == {NotReplicatedError}
+        assert await semaphore.available_permits() == count
+        synced.confirmed = 1
+        await semaphore.acquire(count)
+
+
+@in_world
+async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation(world: World, synced: MemoryCluster) -> None:
+    async with synced.client(local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(1)
+        await semaphore.acquire()
+        other = asyncio.create_task(semaphore.acquire())
+        await asyncio.sleep(1)
+        await semaphore.reduce_permits(1)
+        synced.confirmed = 0
+        await semaphore.release()
+        assert await semaphore.available_permits() == 0
+        assert not other.done()
+        synced.confirmed = 1
+        await semaphore.release()
+        await other
+        assert await semaphore.available_permits() == 0
+
+
+@confirmed_or_not
+@pytest.mark.parametrize("whose", ["release", "waiter"])
+@in_world
+async def test_a_hand_over_that_is_cancelled_at_any_moment_loses_no_permit(
+    world: World, synced: MemoryCluster, whose: str, confirmed: int
+) -> None:
+    struck = 0
+    async with synced.client(local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(1)
+        for moment, turns in product(range(20), range(1, 5)):
+            await semaphore.acquire()
+            waiter = asyncio.create_task(semaphore.acquire())
+            await asyncio.sleep(1)
+            synced.confirmed = confirmed
+            release = asyncio.create_task(semaphore.release())
+            await asyncio.sleep(moment * LATENCY / 2)
+            struck += await cancel_after(turns, release if whose == "release" else waiter)
+            _, outcome = await asyncio.gather(release, waiter, return_exceptions=True)
+            assert outcome is None or isinstance(outcome, NotReplicatedError | asyncio.CancelledError)
+            synced.confirmed = 1
+            await asyncio.sleep(1)
+            assert await semaphore.available_permits() == (0 if outcome is None else 1), (moment, turns)
+            if outcome is None:
+                await semaphore.release()
+    assert struck
