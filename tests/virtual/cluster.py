@@ -51,8 +51,7 @@ class MemoryCluster:
         """What all nodes reply to WAIT."""
         for node in self.nodes:
             node.start()
-            for name, pubsub in product(NAMES, PubSub):
-                node.keys.load(script(name, with_shebang=True, pubsub=pubsub).text)
+            node.load_scripts()
 
     @property
     def url(self) -> str:
@@ -107,7 +106,10 @@ class MemoryCluster:
         """A replica takes over from a node that is gone, or hangs. It has its data."""
         replica = ClusterNode(self, node.clock, node.number, node.successor.port)
         replica.start()
-        replica.keys = node.keys
+        # Messages of its scripts are its own.
+        replica.load_scripts()
+        here, there = replica.keys.keyspace, node.keys.keyspace
+        here.values, here.valid_until = there.values, there.valid_until
         self.owners = [replica if owner is node else owner for owner in self.owners]
         self.nodes[node.number] = replica
         self.epoch += 1
@@ -144,6 +146,10 @@ class ClusterNode(MemoryServer):
         self.successor = Address("node", port + 1000)
         """Where its replica listens when that has taken over."""
         self.has_replica = False
+
+    def load_scripts(self) -> None:
+        for name, pubsub in product(NAMES, PubSub):
+            self.keys.load(script(name, with_shebang=True, pubsub=pubsub).text)
 
     def open_session(self, send: Send, close: Close) -> Session:
         session = NodeSession(self, next(self._numbers), send, close)

@@ -20,10 +20,12 @@ from .network import LATENCY
 from .world import World, in_world
 
 SOON = 0.3
-"""Virtual seconds. A waiter that isn't woken waits for the lease of 30 s."""
+"""Virtual seconds. A waiter that isn't woken waits for a lease."""
 PAUSE = 3.0
 """The same after TRYAGAIN, behind which a call pauses."""
-MOVES = ("not", "keys", "slot", "both")
+SETTLED = 16.0
+"""After so long a client leaves out messages that only those would need who don't know where the slot is."""
+MOVES = ("not", "keys", "slot", "both", "failover")
 """What moves to another node while a client waits."""
 HELD, BEHIND = "held{a}", "behind{a}"
 SINGLE_KEY = ("lock", "spin", "non-reentrant")
@@ -47,46 +49,102 @@ def synced(cluster: MemoryCluster) -> MemoryCluster:
 
 async def acquire(lock: Any, seconds: float = 0) -> None:
     """Without a watchdog, so that only a wakeup ends a wait."""
-    assert await lock.try_lock(seconds, 30)
+    assert await lock.try_lock(seconds, 1000)
 
 
 async def use(lock: Any) -> None:
-    await acquire(lock, 100)
+    await acquire(lock, 1000)
     await lock.unlock()
 
 
-@pytest.mark.parametrize("sharded", ["auto", "on", "off"])
+PAIRS = [
+    ("auto", "auto"),
+    ("auto", "off"),
+    ("off", "auto"),
+    ("auto", "on"),
+    ("on", "auto"),
+    ("both", "off"),
+    ("both", "on"),
+    ("off", "both"),
+    ("on", "both"),
+    ("on", "on"),
+    ("off", "off"),
+]
+"""`sharded_pubsub` of the client that releases, and of the one that waits."""
+
+
+@pytest.mark.parametrize(
+    ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
+)
 @pytest.mark.parametrize("moves", MOVES)
 @in_world
 async def test_a_waiter_is_woken_wherever_the_slot_is(
-    world: World, cluster: MemoryCluster, moves: str, sharded: str
+    world: World, synced: MemoryCluster, moves: str, releasing: str, waiting: str, method: str
 ) -> None:
+    cluster = synced
+
     async def hand_on(kind: str) -> None:
-        async with cluster.client(sharded_pubsub=sharded) as one, cluster.client(sharded_pubsub=sharded) as two:
-            holder, waiter = (LOCKS[kind](client, kind) for client in (one, two))
+        async with cluster.client(sharded_pubsub=releasing) as one, cluster.client(sharded_pubsub=waiting) as two:
             # A reader doesn't wait for another one.
-            other = LOCKS["write"](two, kind) if kind == "read" else waiter
+            holder, other = LOCKS[kind](one, kind), LOCKS["write" if kind == "read" else kind](two, kind)
             await acquire(holder)
-            waiting = asyncio.create_task(use(other))
-            await asyncio.sleep(1)
-            if moves != "not":
+            waiter = asyncio.create_task(use(other))
+            await asyncio.sleep(SETTLED)
+            if moves != "failover" and moves != "not":
                 cluster.begin_move(kind)
             if moves in ("slot", "both"):
                 cluster.finish_move(kind)
+            if moves == "failover":
+                cluster.fail_over(cluster.owner(kind))
+            if moves in ("both", "failover"):
+                await asyncio.sleep(SETTLED)
             if moves == "both":
-                # The client learns where the slot is now.
-                await asyncio.sleep(10)
                 cluster.begin_move(kind)
             began = world.clock()
-            await holder.unlock()
-            await waiting
+            await getattr(holder, method)()
+            await waiter
             assert world.clock() - began < SOON, kind
             if moves in ("keys", "both"):
                 cluster.finish_move(kind)
 
     # The other kinds have several keys: a node refuses these until it has all of them.
-    for kind in ("lock", "read", "write", "fenced") if moves in ("not", "slot") else ("lock", "spin"):
+    kinds = ("lock", "spin") if moves in ("keys", "both") else ("lock", "read", "write", "fenced")
+    for kind in kinds if releasing == waiting else kinds[:1]:
         await hand_on(kind)
+
+
+@in_world
+async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: MemoryCluster) -> None:
+    async with cluster.client() as one, cluster.client() as two:
+        names = [f"{{a}}:{number}" for number in range(40)]
+        for name in names:
+            await acquire(one.get_lock(name))
+        waiting = [asyncio.create_task(use(two.get_lock(name))) for name in names]
+        await asyncio.sleep(1)
+        cluster.begin_move("{a}")
+        cluster.finish_move("{a}")
+        await asyncio.sleep(SETTLED)
+        began = world.clock()
+        for name in names:
+            await one.get_lock(name).unlock()
+        await asyncio.gather(*waiting)
+        assert world.clock() - began < SOON
+
+
+@pytest.mark.parametrize("sharded", ["auto", "on", "off"])
+@in_world
+async def test_a_latch_with_a_brace_in_its_name(world: World, cluster: MemoryCluster, sharded: str) -> None:
+    """Its channel is on another slot than its key, so it is published and heard in the plain flavour only."""
+    async with cluster.client(sharded_pubsub=sharded) as one, cluster.client(sharded_pubsub=sharded) as two:
+        for number in range(4):
+            latch, other = (client.get_count_down_latch(f"{{orders-{number}}}:done") for client in (one, two))
+            assert await latch.try_set_count(1)
+            waiter = asyncio.create_task(other.wait())
+            await asyncio.sleep(1)
+            began = world.clock()
+            await latch.count_down()
+            await waiter
+            assert world.clock() - began < SOON
 
 
 @in_world
