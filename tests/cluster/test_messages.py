@@ -290,9 +290,7 @@ def published(cluster: Cluster) -> int:
 
 @pytest.mark.usefixtures("settles_at_once")
 @pytest.mark.parametrize(("mode", "messages"), [("auto", 0), ("both", 10)])
-async def test_releases_of_a_lock_that_nobody_waits_for(
-    cluster: Cluster, backend: Backend, mode: str, messages: int
-) -> None:
+async def test_releases_that_nobody_waits_for(cluster: Cluster, backend: Backend, mode: str, messages: int) -> None:
     before = published(cluster)
     async with backend.connect(sharded_pubsub=mode, topology_refresh_interval=10.0).get_lock(NAME):
         pass

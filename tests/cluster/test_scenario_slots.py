@@ -105,9 +105,7 @@ def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> N
 
 @atomically
 @pytest.mark.parametrize(("struck", "strike"), [("source", "pause"), ("target", "kill")])
-def test_a_node_fails_while_a_slot_moves_under_load(
-    own_cluster: Cluster, tmp_path: Path, struck: str, strike: str
-) -> None:
+def test_a_node_fails_amid_a_move_under_load(own_cluster: Cluster, tmp_path: Path, struck: str, strike: str) -> None:
     """The slot stays at the source, or at the replica that is promoted in its place, which has what it confirmed."""
     tag, source, other = places(own_cluster)
     node = source if struck == "source" else other
