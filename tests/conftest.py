@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -211,19 +212,15 @@ def servers(server: Server, two_more: list[Server]) -> list[Server]:
 
 @pytest.fixture
 def redises(servers: list[Server]) -> Iterator[list[Redis]]:
-    plain = [each.redis() for each in servers]
-    yield plain
-    for each in plain:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(each.redis()) for each in servers]
 
 
 @pytest.fixture
 def proxies(servers: list[Server]) -> Iterator[list[Proxy]]:
     """Proxies of this test's own before `servers`."""
-    running = [Proxy(each.host, each.port).start() for each in servers]
-    yield running
-    for each in running:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Proxy(each.host, each.port)) for each in servers]
 
 
 @pytest.fixture

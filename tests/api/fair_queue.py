@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.backends import Backend, OtherOwner
 from tests.support.server_state import ServerState
 
 from .kinds import lock_of
 
-CHANNEL = "redisson_lock__channel:{orders}"
 WAITERS = "pyredisson_fair_waiters:{orders}"
 CLIENTS = "pyredisson_fair_clients:{orders}"
 QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
@@ -54,25 +53,6 @@ class Queue:
             if self.heartbeats() == heartbeats:
                 return scripts - heartbeats
 
-    @contextmanager
-    def ear_of(self, owner: str) -> Iterator[Callable[[], bool]]:
-        """Says whether a message has told that owner that it is its turn."""
-        with self.redis.pubsub(ignore_subscribe_messages=True) as ear:
-            ear.subscribe(f"{CHANNEL}:{owner}")
-            assert ear.get_message(timeout=TIME_LIMIT) is None
-
-            def told() -> bool:
-                message = ear.get_message()
-                assert message is None or message["data"] == b"0"
-                return message is not None
-
-            yield told
-
-    def listening(self, count: int) -> bool:
-        """Whether so many waiters have a channel on which somebody listens."""
-        channels = self.redis.pubsub_channels(f"{CHANNEL}:*")
-        return len(channels) == count
-
     def keys(self) -> set[str]:
         return {key.decode() for key in self.redis.scan_iter()}
 
@@ -94,21 +74,8 @@ async def start_waiters(
     """
     served: list[int] = []
 
-    def waiter(number: int) -> Callable[[], Awaitable[None]]:
-        async def work() -> None:
-            async with lock_of(clients[number % len(clients)], kinds[number % len(kinds)]):
-                served.append(number)
+    async def wait(number: int) -> None:
+        async with lock_of(clients[number % len(clients)], kinds[number % len(kinds)]):
+            served.append(number)
 
-        return work
-
-    return [await start_waiter(backend, queue, waiter(number)) for number in range(count)], served
-
-
-@asynccontextmanager
-async def held(lock: Any) -> AsyncIterator[None]:
-    """The lock is held by its owner inside the block."""
-    await lock.lock()
-    try:
-        yield
-    finally:
-        await lock.unlock()
+    return [await start_waiter(backend, queue, partial(wait, number)) for number in range(count)], served

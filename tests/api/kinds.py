@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyredisson import LockLostError
 from tests.support.backends import Backend, OtherOwner
 from tests.support.kinds import KINDS
 from tests.support.waiting import fair_waiters, waiters
@@ -20,7 +21,7 @@ GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
 PARTLY_EXPLICIT: dict[str, Callable[[Any, str, Any], Any]] = {
     "partly explicit": lambda client, name, owner: client.get_multi_lock(
         client.get_lock(name, owner=1), client.get_lock(f"{name}:2", owner=owner)
-    ),
+    )
 }
 """A group of which one member has an explicit owner."""
 FAIR = ("fair", "non-reentrant fair")
@@ -28,6 +29,9 @@ NON_REENTRANT = ("non-reentrant", "non-reentrant fair")
 REENTRANT = [kind for kind in KINDS if kind not in NON_REENTRANT]
 kinds = pytest.mark.parametrize("kind", KINDS)
 all_blocks = pytest.mark.parametrize("kind", [*KINDS, *GROUPS, *PARTLY_EXPLICIT])
+CHANNEL = "redisson_lock__channel:{orders}"
+LONG = 60.0
+"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 COUNTER = "redisson_lock_token:{orders}"
 """What remains of a fenced lock that is free."""
@@ -53,6 +57,19 @@ def sleeping(client: Any, kind: str, name: str = "orders") -> int:
     if kind in FAIR:
         return fair_waiters(client, name)
     return waiters(client, name, kind if kind in ("read", "write") else None)
+
+
+async def use(lock: Any, times: int = 1) -> None:
+    """Acquires and releases it so many times."""
+    for _ in range(times):
+        await lock.lock()
+        await lock.unlock()
+
+
+async def assert_lost(lock: Any, match: str | None = None) -> None:
+    """Its owner has lost it, and is told so when it releases it."""
+    with pytest.raises(LockLostError, match=match):
+        await lock.unlock()
 
 
 async def one_waits(

@@ -9,10 +9,11 @@ from tests.support.backends import Backend, OtherOwner
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
+from .kinds import JAVA
+
 CHANNEL = "redisson_rwlock:{orders}"
 """Of Redisson. A client that waits behind one of pyredisson listens to `wake_channel` only."""
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
-JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 
 
 def sides(client: Any, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
@@ -36,10 +37,6 @@ class Orders:
 
     def connect(self, address: object = None, **fields: Any) -> None:
         self.client: Any = self.backend.connect(address, **fields)
-
-    def other(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
-        """Both sides in another client."""
-        return sides(self.backend.connect(), owner)
 
     def sides(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
         return sides(self.client, owner)
@@ -70,10 +67,6 @@ class Orders:
     async def listened(self, connections: int = 1) -> None:
         await self.backend.until(lambda: self.redis.pubsub_numsub(CHANNEL)[0][1] == connections)
 
-    async def gone(self) -> None:
-        """Returns when nothing is left on the server."""
-        await self.backend.until(lambda: self.redis.keys() == [])
-
     def holds(self) -> dict[str, str]:
         return self._state.holds("orders")
 
@@ -95,8 +88,3 @@ class Orders:
 def wake_channel(client: Any) -> str:
     """On which the callers of that client are woken."""
     return f"pyredisson_wake:{{orders}}:{getattr(client, '_target', client).id}"
-
-
-async def finished(others: list[OtherOwner[Any]]) -> None:
-    for other in others:
-        await other.result()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
-from .kinds import lock_of
+from .kinds import lock_of, use
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
 
@@ -120,14 +121,9 @@ async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking:
 async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) -> None:
     holder, client = (backend.connect(lock_watchdog_timeout=LEASE) for _ in range(2))
     lock = holder.get_lock("x")
-
-    async def work() -> None:
-        async with client.get_lock("x"):
-            pass
-
     for number in (1, 2):
         await lock.lock()
-        waiter = backend.spawn(work)
+        waiter = backend.spawn(lambda: use(client.get_lock("x")))
         await backend.until(lambda number=number: announced(admin, client).get("waits") == str(number))  # type: ignore[misc]
         await lock.unlock()
         await waiter.result()
@@ -157,13 +153,11 @@ async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: P
 
     async def pair() -> None:
         proxy.forget()
-        async with lock:
-            pass
+        await use(lock)
         ours = [words[1] for words in proxy.commands if words[0] == b"EVALSHA" and words[1] not in (ANNOUNCE, RENEW)]
         assert ours == [ACQUIRE, RELEASE]
 
-    async with lock:
-        pass
+    await use(lock)
     await pair()
     async with client.get_lock("b"):
         await backend.until(lambda: len(listed(admin, client)) == 1)
@@ -172,20 +166,11 @@ async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: P
     await pair()
 
 
-async def _acquire_permit(client: Any) -> Any:
-    semaphore = client.get_permit_expirable_semaphore(NAME)
-    await semaphore.set_permits(1)
-    permit = await semaphore.acquire(renew=True)
-    return lambda: semaphore.release(permit)
-
-
 HOLDS = ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed lease", "permit"]
 
 
 @pytest.mark.parametrize("kind", HOLDS)
-async def test_a_hold_is_listed_long_before_its_first_renewal(
-    backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LISTED_AFTER", 50)
     client = backend.connect(lock_watchdog_timeout=3600)
     kind, _, fixed = kind.partition(" ")
@@ -193,7 +178,9 @@ async def test_a_hold_is_listed_long_before_its_first_renewal(
     for _ in range(2):
         before = now_of(admin)
         if kind == "permit":
-            release = await _acquire_permit(client)
+            semaphore = client.get_permit_expirable_semaphore(NAME)
+            await semaphore.set_permits(1)
+            release = partial(semaphore.release, await semaphore.acquire(renew=True))
         else:
             lock = lock_of(client, kind, NAME)
             await lock.lock(3600 if fixed else None)

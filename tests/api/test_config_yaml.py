@@ -22,12 +22,9 @@ from pyredisson._settings.address import Address, AddressMap
 from pyredisson._settings.config import Config
 from pyredisson.errors import ConfigError
 
-SECRET = "hunter2"
-CHECKED, BY_CA, UNCHECKED = (ssl.CERT_REQUIRED, True), (ssl.CERT_REQUIRED, False), (ssl.CERT_NONE, False)
-
+from .test_config_urls import BY_CA, CHECKED, SECRET, UNCHECKED, checks
 
 FILES = Path(__file__).parent / "redisson_files"
-VERSIONS = ["3.27.2", "4.7.0"]
 SET_IN_EACH_FILE: dict[str, Any] = {
     "username": "u",
     "password": "p",
@@ -164,11 +161,6 @@ def tls(settings: str) -> str:
     return single(settings).replace("redis://", "rediss://")
 
 
-def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
-    """What TLS verifies: the certificate, and the host's name."""
-    return None if context is None else (context.verify_mode, context.check_hostname)
-
-
 class TestTls:
     @pytest.mark.parametrize(
         ("text", "servers", "sentinels"),
@@ -215,7 +207,7 @@ class TestTls:
 
 
 class TestFilesOfRedisson:
-    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("version", ["3.27.2", "4.7.0"])
     @pytest.mark.parametrize("mode", EXPECTED)
     def test_all_settings(self, mode: str, version: str) -> None:
         retries = {"retry_attempts": 4} if version == "4.7.0" else {}  # each writes its own default
@@ -269,10 +261,7 @@ PAIR = '{"172.17.0.2:7000": "10.0.0.1:17000"}'
         (cluster("shardedSubscriptionMode: OFF"), {"sharded_pubsub": "off"}),
         (cluster(f"natMap: {PAIR}"), {"address_mapper": AddressMap(PORTS)}),
         (cluster(f"natMapper: !<x.HostPortNatMapper> {{hostsPortMap: {PAIR}}}"), {"address_mapper": AddressMap(PORTS)}),
-        (
-            cluster('natMapper: !<x.HostNatMapper> {hostsMap: {"a": "b"}}'),
-            {"address_mapper": AddressMap({}, {"a": "b"})},
-        ),
+        (cluster('natMapper: !<x.HostNatMapper> {hostsMap: {"a": "b"}}'), {"address_mapper": HOSTS}),
         (cluster("natMapper: !<org.redisson.config.DefaultNatMapper> {}"), {"address_mapper": None}),
         (cluster("natMapper: !<x.HostNatMapper> {hostsMap: null}"), {"address_mapper": None}),
     ],

@@ -15,21 +15,18 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from pyredisson._diagnostics import tracing
-from pyredisson.errors import ClosedError, LockAlreadyHeldError, LockLostError
+from pyredisson.errors import ClosedError, LockAlreadyHeldError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend
+from tests.support.backends import Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import permit_waiters
 
-from .kinds import NON_REENTRANT, kinds, lock_of, rival_of, sleeping
+from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits
 
 pytestmark = pytest.mark.asyncio
-LONG = 60.0
-"""A hand-over time that doesn't end in a test."""
-
 LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}
 
 
@@ -76,6 +73,14 @@ def other(backend: Backend) -> Any:
     return backend.connect()
 
 
+def all_told(client: Any, *expected: str) -> list[Event]:
+    """All that it was told, which is this in this order."""
+    events = told(client)
+    assert whats(events) == [*expected]
+    check_pairs(events)
+    return events
+
+
 def is_wait(begin: Event, end: Event) -> None:
     """The second event ends the wait that the first one has begun."""
     assert (begin.what, begin.wait_id) == ("waiting", end.wait_id)
@@ -86,12 +91,8 @@ def is_wait(begin: Event, end: Event) -> None:
 @kinds
 async def test_an_uncontended_pair(client: Any, kind: str) -> None:
     lock = lock_of(client, kind, "a", 7)
-    for _ in range(2):
-        await lock.lock()
-        await lock.unlock()
-    events = told(client)
-    assert whats(events) == ["acquired", "released"] * 2
-    check_pairs(events)
+    await use(lock, 2)
+    events = all_told(client, *["acquired", "released"] * 2)
     assert events[0].hold_id != events[2].hold_id
     for event in events:
         assert (event.name, event.kind, event.owner_id, event.client_id) == ("a", told_kind(kind), 7, client.id)
@@ -127,9 +128,7 @@ async def test_a_wait_for_another_client(backend: Backend, client: Any, other: A
     await holder.unlock()
     await acquired.result()
     await lock_of(client, kind, "a", 2).unlock()
-    events = told(client)
-    assert whats(events) == ["waiting", "acquired", "released"]
-    check_pairs(events)
+    events = all_told(client, "waiting", "acquired", "released")
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", told_kind(kind), 2)}
     is_wait(*events[:2])
     label, of_holder, first, second = LABELS[kind], LABELS[rival_of(kind)], f"{other.id}:1", f"{client.id}:2"
@@ -158,8 +157,7 @@ async def test_a_hand_over_inside_a_client(backend: Backend, client: Any, kind: 
         others.append(backend.spawn(partial(work, owner)))
         await backend.until(lambda: sleeping(client, kind, "a") == len(others))
     await holder.unlock()
-    for each in others:
-        await each.result()
+    await finished(others)
     events = told(client)
     check_pairs(events)
     for owner in (2, 3):
@@ -181,8 +179,7 @@ async def test_a_nested_acquire_that_waited(backend: Backend, client: Any, other
     # The second call makes its attempt when it is woken by a message.
     await backend.until(lambda: any(call.done() for call in calls))
     await lock.unlock()
-    for call in calls:
-        await call.result()
+    await finished(calls)
     await lock.unlock()
     events = told(client)
     check_pairs(events)
@@ -196,9 +193,7 @@ async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wai
     # It connects here. That must not use up the time of the first attempt, as a call that makes none doesn't wait.
     await client.get_lock("another").is_locked()
     assert not await lock_of(client, kind, "a", 2).try_lock(wait)
-    events = told(client)
-    assert whats(events) == (["waiting", "timed_out"] if wait else ["timed_out"])
-    check_pairs(events)
+    events = all_told(client, *(["waiting", "timed_out"] if wait else ["timed_out"]))
     assert events[-1].waited is not None
     # Some of `wait` may be over when the first attempt begins: another thread may run between.
     assert events[-1].waited > wait / 2
@@ -246,9 +241,7 @@ async def test_a_task_that_is_cancelled(tasks: Backend, said: Said, kind: str) -
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    events = told(client)
-    assert whats(events) == ["waiting", "failed"]
-    check_pairs(events)
+    events = all_told(client, "waiting", "failed")
     assert events[1].error == "CancelledError: "
     assert said.lines[-1].endswith(" not acquired: CancelledError: ")
 
@@ -262,11 +255,9 @@ async def test_a_loss(client: Any, kind: str) -> None:
     assert whats(events) == ["acquired", "lost"]
     assert events[1].reason is not None
     assert "force_unlock()" in events[1].reason
-    with pytest.raises(LockLostError):
-        await lock.unlock()
+    await assert_lost(lock)
     # Its end was told.
-    assert whats(told(client)) == ["acquired", "lost"]
-    check_pairs(told(client))
+    all_told(client, "acquired", "lost")
 
 
 async def test_the_members_of_a_group(client: Any) -> None:
@@ -341,9 +332,7 @@ async def test_renewed_permits_are_holds(backend: Backend, admin: Redis) -> None
     await pool.release(first)
     admin.delete("{p}:timeout")
     await backend.until(lambda: whats(told(client))[-1] == "lost")
-    events = told(client)
-    assert whats(events) == ["acquired", "acquired", "released", "lost"]
-    check_pairs(events)
+    events = all_told(client, "acquired", "acquired", "released", "lost")
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("p", "permit", None)}
     assert events[2].held is not None
     assert 0 < events[2].held < 60
@@ -425,8 +414,7 @@ async def test_other_observers(backend: Backend, client: Any, other: Any) -> Non
     assert told(client) == []
     third = backend.connect(observer=Recorder("released"))
     for _ in range(2):
-        async with third.get_lock("a"):
-            pass
+        await use(third.get_lock("a"))
     events = told(third)
     assert whats(events) == ["released"] * 2
     # The number of the hold is the same as if all were told.

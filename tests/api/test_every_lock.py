@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,13 +17,14 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import NOWHERE, WOKEN, Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping
+from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping, use
 
 pytestmark = pytest.mark.asyncio
+kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 reentrant = pytest.mark.parametrize("kind", REENTRANT)
 
 
@@ -30,14 +32,6 @@ async def asked(lock: Any) -> list[Any]:
     """The answers to all questions but how long it is held."""
     questions = (lock.is_locked, lock.locked, lock.is_held, lock.is_held_by_current_thread, lock.get_hold_count)
     return [await question() for question in questions]
-
-
-async def enter(lock: Any) -> None:
-    await lock.__aenter__()
-
-
-async def enter_hold(lock: Any) -> None:
-    await lock.hold(wait_time=5).__aenter__()
 
 
 WAYS: list[Callable[[Any], Awaitable[Any]]] = [
@@ -48,8 +42,8 @@ WAYS: list[Callable[[Any], Awaitable[Any]]] = [
     lambda lock: lock.acquire(),
     lambda lock: lock.acquire(blocking=False),
     lambda lock: lock.acquire(timeout=5),
-    enter,
-    enter_hold,
+    lambda lock: lock.__aenter__(),
+    lambda lock: lock.hold(wait_time=5).__aenter__(),
 ]
 """All ways to acquire a lock."""
 IN_VAIN: list[Callable[[Any], Awaitable[Any]]] = [
@@ -81,9 +75,7 @@ async def test_acquire_and_release(backend: Backend, server_state: ServerState, 
         assert await release() is None
         assert left(server_state.redis) == set()
     proxy.forget()
-    for _ in range(2):
-        await lock.lock()
-        await lock.unlock()
+    await use(lock, 2)
     assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
     with pytest.raises(LockNotHeldError, match="is free"):
         await lock.unlock()
@@ -125,8 +117,7 @@ async def test_a_key_that_never_expires(backend: Backend, admin: Redis, kind: st
 @kinds
 async def test_another_owner_does_not_get_it(backend: Backend, server_state: ServerState, kind: str) -> None:
     client, stranger = backend.connect(), backend.connect()
-    holder = lock_of(client, rival_of(kind), owner=1)
-    await holder.lock()
+    await lock_of(client, rival_of(kind), owner=1).lock()
     before = server_state.holds("orders")
     for lock in (lock_of(client, kind), lock_of(client, kind, owner=2), lock_of(stranger, kind, owner=1)):
         for way in IN_VAIN:
@@ -190,7 +181,7 @@ async def test_its_holder_may_not(backend: Backend, server_state: ServerState, k
     assert left(server_state.redis) == set()
 
 
-@kinds
+@kinds_and_groups
 async def test_a_wait_ends_in_time(backend: Backend, server_state: ServerState, kind: str) -> None:
     client = backend.connect()
     await lock_of(client, rival_of(kind), owner=1).lock()
@@ -213,29 +204,23 @@ async def test_waits_without_an_end(backend: Backend, server_state: ServerState,
     holder = lock_of(client, rival_of(kind), owner=100)
     await holder.lock()
 
-    def taker(way: Callable[[Any], Awaitable[Any]], owner: int) -> Callable[[], Awaitable[None]]:
-        async def take() -> None:
-            lock = lock_of(client, kind, owner=owner)
-            assert await way(lock) is not False
-            assert await lock.is_held()
-            await lock.unlock()
+    async def take(way: Callable[[Any], Awaitable[Any]], owner: int) -> None:
+        lock = lock_of(client, kind, owner=owner)
+        assert await way(lock) is not False
+        assert await lock.is_held()
+        await lock.unlock()
 
-        return take
-
-    others = [backend.spawn(taker(way, owner)) for owner, way in enumerate(ENDLESS)]
+    others = [backend.spawn(partial(take, way, owner)) for owner, way in enumerate(ENDLESS)]
     await backend.until(lambda: kind == "spin" or sleeping(client, kind) == len(ENDLESS))
     assert not any(other.done() for other in others)
     await holder.unlock()
-    for other in others:
-        await other.result()
+    await finished(others)
     await backend.until(lambda: left(server_state.redis) <= {"pyredisson_fair_waiters:{orders}"})
 
 
 @kinds
 @pytest.mark.parametrize("way", ["unlock", "force_unlock", "delete"])
-async def test_what_lets_in_a_waiter_of_another_client(
-    backend: Backend, server_state: ServerState, kind: str, way: str
-) -> None:
+async def test_what_lets_in_another_client(backend: Backend, server_state: ServerState, kind: str, way: str) -> None:
     client, another = backend.connect(), backend.connect()
     holder, waiter, other = await one_waits(backend, client, kind, another)
     if kind not in NON_REENTRANT:
@@ -359,7 +344,7 @@ async def test_beside_a_java_client(backend: Backend, server_state: ServerState,
     assert server_state.redis.hgetall("orders") == before
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "multi", "red"])
+@kinds_and_groups
 async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str) -> None:
     words = [] if kind == "lock" else re.split(r"\W", kind)
     name = "".join(map(str.title, words)) + "Lock"
@@ -373,29 +358,6 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert isinstance(lock, pyredisson.asyncio.Lockable)
     assert isinstance(getattr(lock_of(threads.connect(), kind), "_target"), pyredisson.Lockable)  # noqa: B009
     assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
-
-
-@pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
-async def test_owners_take_turns(backend: Backend, kind: str) -> None:
-    clients = [backend.connect(), backend.connect()]
-    inside: list[int] = []
-    turns: list[int] = []
-
-    def worker(owner: int) -> Callable[[], Awaitable[None]]:
-        async def work() -> None:
-            for _ in range(5):
-                async with lock_of(clients[owner % 2], rival_of(kind), owner=owner):
-                    inside.append(owner)
-                    await backend.sleep(0)
-                    turns.append(inside.pop())
-                    assert inside == []
-
-        return work
-
-    others = [backend.spawn(worker(owner)) for owner in range(6)]
-    for other in others:
-        await other.result(TIME_LIMIT)
-    assert sorted(turns) == sorted([*range(6)] * 5)
 
 
 async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:

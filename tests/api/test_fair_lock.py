@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pyredisson import ClosedError, LockLostError
+from pyredisson import ClosedError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, held, start_waiter, start_waiters
-from .kinds import FAIR, JAVA, one_waits
+from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
+from .kinds import CHANNEL, FAIR, JAVA, assert_lost, one_waits
+from .test_hand_over import HAND_OVER
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,33 +35,11 @@ async def load_hand_over(backend: Backend, client: Any) -> None:
 async def test_first_come_first_served(backend: Backend, queue: Queue, turns: list[int]) -> None:
     """However the waiters of two clients come one after the other; locks of both kinds share the queue."""
     clients = [backend.connect(), backend.connect()]
-    async with held(clients[0].get_fair_lock("orders", owner=1)):
+    async with clients[0].get_fair_lock("orders", owner=1):
         others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
-    for other in others:
-        await other.result()
+    await finished(others)
     assert served == list(range(len(turns)))
     assert queue.keys() == set()
-
-
-async def test_no_waiter_overtakes_another(backend: Backend, queue: Queue) -> None:
-    """Who comes again, or only tries, finds those who wait before him."""
-    client = backend.connect()
-    lock = client.get_fair_lock("orders")
-    served: list[str] = []
-
-    async def work() -> None:
-        async with client.get_fair_lock("orders"):
-            served.append("other")
-            assert not await backend.as_another_owner(lambda: client.get_fair_lock("orders").try_lock())
-
-    await lock.lock()
-    other = await start_waiter(backend, queue, work)
-    await lock.unlock()
-    await lock.lock()
-    served.append("again")
-    await lock.unlock()
-    await other.result()
-    assert served == ["other", "again"]
 
 
 class TestCalls:
@@ -69,18 +49,17 @@ class TestCalls:
         client = backend.connect(local_hand_over_time=seconds)
         await load_hand_over(backend, client)
         others = []
-        async with held(client.get_fair_lock("orders", owner=1)):
+        async with client.get_fair_lock("orders", owner=1):
             for count in range(1, 21):
                 before = queue.scripts()
                 others += (await start_waiters(backend, queue, [client], 1))[0]
-                await backend.until(lambda count=count: queue.listening(count))  # type: ignore[misc]
+                await backend.until(lambda count=count: len(queue.redis.pubsub_channels(f"{CHANNEL}:*")) == count)  # type: ignore[misc]
                 # It sends an acquire, and another one after its subscription is confirmed.
                 await backend.until(lambda before=before: queue.scripts() == before + 2)  # type: ignore[misc]
             listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
             assert len(listeners) == 1
             before = queue.scripts()
-        for other in others:
-            await other.result()
+        await finished(others)
         # At last a release that hands nothing on.
         assert queue.scripts() == before + calls * 20 + 1
         assert queue.keys() == set()
@@ -103,26 +82,19 @@ class TestCalls:
             assert queue.scripts() == before + attempts + 2
 
 
-HAND_OVER = b":1\r\n$6\r\n300000\r\n$38\r\n"
-"""The end of the holder's name, the time of a place, and the beginning of another name: only hand-overs have them."""
-SOON = 3.0
-"""Seconds in which a heartbeat has shown a waiter that something has changed."""
-
-
-SPOILED: dict[str, Callable[[Queue], object]] = {
-    "everything is gone": lambda queue: queue.redis.flushall(),
-    "the queue is gone": lambda queue: queue.redis.delete(QUEUE),
-    "the times are gone": lambda queue: queue.redis.delete(SCORES),
-    "our own keys are gone": lambda queue: queue.redis.delete(WAITERS),
-    "a step of the clock": lambda queue: queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000),
+SPOILED: dict[str, tuple[Callable[[Queue], object], Sequence[int]]] = {
+    "everything is gone": (lambda queue: queue.redis.flushall(), ()),
+    "the queue is gone": (lambda queue: queue.redis.delete(QUEUE), ()),
+    "the times are gone": (lambda queue: queue.redis.delete(SCORES), ()),
+    "our own keys are gone": (lambda queue: queue.redis.delete(WAITERS), range(8)),
+    "a step of the clock": (lambda queue: queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000), range(8)),
     # As by a Java client whose clock is ahead.
-    "two were evicted": lambda queue: list(map(queue.leave, queue.owners()[:2])),
-    "deleted as by java": lambda queue: queue.redis.delete(*KEYS[:3]),
+    "two were evicted": (lambda queue: list(map(queue.leave, queue.owners()[:2])), range(2, 8)),
+    "deleted as by java": (lambda queue: queue.redis.delete(*KEYS[:3]), ()),
 }
+"""What is done to a queue of eight waiters, and which of them are the first ones after that, in this order."""
 FREED = ("everything is gone", "deleted as by java")
 """What frees the lock, too. No message is published: heartbeats notify the waiters."""
-KEPT = ("our own keys are gone", "a step of the clock")
-"""What leaves the order as it was."""
 
 
 def locks(client: Any, count: int) -> list[Any]:
@@ -130,35 +102,10 @@ def locks(client: Any, count: int) -> list[Any]:
     return [client.get_fair_lock("orders", owner=owner) for owner in range(1, count + 1)]
 
 
-def hold_elsewhere(queue: Queue) -> None:
-    """Another client holds the lock, without an end."""
-    queue.redis.hset("orders", "somebody:1", 1)
-
-
 async def heartbeats(backend: Backend, queue: Queue, count: int) -> None:
     """Waits until so many more have arrived."""
     before = queue.heartbeats()
     await backend.until(lambda: queue.heartbeats() >= before + count)
-
-
-@pytest.mark.usefixtures("frequent_heartbeats")
-async def test_a_head_that_never_takes_the_lock(backend: Backend, queue: Queue) -> None:
-    """Its client is alive, so that only the expired offer shows that it doesn't acquire the lock."""
-    client = backend.connect()
-    holder, waiter = locks(client, 2)
-    await holder.lock()
-    ghost = f"{client.id}:ghost"
-    queue.enter(ghost)
-    queue.redis.hset(WAITERS, ghost, 10**13)
-    other = await start_waiter(backend, queue, waiter.lock)
-    await holder.unlock()
-    at, whom = queue.redis.hget(WAITERS, ":offered").decode().split()
-    assert whom == ghost
-    await backend.sleep(0.2)
-    assert not other.done()
-    # As if two seconds had passed.
-    queue.redis.hset(WAITERS, ":offered", f"{int(at) - 2_000} {ghost}")
-    await other.result()
 
 
 class TestLosingPlaces:
@@ -168,27 +115,23 @@ class TestLosingPlaces:
     @pytest.mark.parametrize("what", SPOILED)
     async def test_the_queue_is_spoilt(self, backend: Backend, queue: Queue, what: str) -> None:
         """Everybody is served all the same, and in order where the server still knows it."""
-        hold_elsewhere(queue)
+        spoil, first = SPOILED[what]
+        queue.redis.hset("orders", "somebody:1", 1)
         clients = [backend.connect(), backend.connect()]
         others, served = await start_waiters(backend, queue, clients, 8)
         # The last acquire of each, behind its subscription, would enter the spoilt queue.
         await backend.until(lambda: all(fair_waiters(client, "orders") == 4 for client in clients))
         await backend.until(lambda: queue.redis.zcard(CLIENTS) == 2)
         owners = queue.owners()
-        SPOILED[what](queue)
+        spoil(queue)
         if what not in FREED:
             await heartbeats(backend, queue, 4)
             await backend.until(lambda: len(queue) == 8)
-            expected = owners[2:] if what == "two were evicted" else owners if what in KEPT else []
-            assert queue.owners()[: len(expected)] == expected
+            assert queue.owners()[: len(first)] == [owners[number] for number in first]
             queue.redis.delete("orders")
-        for other in others:
-            await other.result()
+        await finished(others)
         assert sorted(served) == list(range(8))
-        if what in KEPT:
-            assert served == list(range(8))
-        elif what == "two were evicted":
-            assert served[:6] == list(range(2, 8))
+        assert served[: len(first)] == list(first)
         await backend.until(lambda: queue.keys() <= ({WAITERS} if what != "everything is gone" else set()))
 
     async def test_the_lock_is_deleted(self, backend: Backend, queue: Queue) -> None:
@@ -201,13 +144,11 @@ class TestLosingPlaces:
         others, served = await start_waiters(backend, queue, clients, 6)
         assert await clients[1].get_fair_lock("orders").delete()
         deleted = time.monotonic()
-        for other in others:
-            await other.result()
-        assert time.monotonic() - deleted < SOON
+        await finished(others)
+        assert time.monotonic() - deleted < WOKEN
         assert sorted(served) == list(range(6))
         await backend.until(lambda: not queue.keys() - {WAITERS})
-        with pytest.raises(LockLostError):
-            await holder.unlock()
+        await assert_lost(holder)
         assert lost.is_set()
 
 
@@ -227,20 +168,22 @@ async def test_more_dead_waiters_than_one_call_drops(backend: Backend, queue: Qu
     assert queue.scripts() >= before + 4
     die()
     queue.enter(JAVA)
-    with queue.ear_of(JAVA) as told:
+    with queue.redis.pubsub(ignore_subscribe_messages=True) as ear:
+        ear.subscribe(f"{CHANNEL}:{JAVA}")
+        assert ear.get_message(timeout=TIME_LIMIT) is None
         await getattr(lock, way)()
-        await backend.until(told)
+        await backend.until(lambda: (message := ear.get_message()) and message["data"] == b"0")
     assert queue.owners() == [JAVA]
 
 
 @pytest.mark.usefixtures("frequent_heartbeats")
 async def test_the_lead_is_passed_on(backend: Backend, queue: Queue) -> None:
     """Whoever ticked for the others leaves, and they stay alive."""
-    hold_elsewhere(queue)
+    queue.redis.hset("orders", "somebody:1", 1)
     lock, *leaders = locks(backend.connect(), 4)
     first = await start_waiter(backend, queue, lock.lock)
     for leader in leaders:
-        leaves = await start_waiter(backend, queue, lambda leader=leader: leader.try_lock(0.5))  # type: ignore[misc]
+        leaves = await start_waiter(backend, queue, partial(leader.try_lock, 0.5))
         assert not await leaves.result()
         await backend.until(lambda: len(queue) == 1)
     await heartbeats(backend, queue, 3)
@@ -328,7 +271,7 @@ class TestHandingOn:
         theirs = another.get_fair_lock("orders", owner=3)
         last = await start_waiter(threads, queue, theirs.lock)
         places = queue.owners()
-        slow = proxy.hold_request(HAND_OVER)
+        slow = proxy.hold_request(HAND_OVER["fair"])
         releasing = threads.spawn(holder.unlock)
         await threads.until(slow.held.is_set)
 

@@ -1,23 +1,26 @@
-"""A release that enters a waiter of the same client, of each kind that does so: faults, ends, and fairness."""
+"""A release that enters a waiter of the same client, of each kind that does so: faults, ends, leases, and fairness."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from pyredisson._protocol.scripts import script
-from pyredisson.errors import ClosedError
+from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, finished
 from tests.support.faults import FLAGS
+from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 from tests.support.waiting import permit_waiters
 
 from .fair_queue import WAITERS
-from .kinds import left, lock_of, rival_of, sleeping
+from .kinds import LONG, left, lock_of, one_waits, rival_of, sleeping, use
+from .read_write import Orders
 
 pytestmark = pytest.mark.asyncio
 HAND_OVER = {
@@ -29,6 +32,9 @@ HAND_OVER = {
     "write": b":1:write\r\n$44\r\n",
     "permit": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
+ROUNDS = 20
+BY_TIME = 3
+"""Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
 kinds = pytest.mark.parametrize("kind", HAND_OVER)
 
 
@@ -39,13 +45,10 @@ class Contention:
     reply: Any
     waiting: OtherOwner[Any]
 
-    def __init__(
-        self, backend: Backend, server_state: ServerState, kind: str, url: str | None = None, **fields: Any
-    ) -> None:
+    def __init__(self, backend: Backend, server_state: ServerState, kind: str, url: Any = None, **fields: Any) -> None:
         self.backend, self.kind = backend, kind
         self._redis = server_state.redis
-        # The time for hand-overs doesn't end in a test.
-        self.client: Any = backend.connect(url, local_hand_over_time=60, **fields)
+        self.client: Any = backend.connect(url, local_hand_over_time=LONG, **fields)
         self.holder: Any = handle(self.client, kind, 1, rival_of(kind))
         self.waiter: Any = handle(self.client, kind, 2)
 
@@ -116,34 +119,173 @@ async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: Serve
     assert not await backend.as_another_owner(partial(attempt, wait_time=0.05))
     await it.holder.release()
     await it.free()
-    session = getattr(it.client, "_target", it.client)._session
+    session: Any = session_of(it.client)
     assert session.permits.queues == session.lock_queues == session.local_queues == {}
 
 
-@pytest.mark.parametrize("kind", ["read", "write", "permit"])
-async def test_another_client_gets_its_turn(backend: Backend, kind: str) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "permit"])
+async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
+    """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
+    it = Contention(backend, server_state, kind)
+    await it.begin()
+    server_state.redis.delete("orders")
+    with pytest.raises(LockLostError, match="was lost"):
+        await it.holder.release()
+    await it.waiting.result()
+    await it.waiter.release()
+    assert left(server_state.redis) == set()
+
+
+@pytest.mark.parametrize(
+    ("busy", "kind", "same_client"),
+    [
+        (("read", "write"), "read", False),
+        (("read", "write"), "write", False),
+        (("read",), "write", True),
+        (("write",), "read", True),
+        (("permit",), "permit", False),
+    ],
+)
+async def test_nobody_starves(backend: Backend, busy: Sequence[str], kind: str, same_client: bool) -> None:
     """However long the callers of one client hand permits on, or its readers and writers enter each other."""
-    busy, other = backend.connect(), backend.connect()
+    client = backend.connect(**({"local_hand_over_time": LONG} if same_client else {}))
+    waiter = handle(client if same_client else backend.connect(), kind, 99)
     if kind == "permit":
-        await other.get_semaphore("stock").try_set_permits(2)
+        await waiter.try_set_permits(2)
     ended = False
 
     async def work(number: int) -> None:
-        it = handle(busy, kind, number, ("read", "write")[number % 2])
+        it = handle(client, busy[number % len(busy)], number)
         while not ended:
             await it.acquire()
             await it.release()
             await backend.sleep(0)
 
     others = [backend.spawn(partial(work, number)) for number in range(8 if kind == "permit" else 4)]
-    theirs = handle(other, kind, 1)
-    for _ in range(3):
-        attempt = theirs.try_acquire if kind == "permit" else theirs.try_lock
+    for _ in range(20 if same_client else 3):
+        attempt = waiter.try_acquire if kind == "permit" else waiter.try_lock
         assert await attempt(wait_time=TIME_LIMIT)
-        await theirs.release()
+        await waiter.release()
     ended = True
-    for each in others:
-        await each.result()
+    await finished(others)
+
+
+class TestTheNextOwner:
+    @pytest.mark.parametrize("kind", ["lock", "fair", "read"])
+    async def test_has_its_own_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        it = Contention(backend, server_state, kind)
+        await it.holder.lock(lease_time=1000)
+        other = backend.spawn(lambda: it.waiter.lock(lease_time=20))
+        await backend.until(lambda: it.sleepers() == 1)
+        await it.holder.unlock()
+        await other.result()
+        assert 15_000 < server_state.redis.pttl("orders") <= 20_000
+        assert await it.waiter.get_hold_count() == 1
+        # A nested level, and both of its releases.
+        await it.waiter.lock()
+        assert it.holds() == 2
+        await it.waiter.unlock()
+        await it.waiter.unlock()
+        assert server_state.redis.keys() == []
+
+    async def test_is_renewed(self, backend: Backend) -> None:
+        client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
+        pairs = [await one_waits(backend, client, kind, name=kind) for kind in ("lock", "fair", "read")]
+        for holder, _, other in pairs:
+            await holder.unlock()
+            await other.result()
+        await backend.sleep(2.6)
+        for _, waiter, _ in pairs:
+            assert await waiter.is_held()
+            await waiter.unlock()
+
+    @pytest.mark.parametrize("kind", ["lock", "fair"])
+    async def test_gets_it_after_the_last_level(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        it = Contention(backend, server_state, kind)
+        await it.begin()
+        await it.holder.lock()
+        await it.holder.unlock()
+        assert it.holds() == 1
+        assert not it.waiting.done()
+        await it.holder.unlock()
+        await it.waiting.result()
+        await it.waiter.unlock()
+
+    @pytest.mark.parametrize("one_leaves", [False, True])
+    async def test_has_a_shorter_lease_and_never_releases(self, backend: Backend, one_leaves: bool) -> None:
+        """The waiters behind it have relied on the lease of an earlier holder, which would have ended much later."""
+        client = backend.connect(local_hand_over_time=LONG)
+        holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
+        await holder.lock()
+        others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
+        await backend.until(lambda: sleeping(client, "lock") == 1)
+        if one_leaves:
+            leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
+            await backend.until(lambda: sleeping(client, "lock") == 2)
+        others.append(backend.spawn(waiter.lock))
+        await backend.until(lambda: sleeping(client, "lock") == 2 + one_leaves)
+        await holder.unlock()
+        await finished(others)
+        if one_leaves:
+            assert not await leaver.result()
+        await waiter.unlock()
+
+
+class TestReaders:
+    """The number of calls with which they are let in, and wait."""
+
+    async def test_one_call_lets_all_in(self, orders: Orders) -> None:
+        # A writer that has waited for a reader: its client knows that it holds the lock.
+        read, write = orders.read(99), orders.write(1)
+        await read.lock()
+        writing = orders.writes(1)
+        await orders.asleep(writers=1)
+        await read.unlock()
+        await finished(writing)
+        before = orders.scripts()
+        readers = orders.reads(*range(2, 66))
+        await orders.asleep(readers=64)
+        # They know that the writer keeps them out, and make no attempt.
+        await write.unlock()
+        await finished(readers)
+        assert before + 1 <= orders.scripts() <= before + 1 + BY_TIME
+        assert len(orders.holds()) == 65
+        for owner in range(2, 66):
+            await orders.read(owner).unlock()
+        assert orders.redis.keys() == []
+
+    async def test_they_wait_for_a_claim_of_their_client(self, orders: Orders) -> None:
+        """They make no attempt: neither when they come, nor when the last reader has left and the writer is next."""
+        await orders.read(99).lock()
+        writing = orders.writes(1)
+        await orders.asleep(writers=1)
+        before = orders.scripts()
+        readers = orders.reads(*range(2, 10))
+        await orders.asleep(readers=8)
+        await orders.read(99).unlock()
+        await finished(writing)
+        await orders.write(1).unlock()
+        await finished(readers)
+        # The releases of the first reader and of the writer, and the attempt of the writer.
+        assert before + 3 <= orders.scripts() <= before + 3 + BY_TIME
+
+    async def test_beside_a_writer(self, orders: Orders) -> None:
+        """At most three calls for each hold, refused attempts included."""
+        ended, writes = False, 0
+
+        async def write() -> None:
+            nonlocal writes
+            while not ended:
+                await use(orders.write())
+                writes += 1
+
+        await use(orders.write(1))
+        before = orders.scripts()
+        writing = orders.backend.spawn(write)
+        await finished([orders.backend.spawn(lambda: use(orders.read(), ROUNDS)) for _ in range(16)])
+        ended = True
+        await writing.result()
+        assert orders.scripts() - before <= 3 * (16 * ROUNDS + writes)
 
 
 @kinds
@@ -190,25 +332,8 @@ class TestInFlight:
         await it.backend.until(lambda: it.holds() == 0)
 
 
-@pytest.mark.parametrize("kind", ["lock", "write", "permit"])
-async def test_another_waiter_gets_what_a_cancelled_one_has_left(
-    tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str
-) -> None:
-    it = Contention(tasks, server_state, kind, proxy.url)
-    await it.strike(proxy)
-    it.waiter = handle(it.client, kind, 3)
-    another = await it.wait()
-    it.waiting._task.cancel()  # type: ignore[attr-defined]
-    it.reply.deliver()
-    await it.releasing
-    await another.result()
-    await tasks.until(lambda: it.holds() == 1)
-
-
 @pytest.mark.parametrize("kind", ["lock", "fair", "write"])
-async def test_a_release_that_is_cancelled_when_the_waiter_has_gone_on(
-    tasks: Backend, server_state: ServerState, kind: str
-) -> None:
+async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, server_state: ServerState, kind: str) -> None:
     """The waiter goes on as soon as the reply is there, before the task that has sent the command."""
     it = Contention(tasks, server_state, kind)
     await it.hold()

@@ -23,7 +23,7 @@ from tests.support.faults import FLAGS
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 
-from .kinds import GROUPS, lock_of, rival_of
+from .kinds import GROUPS, assert_lost, lock_of, rival_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,9 +155,7 @@ async def test_an_announcement_that_makes_no_sense(backend: Backend, server_stat
     assert (found.client_id, found.host) == (ID, None)
 
 
-async def test_an_announcement_that_cannot_be_read_hides_no_holder(
-    backend: Backend, server_state: ServerState, proxy: Proxy
-) -> None:
+async def test_an_unread_announcement_hides_nobody(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
     announce(server_state.redis)
     lock = backend.connect(proxy.url).get_lock("orders")
     proxy.cut_reply(b"HMGET")
@@ -171,8 +169,7 @@ async def test_an_announcement_that_cannot_be_read_hides_no_holder(
     assert found.foreign is None
     # Nor does a server that can't be asked hide a timeout.
     proxy.cut_reply(HOLDER)
-    error = await refused(lock, "can't be told")
-    assert error.holder is None
+    assert (await refused(lock, "can't be told")).holder is None
 
 
 async def test_a_lock_that_is_kept(backend: Backend, server_state: ServerState) -> None:
@@ -182,8 +179,7 @@ async def test_a_lock_that_is_kept(backend: Backend, server_state: ServerState) 
     server_state.redis.pexpire("orders", 41_000)
     lock = backend.connect().get_lock("orders")
     await refused(lock, r"kept for another [34]\d\.\d s after a run on web-3 \(pid 812\)")
-    found = await holder_of(lock)
-    assert found.kept
+    assert (await holder_of(lock)).kept
 
 
 @kinds
@@ -214,10 +210,8 @@ async def test_a_read_write_lock(backend: Backend) -> None:
     await others.write_lock().lock()
     await others.read_lock().lock()
     for side in (mine.read_lock(), mine.write_lock(), others.read_lock(), others.write_lock()):
-        found = await holder_of(side)
-        assert found.owner_id == 1
-    own = await holder_of(others.read_lock())
-    assert own.since is not None
+        assert (await holder_of(side)).owner_id == 1
+    assert (await holder_of(others.read_lock())).since is not None
     await refused(mine.read_lock(), r"thread 1\)")
     await others.write_lock().unlock()
     for _ in range(4):
@@ -301,8 +295,7 @@ async def test_what_is_lost_and_not_released(backend: Backend) -> None:
     await lock.lock()
     assert sorted(hold.lost for hold in client.holds()) == [False, True]
     await lock.unlock()
-    with pytest.raises(pyredisson.LockLostError):
-        await lock.unlock()
+    await assert_lost(lock)
     assert client.holds() == []
 
 

@@ -20,6 +20,8 @@ from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
+from .kinds import lock_of
+
 pytestmark = pytest.mark.asyncio
 
 
@@ -102,9 +104,10 @@ class TestLostBody:
         return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
     async def test_it_is_cancelled(self, tasks: Backend, lock: Lock, server_state: ServerState) -> None:
-        task, stock = current_task(), tasks.connect().get_lock("stock")
+        task, client = current_task(), tasks.connect()
+        stock, group = client.get_lock("stock"), client.get_multi_lock(lock, client.get_lock("in a group"))
         nested = [lock, lock, lock.hold()]
-        scopes: list[list[Any]] = [[lock], [lock.hold()], [lock.hold(wait_time=1)], nested, [lock, stock]]
+        scopes: list[list[Any]] = [[lock], [lock.hold()], [lock.hold(wait_time=1)], nested, [lock, stock], [group]]
         for entered in [*scopes, [lock, asyncio.timeout(TIME_LIMIT)]]:
             with pytest.raises(LockLostError, match="orders"):
                 async with contextlib.AsyncExitStack() as stack:
@@ -115,13 +118,16 @@ class TestLostBody:
             await asyncio.sleep(0)
             assert await lock.get_hold_count() == 0
             assert not await stock.is_locked()
+            await tasks.until(lambda: not server_state.redis.keys())
             with pytest.raises(LockNotHeldError, match="is free"):
                 await lock.unlock()
         async with lock:
             assert await lock.is_held()
 
-    async def test_a_fixed_lease(self, lock: Lock) -> None:
+    @pytest.mark.parametrize("kind", ["lock", "multi"])
+    async def test_a_fixed_lease(self, tasks: Backend, kind: str) -> None:
         """By default its body is cancelled when it ends."""
+        lock = lock_of(tasks.connect(), kind)
         loop = asyncio.get_running_loop()
         started = loop.time()
         with pytest.raises(LockLostError):

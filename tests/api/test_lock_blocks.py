@@ -168,22 +168,6 @@ entered_by = pytest.mark.parametrize(
 )
 
 
-def abandon_after_its_event_loop(url: str, server_state: ServerState) -> None:
-    client = pyredisson.asyncio.connect(url)
-
-    async def open_it() -> contextlib.AsyncExitStack:
-        stack = contextlib.AsyncExitStack()
-        await stack.enter_async_context(client.get_lock("orders"))
-        return stack
-
-    stack = asyncio.run(open_it())
-    assert server_state.redis.exists("orders")
-    del stack
-    eventually(lambda: not server_state.redis.exists("orders"))
-    asyncio.run(client.close())
-    gc.collect()
-
-
 @pytest.mark.asyncio
 class TestTasks:
     async def test_an_unfinished_generator(self, tasks: Backend, server_state: ServerState) -> None:
@@ -279,10 +263,23 @@ class TestTasks:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-    async def test_abandoned_after_its_event_loop(self, server: Server, server_state: ServerState) -> None:
-        """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
-        await asyncio.to_thread(abandon_after_its_event_loop, server.url, server_state)
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_abandoned_after_its_event_loop(server: Server, server_state: ServerState) -> None:
+    """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
+    client = pyredisson.asyncio.connect(server.url)
+
+    async def open_it() -> contextlib.AsyncExitStack:
+        stack = contextlib.AsyncExitStack()
+        await stack.enter_async_context(client.get_lock("orders"))
+        return stack
+
+    stack = asyncio.run(open_it())
+    assert server_state.redis.exists("orders")
+    del stack
+    eventually(lambda: not server_state.redis.exists("orders"))
+    asyncio.run(client.close())
+    gc.collect()
 
 
 def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) -> None:
@@ -307,41 +304,32 @@ def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) 
         assert max(later - turn for turn, later in pairwise(turns)) <= 20 * threads
 
 
-class TestSharedSubscription:
-    """Threads of one client share one subscription, and take turns at reading it."""
+def test_the_reading_thread_receives_messages_for_others(client: pyredisson.Client, server_state: ServerState) -> None:
+    """Threads of one client share one subscription: one reads it at a time, and when it gives up, another one."""
 
-    @pytest.fixture
-    def pool(self) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(8) as pool:
-            yield pool
-
-    def start(self, pool: ThreadPoolExecutor, client: pyredisson.Client, name: str, wait: float) -> Future[bool]:
+    def start(name: str, wait: float) -> Future[bool]:
         """A thread that waits for a lock."""
         waiting = pool.submit(client.get_lock(name).try_lock, wait, 60)
         eventually(lambda: waiters(client, name) == 1)
         return waiting
 
-    def free(self, server_state: ServerState, name: str) -> None:
+    def is_woken(name: str) -> None:
         """As Java does it: the key first, then the message."""
         server_state.redis.delete(name)
         server_state.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
+        assert waiting[name].result(WOKEN), f"nobody heard of {name}"
 
-    def test_the_reading_thread_receives_messages_for_others(
-        self, client: pyredisson.Client, pool: ThreadPoolExecutor, server_state: ServerState
-    ) -> None:
-        """And when it gives up, another one reads on."""
-        names = [f"lock:{i}" for i in range(6)]
-        for name in ("first", *names):
-            server_state.redis.hset(name, "somebody:1", 1)
-        reader = self.start(pool, client, "first", 1.0)
-        waiting = {name: self.start(pool, client, name, TIME_LIMIT) for name in names}
+    names = [f"lock:{i}" for i in range(6)]
+    for name in ("first", *names):
+        server_state.redis.hset(name, "somebody:1", 1)
+    with ThreadPoolExecutor(8) as pool:
+        reader = start("first", 1.0)
+        waiting = {name: start(name, TIME_LIMIT) for name in names}
         for name in names[3:]:
-            self.free(server_state, name)
-            assert waiting[name].result(WOKEN), f"nobody heard of {name}"
+            is_woken(name)
         assert not reader.result(TIME_LIMIT)
         for name in names[:3]:
-            self.free(server_state, name)
-            assert waiting[name].result(WOKEN), f"nobody heard of {name}"
+            is_woken(name)
 
 
 class TestOnTheThreadOfAnEventLoop:

@@ -71,8 +71,7 @@ async def test_a_server_without_tls(backend: Backend, server: Server, caplog: py
 
 
 async def test_the_database(backend: Backend, server: Server, admin: redis.Redis) -> None:
-    client = backend.connect(server.url.replace("/0", "/3"))
-    await client.get_lock("orders").lock()
+    await backend.connect(server.url.replace("/0", "/3")).get_lock("orders").lock()
     assert admin.dbsize() == 0
     with server.redis(db=3) as third:
         assert third.keys() == [b"orders"]

@@ -1,4 +1,4 @@
-"""Handing a lock on inside one client: calls, order, what others may rely on; and that it isn't kept from others.
+"""Handing a lock on inside one client: the number of calls, the order, and that it isn't kept from others.
 
 Where a bound is a number of acquisitions, each hold lasts for at least `HOLD`. So a slow machine makes fewer of them in
 the same time, and never more.
@@ -9,27 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import pytest
 
-from pyredisson._protocol.scripts import NAMES, script
-from pyredisson.asyncio import Client
-from pyredisson.errors import LockLostError
+from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, finished
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
-from .kinds import left, lock_of, one_waits, rival_of, sleeping
+from .kinds import CHANNEL, LONG, left, lock_of, one_waits, rival_of, sleeping, use
 
 pytestmark = pytest.mark.asyncio
-kinds = pytest.mark.parametrize("kind", ["lock", "fair"])
 ROUNDS = 20
-LONG = 60.0
-"""A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
 OTHERS_FIRST = 0.3
 """Seconds that a client leaves to others after a series. The usual millisecond is too short on a busy machine."""
 HOLD = 0.002
@@ -38,10 +34,6 @@ SERIES = 0.02
 """The hand-over time of these tests."""
 IN_SERIES = round(SERIES / HOLD) + 2
 """The most hand-overs between two messages: those in the time, and a spare one at each end."""
-OWNERS = 4
-HAND_OVERS = [name for name in NAMES if "hand_over" in name]
-KINDS = ("lock", "fair", "fenced", "non-reentrant", "write", "semaphore")
-CHANNEL = "redisson_lock__channel:{orders}"
 COUNTER = "acquisitions"
 
 
@@ -53,22 +45,17 @@ async def rounds(lock: Any, had: list[Any]) -> None:
         await lock.unlock()
 
 
-async def wait_in_order(
-    backend: Backend, client: Any, kind: str, count: int
-) -> tuple[list[OtherOwner[None]], list[int]]:
+async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tuple[list[OtherOwner[None]], list[int]]:
     """So many other owners wait for the lock, one after the other. Their calls, and who has had it."""
     had: list[int] = []
 
-    def taker(owner: int) -> Callable[[], Any]:
-        async def take() -> None:
-            async with lock_of(client, kind, owner=owner):
-                had.append(owner)
-
-        return take
+    async def take(owner: int) -> None:
+        async with lock_of(client, kind, owner=owner):
+            had.append(owner)
 
     others = []
     for owner in range(1, count + 1):
-        others.append(backend.spawn(taker(owner)))
+        others.append(backend.spawn(partial(take, owner)))
         await backend.until(lambda: sleeping(client, kind) == owner)  # noqa: B023
     return others, had
 
@@ -80,6 +67,7 @@ class TestCalls:
             ("lock", 1.1),
             ("fenced", 1.1),
             ("non-reentrant", 1.1),
+            ("write", 1.15),
             # One that enters the queue, and one that hands it on. On a busy machine some find the next owner awake.
             ("fair", 2.5),
             ("non-reentrant fair", 2.5),
@@ -97,8 +85,7 @@ class TestCalls:
         await backend.until(lambda: sleeping(client, kind) == 64)
         before = server_state.scripts()
         await holder.unlock()
-        for other in others:
-            await other.result(WORK_LIMIT)
+        await finished(others, WORK_LIMIT)
         assert server_state.scripts() - before <= calls * 64 * ROUNDS
         assert len(had) == 64 * ROUNDS
         assert kind != "fenced" or all(older < newer for older, newer in pairwise(had))
@@ -107,40 +94,32 @@ class TestCalls:
     async def test_for_each_acquisition_of_two_clients(self, backend: Backend, server_state: ServerState) -> None:
         locks = [backend.connect().get_lock("orders") for _ in range(2)]
         before = server_state.scripts()
-        others = [backend.spawn(lambda lock=lock: rounds(lock, [])) for lock in locks for _ in range(8)]  # type: ignore[misc]
-        for other in others:
-            await other.result()
+        await finished([backend.spawn(partial(use, lock, ROUNDS)) for lock in locks for _ in range(8)])
         assert server_state.scripts() - before <= 2.5 * 16 * ROUNDS
 
     @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])
-    async def test_one_attempt_tells_all_that_a_lease_has_ended(
-        self, backend: Backend, server_state: ServerState, kind: str
-    ) -> None:
+    async def test_one_attempt_for_an_ended_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
         """The holder is another client, which releases nothing."""
         client = backend.connect(local_hand_over_time=LONG)
         await lock_of(backend.connect(), kind).lock(lease_time=1)
-        others, had = await wait_in_order(backend, client, kind, 30)
+        others, had = await in_order(backend, client, kind, 30)
         before = server_state.scripts()
-        for other in others:
-            await other.result()
+        await finished(others)
         assert sorted(had) == list(range(1, 31))
         # Some attempts of the first, and a call for each release.
         assert server_state.scripts() - before <= 4 + 30
 
-    async def test_one_attempt_tells_all_what_the_subscription_has_missed(
-        self, backend: Backend, proxy: Proxy, server_state: ServerState
-    ) -> None:
+    async def test_one_attempt_after_a_cut(self, backend: Backend, proxy: Proxy, server_state: ServerState) -> None:
         client = backend.connect(proxy.url, local_hand_over_time=LONG)
         holder = backend.connect().get_lock("orders")
         await holder.lock()
-        others, _ = await wait_in_order(backend, client, "lock", 30)
+        others, _ = await in_order(backend, client, "lock", 30)
         await backend.until(lambda: server_state.listeners("orders") == 1)
         before = server_state.scripts()
         proxy.cut()
         await backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 2 and server_state.listeners("orders") == 1)
         await holder.unlock()
-        for other in others:
-            await other.result()
+        await finished(others)
         # Some attempts of the first, the holder's release, and a call for each release.
         assert server_state.scripts() - before <= 8 + 1 + 30
 
@@ -157,11 +136,10 @@ class TestCalls:
         published = 0
         with server_state.redis.pubsub(ignore_subscribe_messages=True) as listening:
             listening.psubscribe("redisson_lock__channel:{orders}*")
-            others, had = await wait_in_order(backend, client, kind, 4)
+            others, had = await in_order(backend, client, kind, 4)
             before = server_state.scripts()
             await holder.unlock()
-            for other in others:
-                await other.result()
+            await finished(others)
             await backend.until(lambda: not server_state.redis.exists("orders"))
             # A release, and an acquire of the next owner unless it was entered. A late confirmation is allowed for.
             assert kind != "lock" or server_state.scripts() - before <= (5 if seconds else 2 * 5 + 4)
@@ -171,69 +149,6 @@ class TestCalls:
         assert published == messages
         assert sorted(had) == [1, 2, 3, 4]
         assert had == sorted(had) or (kind, seconds) == ("lock", 0)
-
-
-class TestTheNextOwner:
-    @kinds
-    async def test_has_its_own_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        holder, waiter = (lock_of(client, kind, owner=owner) for owner in (1, 2))
-        await holder.lock(lease_time=1000)
-        other = backend.spawn(lambda: waiter.lock(lease_time=20))
-        await backend.until(lambda: sleeping(client, kind) == 1)
-        await holder.unlock()
-        await other.result()
-        assert 15_000 < server_state.redis.pttl("orders") <= 20_000
-        assert await waiter.get_hold_count() == 1
-        # A nested level, and both of its releases.
-        await waiter.lock()
-        assert list(server_state.holds("orders").values()) == ["2"]
-        await waiter.unlock()
-        await waiter.unlock()
-        assert server_state.redis.keys() == []
-
-    async def test_is_renewed(self, backend: Backend) -> None:
-        client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
-        pairs = [await one_waits(backend, client, kind, name=kind) for kind in ("lock", "fair")]
-        for holder, _, other in pairs:
-            await holder.unlock()
-            await other.result()
-        await backend.sleep(2.6)
-        for _, waiter, _ in pairs:
-            assert await waiter.is_held()
-            await waiter.unlock()
-
-    @kinds
-    async def test_gets_it_after_the_last_level(self, backend: Backend, server_state: ServerState, kind: str) -> None:
-        client = backend.connect(local_hand_over_time=LONG)
-        holder, waiter, other = await one_waits(backend, client, kind)
-        await holder.lock()
-        await holder.unlock()
-        assert list(server_state.holds("orders").values()) == ["1"]
-        assert not other.done()
-        await holder.unlock()
-        await other.result()
-        await waiter.unlock()
-
-    @pytest.mark.parametrize("one_leaves", [False, True])
-    async def test_has_a_shorter_lease_and_never_releases(self, backend: Backend, one_leaves: bool) -> None:
-        """The waiters behind it have relied on the lease of an earlier holder, which would have ended much later."""
-        client = backend.connect(local_hand_over_time=LONG)
-        holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
-        await holder.lock()
-        others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
-        await backend.until(lambda: sleeping(client, "lock") == 1)
-        if one_leaves:
-            leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
-            await backend.until(lambda: sleeping(client, "lock") == 2)
-        others.append(backend.spawn(waiter.lock))
-        await backend.until(lambda: sleeping(client, "lock") == 2 + one_leaves)
-        await holder.unlock()
-        for other in others:
-            await other.result()
-        if one_leaves:
-            assert not await leaver.result()
-        await waiter.unlock()
 
 
 async def test_a_waiter_for_another_kind_is_not_entered(backend: Backend) -> None:
@@ -254,18 +169,6 @@ async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, se
     with pytest.raises(Exception, match="not an integer"):
         await other.result()
     assert not server_state.redis.exists("orders")
-
-
-@kinds
-async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
-    """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
-    holder, waiter, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), kind)
-    server_state.redis.delete("orders")
-    with pytest.raises(LockLostError):
-        await holder.unlock()
-    await other.result()
-    await waiter.unlock()
-    assert left(server_state.redis) == set()
 
 
 @pytest.mark.parametrize("kind", ["lock", "fenced", "fair", "read", "write"])
@@ -292,33 +195,6 @@ async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, 
     assert held or patience == lease
 
 
-async def contend(backend: Backend, client: Client, kind: str, rounds: int, hold: float = 0.0) -> None:
-    """Some owners acquire and release it so many times each."""
-
-    async def work() -> None:
-        lock = client.get_semaphore("orders") if kind == "semaphore" else lock_of(client, kind)
-        for _ in range(rounds):
-            await lock.acquire()
-            if hold:
-                await backend.sleep(hold)
-            await lock.release()
-
-    for other in [backend.spawn(work) for _ in range(OWNERS)]:
-        await other.result()
-
-
-@pytest.mark.usefixtures("no_scripts")
-@pytest.mark.parametrize(("kind", "seconds"), [*((kind, 0) for kind in KINDS), ("lock", LONG)])
-async def test_no_hand_over_without_time(
-    backend: Backend, server: Server, server_state: ServerState, kind: str, seconds: float
-) -> None:
-    client = backend.connect(local_hand_over_time=seconds)
-    await client.get_semaphore("orders" if kind == "semaphore" else "unused").try_set_permits(1)
-    await contend(backend, client, kind, 20)
-    scripts = [script(name, with_shebang=server.version >= (7,)) for name in HAND_OVERS]
-    assert any(server_state.redis.script_exists(*(each.sha for each in scripts))) == bool(seconds)
-
-
 def executed(monitor: Any, sha: str) -> str:
     """What the server has executed until an ECHO: 'h' for a hand-over, 'm' for a message on the channel of the lock."""
     seen = ""
@@ -336,8 +212,14 @@ def executed(monitor: Any, sha: str) -> str:
 async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, server_state: ServerState) -> None:
     """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
     client = backend.connect(local_hand_over_time=SERIES)
+
+    async def work() -> None:
+        for _ in range(40):
+            async with client.get_lock("orders"):
+                await backend.sleep(HOLD)
+
     with server_state.redis.monitor() as monitor:
-        await contend(backend, client, "lock", 40, HOLD)
+        await finished([backend.spawn(work) for _ in range(4)])
         server_state.redis.echo("end")
         seen = executed(monitor, script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode())
     series = [len(part) for part in seen.split("m")]

@@ -19,9 +19,10 @@ from pyredisson.asyncio import Client, Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
-from .kinds import REENTRANT, lock_of
+from .kinds import GROUPS, REENTRANT, assert_lost, lock_of
 
 pytestmark = pytest.mark.asyncio
+singly_and_in_groups = pytest.mark.parametrize("kind", ["lock", *GROUPS])
 
 
 @pytest_asyncio.fixture
@@ -39,7 +40,9 @@ async def lose(lock: Any) -> None:
 class TestEvent:
     """`lock.lost`."""
 
-    async def test_a_hold_in_good_health(self, lock: Lock) -> None:
+    @singly_and_in_groups
+    async def test_a_hold_in_good_health(self, backend: Backend, kind: str) -> None:
+        lock = lock_of(backend.connect(), kind)
         assert lock.lost.is_set() is False
         assert await lock.lost.wait() is False
         assert await lock.lost.wait(timedelta(seconds=1)) is False
@@ -77,14 +80,15 @@ class TestEvent:
             time.sleep(0.001)
         assert lock.lost.is_set()
 
-    async def test_what_ends_the_wait_without_a_loss(self, backend: Backend) -> None:
+    @singly_and_in_groups
+    async def test_what_ends_the_wait_without_a_loss(self, backend: Backend, kind: str) -> None:
         client = backend.connect()
-        lock = client.get_lock("orders", owner=1)
+        lock = lock_of(client, kind, owner=1)
         for end in (lock.unlock, client.close):
             await lock.lock()
             lost, waiting = lock.lost, backend.flag()
 
-            async def work() -> bool:
+            async def work() -> Any:
                 waiting.set()  # noqa: B023
                 return await lost.wait()  # noqa: B023
 
@@ -132,8 +136,7 @@ class TestGivingBack:
             # No watchdog looks after a fixed lease: what the server says in between is news.
             assert not await lock.is_held()
             assert lock.lost.is_set()
-        with pytest.raises(LockLostError, match="orders"):
-            await lock.unlock()
+        await assert_lost(lock, "orders")
         assert server_state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
 
     @pytest.mark.parametrize("kind", REENTRANT)
@@ -157,8 +160,7 @@ class TestGivingBack:
         assert await lock.get_hold_count() == 1
         await lock.unlock()
         assert not server_state.redis.exists("orders")
-        with pytest.raises(LockLostError, match="force" if forced else "orders"):
-            await lock.unlock()
+        await assert_lost(lock, "force" if forced else "orders")
 
 
 class TestManyLosses:
@@ -168,34 +170,26 @@ class TestManyLosses:
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
 
-    async def seen_to(self, lock: Any, count: int) -> None:
-        """It was lost and released so many times."""
-        for _ in range(count):
-            await lose(lock)
-            with pytest.raises(LockLostError):
-                await lock.unlock()
-
     async def test_of_locks(self, backend: Backend) -> None:
         client = backend.connect()
         fresh, again = client.get_lock("stock"), client.get_lock("orders")
         await lose(fresh)
-        await self.seen_to(again, 26)
-        with pytest.raises(LockLostError):
-            await fresh.unlock()
+        for _ in range(26):
+            await lose(again)
+            await assert_lost(again)
+        await assert_lost(fresh)
         # A later loss of the same lock is remembered as well.
         await lose(again)
         for number in range(15):
             await lose(client.get_lock(f"other:{number}"))
-        with pytest.raises(LockLostError):
-            await again.unlock()
+        await assert_lost(again)
         # Of those that are never released, the latest ones.
         locks = [client.get_lock(f"orders:{number}") for number in range(50)]
         for lock in locks:
             await lose(lock)
         assert len(client._session.holds.table) <= 20
         for lock in locks[-18:]:
-            with pytest.raises(LockLostError):
-                await lock.unlock()
+            await assert_lost(lock)
 
     async def test_of_groups(self, backend: Backend) -> None:
         client = backend.connect()
@@ -205,13 +199,11 @@ class TestManyLosses:
             await group.lock(60)
             await member.force_unlock()
             if number < 24:
-                with pytest.raises(LockLostError):
-                    await group.unlock()
+                await assert_lost(group)
         for number in range(15):
             await client.get_multi_lock(client.get_lock(f"a:{number}")).lock(60)
             await client.get_lock(f"a:{number}").force_unlock()
-        with pytest.raises(LockLostError):
-            await group.unlock()
+        await assert_lost(group)
 
 
 class Slow:
@@ -250,8 +242,7 @@ class TestCallback:
         server_state.redis.delete("orders")
         await backend.until(lambda: bool(calls))
         for _ in range(2):
-            with pytest.raises(LockLostError):
-                await lock.unlock()
+            await assert_lost(lock)
         # Two rounds of the watchdog.
         await backend.sleep(0.7)
         [(name, thread)] = calls
@@ -316,9 +307,7 @@ class TestCallback:
         slow.leave.set()
         await backend.until(lambda: len(slow.calls) == 2)
 
-    async def test_calls_of_one_callback_come_one_after_the_other(
-        self, backend: Backend, client: Client, lock: Lock
-    ) -> None:
+    async def test_calls_of_one_callback_come_in_turn(self, backend: Backend, client: Client, lock: Lock) -> None:
         at_work: list[int] = []
         most: list[int] = []
 

@@ -6,12 +6,11 @@ import gc
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
-from redis.client import PubSub
 
 import pyredisson
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
@@ -24,35 +23,27 @@ pytestmark = pytest.mark.asyncio
 MANY = 20_000
 
 
-async def test_a_new_owner_is_a_different_owner(backend: Backend, server_state: ServerState) -> None:
+async def test_owners_are_distinguished(backend: Backend, server_state: ServerState) -> None:
     client = backend.connect()
-    one, other = new_owner(), new_owner()
-    assert one != other
-    assert len({one, other, one}) == 2
-    assert 2**48 <= one.id < other.id < 2**62
-    assert repr(one) == f"<pyredisson.ExplicitOwner {one.id}>"
-    await client.get_lock("orders", owner=one).lock()
-    assert server_state.holds("orders") == {f"{client.id}:{one.id}": "1"}
-    for lock in (client.get_lock("orders", owner=other), client.get_lock("orders")):
-        assert not await lock.try_lock()
-        with pytest.raises(LockNotHeldError):
-            await lock.unlock()
-    await client.get_lock("orders", owner=one).unlock()
-
-
-async def test_values_are_distinguished(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
-    fresh = new_owner()
-    owners: list[Any] = [fresh, "alice", "7", "07", 7]
-    for owner in owners:
-        lock = client.get_lock("orders", owner=owner)
+    fresh, other = new_owner(), new_owner()
+    assert len({fresh, other, fresh}) == 2
+    assert 2**48 <= fresh.id < other.id < 2**62
+    assert repr(fresh) == f"<pyredisson.ExplicitOwner {fresh.id}>"
+    owners: list[Any] = [fresh, other, "alice", "7", "07", 7]
+    locks = [client.get_lock("orders", owner=owner) for owner in owners]
+    for owner, lock in zip(owners, locks, strict=True):
         await lock.lock()
         assert [await lock.is_held_by(each) for each in owners] == [each is owner for each in owners]
         assert await lock.is_held_by(fresh.id) == (owner is fresh)
+        for another in {client.get_lock("orders"), *locks} - {lock}:
+            assert not await another.try_lock()
+            with pytest.raises(LockNotHeldError):
+                await another.unlock()
         # Ids on the server are decimal.
         [(client_id, _, number)] = [name.partition(":") for name in server_state.holds("orders")]
         assert client_id == client.id
         assert not isinstance(owner, str) or 2**62 <= int(number) < 2**63
+        assert owner is not fresh or int(number) == fresh.id
         await lock.unlock()
 
 
@@ -91,9 +82,7 @@ async def test_a_hold_outlives_its_handle(backend: Backend, server_state: Server
 
 
 @pytest.mark.parametrize("owner", [7, "alice"])
-async def test_a_name_in_doubt_is_not_used_again(
-    backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any
-) -> None:
+async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any) -> None:
     """Also when the owner was forgotten meanwhile: a late copy of the command must not meet a later hold."""
     client = backend.connect(proxy.url, timeout=0.5)
     proxy.drop_reply(b"orders")
@@ -153,9 +142,7 @@ async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, 
 
 
 @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
-async def test_permits_that_are_being_released_cannot_be_released_again(
-    threads: Backend, proxy: Proxy, server_state: ServerState, kind: str
-) -> None:
+async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> None:
     lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
     await lock.lock()
     slow = proxy.hold_reply(b"orders")
@@ -172,21 +159,6 @@ async def test_permits_that_are_being_released_cannot_be_released_again(
         await lock.unlock()
 
 
-@pytest.fixture
-def ear(server_state: ServerState) -> Iterator[PubSub]:
-    """Hears every lock's messages, as any client would."""
-    with server_state.redis.pubsub() as listening:
-        listening.psubscribe("*")
-        assert listening.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
-        yield listening
-
-
-def heard(ear: PubSub) -> tuple[bytes, bytes]:
-    message: Any = ear.get_message(timeout=TIME_LIMIT)
-    assert message is not None, "nothing was published"
-    return message["channel"], message["data"]
-
-
 NAMES: list[tuple[str | bytes, bytes, bytes]] = [
     ("foo", b"foo", b"redisson_lock__channel:{foo}"),
     ("{t}foo", b"{t}foo", b"redisson_lock__channel:{t}foo"),
@@ -201,18 +173,23 @@ NAMES: list[tuple[str | bytes, bytes, bytes]] = [
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-async def test_keys_and_channels(backend: Backend, server_state: ServerState, ear: PubSub, mapped: bool) -> None:
+async def test_keys_and_channels(backend: Backend, server_state: ServerState, mapped: bool) -> None:
+    """Any client hears every lock's messages."""
     client = backend.connect(name_mapper=(lambda name: f"{{t}}foo:{name}") if mapped else None)
     names = [(name, b"{t}foo:orders", b"redisson_lock__channel:{t}foo:orders") for name in ("orders", b"orders")]
-    for name, key, channel in names if mapped else NAMES:
-        lock = client.get_lock(name)
-        assert lock.name == name
-        assert type(lock.name) is type(name)
-        await lock.lock()
-        assert server_state.redis.keys() == [key]
-        await lock.unlock()
-        assert heard(ear) == (channel, b"0")
-        assert server_state.redis.keys() == []
+    with server_state.redis.pubsub() as ear:
+        ear.psubscribe("*")
+        assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
+        for name, key, channel in names if mapped else NAMES:
+            lock = client.get_lock(name)
+            assert lock.name == name
+            assert type(lock.name) is type(name)
+            await lock.lock()
+            assert server_state.redis.keys() == [key]
+            await lock.unlock()
+            message = ear.get_message(timeout=TIME_LIMIT)
+            assert (message["channel"], message["data"]) == (channel, b"0")
+            assert server_state.redis.keys() == []
 
 
 async def test_the_hash(backend: Backend, server_state: ServerState) -> None:

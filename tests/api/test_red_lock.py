@@ -1,8 +1,10 @@
-"""One lock on three independent servers, on both backends: it is held while a majority of servers has it."""
+"""One lock on three independent servers: it is held while a majority of servers has it, also while they restart."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -10,29 +12,65 @@ from redis.exceptions import RedisError
 
 from pyredisson import LockLostError, LockTimeoutError
 from pyredisson.logic.groups import parallel, red_lock
+from pyredisson.logic.groups.group import GroupHold
+from pyredisson.logic.groups.recovery import MemberRecovery
+from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, Backend
+from tests.support.faults import ACQUIRE
 
-from .red import Red, members
+from .kinds import assert_lost
 
 pytestmark = pytest.mark.asyncio
 PROMPT = 2.5
 """Seconds in which is done what doesn't wait for the lease, or for a reply that never comes."""
+ALL_HELD: list[list[bytes]] = [[b"1"]] * 3
+
+
+class Red:
+    """The red lock `a` on three servers. Each of its locks is of a client of its own. `red` is the latest one."""
+
+    def __init__(self, backend: Backend, places: Sequence[Server | Proxy], redises: list[Redis]) -> None:
+        self.backend, self.places = backend, places
+        self.redises: list[Any] = [*redises]
+        self.locks: list[Any] = []
+        self.red: Any = None
+
+    def make(self, **fields: Any) -> Any:
+        """A red lock of new clients. `locks` are its members from now on."""
+        clients = [self.backend.connect(each.url, **fields) for each in self.places]
+        self.locks = [client.get_lock("a") for client in clients]
+        self.red = clients[0].get_red_lock(*self.locks)
+        return self.red
+
+    def held(self) -> list[list[bytes]]:
+        """On each server, how often it is held."""
+        return [list(redis.hvals("a")) for redis in self.redises]
+
+    def free(self) -> bool:
+        return self.held() == [[], [], []]
+
+    def somebody_takes(self, number: int) -> None:
+        self.redises[number].hset("a", "another:1", 7)
+
+    async def gone(self) -> None:
+        """Waits until nothing remains, also of what is released in the background."""
+        await self.backend.until(lambda: not any(redis.keys() for redis in self.redises))
+
+    def members(self) -> list[Any]:
+        """Their logic, in the order of the group."""
+        return list(getattr(self.red, "_target", self.red)._logic.members)
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For servers that all reply.
+def near(backend: Backend, servers: list[Server], redises: list[Redis], monkeypatch: pytest.MonkeyPatch) -> Red:
+    """On servers that all reply.
 
     After a majority has replied, a red lock waits for the others only briefly, and for each reply for a tenth of the
     lease only: too briefly on a busy machine.
     """
     monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
     monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", TIME_LIMIT)
-
-
-@pytest.fixture
-def near(backend: Backend, servers: list[Server], redises: list[Redis], patience: None) -> Red:
     return Red(backend, servers, redises)
 
 
@@ -143,11 +181,11 @@ class TestServersThatFail:
         for proxy in proxies[:2]:
             proxy.resume()
         await far.gone()
-        await far.backend.until(lambda: not any(member.session.groups.pending_acquires for member in members(red)))
+        await far.backend.until(lambda: not any(member.session.groups.pending_acquires for member in far.members()))
         # Now all servers reply.
         monkeypatch.setattr(parallel, "SHORTEST_GRACE", TIME_LIMIT)
         assert await red.try_lock()
-        assert far.held() == far.levels()
+        assert far.held() == ALL_HELD
         await red.unlock()
 
     async def test_a_release_that_no_majority_confirms(self, far: Red, proxies: list[Proxy]) -> None:
@@ -192,8 +230,7 @@ class TestValidity:
             assert await red.lost.wait(TIME_LIMIT)
             assert 1.9 < time.monotonic() - begun < 3.8
             assert all(redis.pttl("a") > 0 for redis in near.redises)
-            with pytest.raises(LockLostError):
-                await red.unlock()
+            await assert_lost(red)
         await near.gone()
 
 
@@ -205,8 +242,7 @@ class TestLost:
             near.redises[number].delete("a")
         assert await red.lost.wait(TIME_LIMIT)
         assert not await red.is_held()
-        with pytest.raises(LockLostError, match="was taken away on the server"):
-            await red.unlock()
+        await assert_lost(red, "was taken away on the server")
         assert near.free()
         async with red:
             assert not red.lost.is_set()
@@ -224,3 +260,220 @@ class TestLost:
         assert reasons.count("it was released separately") == 2
         assert [f":{server.port}/" in reasons for server in servers] == [True, False, True]
         assert near.free()
+
+
+class Recovering(Red):
+    """Its only red lock is held by one owner."""
+
+    async def lock(self, lease: float | None = None) -> Any:
+        await self.make().lock(lease)
+        return self.red
+
+    def renew(self, *numbers: int) -> None:
+        """Has the members on these servers renewed now, and not only after a third of the lease."""
+        for number in numbers:
+            # A group has an order of its own.
+            [member] = [one for one in self.members() if f":{self.places[number].port}/" in one.session.server]
+            member.session.watchdog.check(list(member.session.holds.table.values()))
+
+    def forget(self, number: int) -> None:
+        """This server has restarted empty, and the next renewal finds that out."""
+        self.redises[number].flushall()
+        self.renew(number)
+
+    async def lacks(self, number: int) -> None:
+        """Returns when the outermost level lacks so many members."""
+        await self.backend.until(lambda: self.missing() == number)
+
+    def missing(self) -> int:
+        return sum(hold is None or hold.state is LOST for hold in self.stack()[0].holds)
+
+    def stack(self) -> list[GroupHold]:
+        """The levels of the only owner, the innermost last."""
+        [found] = self.members()[0].session.groups.holds.values()
+        return list(found)
+
+    def recovery(self) -> MemberRecovery:
+        """Of the outermost level."""
+        recovery = self.stack()[0].recovery
+        assert isinstance(recovery, MemberRecovery)
+        return recovery
+
+    def tables(self) -> list[Any]:
+        """All holds that the clients know."""
+        return [hold for member in self.members() for hold in member.session.holds.table.values()]
+
+
+@pytest.fixture
+def slow_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A red lock doesn't give up a member that is slow to reply, unless a proxy holds its request."""
+    monkeypatch.setattr(parallel, "SHORTEST_GRACE", 0.5)
+    monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", TIME_LIMIT)
+
+
+@pytest.fixture
+def it(backend: Backend, servers: list[Server], redises: list[Redis], slow_members: None) -> Recovering:
+    return Recovering(backend, servers, redises)
+
+
+@pytest.fixture
+def behind(
+    backend: Backend, servers: list[Server], proxies: list[Proxy], redises: list[Redis], slow_members: None
+) -> Recovering:
+    """Its first server is behind a proxy."""
+    return Recovering(backend, [proxies[0], *servers[1:]], redises)
+
+
+async def test_all_servers_restart_one_after_the_other(it: Recovering) -> None:
+    red = await it.lock()
+    async with red:
+        for number in (0, 1, 2, 0, 1, 2):
+            it.forget(number)
+            await it.backend.until(lambda number=number: it.redises[number].hvals("a") == [b"2"])  # type: ignore[misc]
+            await it.lacks(0)
+    assert it.held() == ALL_HELD
+    assert not red.lost.is_set()
+    # The lost holds are forgotten.
+    assert len(it.stack()[0].release_calls) == 3
+    assert await red.is_held()
+    assert not await it.backend.as_another_owner(red.try_lock)
+    # The new holds are renewed.
+    it.renew(0, 1, 2)
+    await red.unlock()
+    assert it.free()
+    assert not it.tables()
+    assert await it.backend.as_another_owner(red.try_lock)
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+async def test_a_closed_client_has_no_timer_left(it: Recovering, lacking: int) -> None:
+    """It would keep the client in memory."""
+    if lacking:
+        it.somebody_takes(1)
+    await it.lock()
+    assert it.missing() == lacking
+    wheels = [member.session.watchdog.wheel for member in it.members()]
+    await it.backend.close()
+    assert sum(map(len, wheels)) == 0
+
+
+@pytest.mark.parametrize("acquired", [True, False], ids=["lost", "never acquired"])
+async def test_a_member_of_another_owner_is_left_alone_until_it_is_free(it: Recovering, acquired: bool) -> None:
+    if not acquired:
+        it.somebody_takes(1)
+    red = await it.lock()
+    redis = it.redises[1]
+    if acquired:
+        redis.delete("a")
+        it.somebody_takes(1)
+        it.renew(1)
+        await it.lacks(1)
+
+    def scripts() -> int:
+        return int(redis.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    refused = scripts()
+    it.recovery().ring()
+    await it.backend.until(lambda: scripts() > refused)
+    assert redis.hgetall("a") == {b"another:1": b"7"}
+    redis.delete("a")
+
+    def looked() -> bool:
+        it.recovery().ring()
+        return bool(redis.hvals("a") == [b"1"])
+
+    await it.backend.until(looked)
+    await red.unlock()
+    await it.gone()
+
+
+async def test_without_a_majority_on_the_servers_nothing_is_acquired_again(it: Recovering) -> None:
+    """Two servers have restarted since the latest renewals, and only one of them is known to have."""
+    red = await it.lock()
+    it.redises[1].flushall()
+    it.forget(0)
+    assert await red.lost.wait(TIME_LIMIT)
+    await assert_lost(red)
+    assert it.held()[:2] == [[], []]
+    await it.gone()
+
+
+@pytest.mark.parametrize("why", ["released separately", "a fixed lease"])
+async def test_a_member_that_is_not_acquired_again(it: Recovering, why: str) -> None:
+    red = await it.lock(20 if why == "a fixed lease" else None)
+    if why == "a fixed lease":
+        it.forget(0)
+        await it.lacks(1)
+        assert it.stack()[0].recovery is None
+    else:
+        await it.locks[0].unlock()
+        assert it.recovery()._missing() == []
+    await red.unlock()
+    assert it.free()
+
+
+async def test_a_loss_that_the_owner_has_yet_to_be_told_stays_one(it: Recovering) -> None:
+    """Of a level that is not part of the group: its own release raises the error, and no level of the group ends."""
+    red = await it.lock()
+    await it.locks[1].lock()
+    it.forget(1)
+    await it.lacks(1)
+    recovery = it.recovery()
+    [number] = recovery._missing()
+    # Beside the look that has begun by itself.
+    await recovery._look_for(number)()
+    await it.backend.until(lambda: not recovery._looks)
+    await recovery._look_for(number)()
+    assert it.redises[1].keys() == []
+    await assert_lost(it.locks[1])
+    # Only its own level remains.
+    await recovery._look_for(number)()
+    assert it.held() == ALL_HELD
+    await red.unlock()
+    assert it.free()
+
+
+@pytest.mark.parametrize("reply", [True, False], ids=["reply", "request"])
+@pytest.mark.parametrize("end", ["released", "lost", "expired", "closed"])
+async def test_the_lock_ends_while_a_member_is_asked(
+    behind: Recovering, proxies: list[Proxy], end: str, reply: bool
+) -> None:
+    """What is granted after that is released."""
+    it, red = behind, await behind.lock()
+    late = (proxies[0].hold_reply if reply else proxies[0].hold_request)(ACQUIRE)
+    it.redises[0].delete("a")
+    it.renew(0)
+    await it.backend.until(late.held.is_set)
+    if end == "released":
+        await red.unlock()
+    elif end == "lost":
+        for redis in it.redises[1:]:
+            redis.flushall()
+        it.renew(1, 2)
+        assert await red.lost.wait(TIME_LIMIT)
+    elif end == "expired":
+        # Nobody notices at once, as in a process that was stopped.
+        next(hold for hold in it.stack()[0].holds if hold is not None and hold.state is HELD).valid_until = 0.0
+    else:
+        await it.backend.close()
+    if end != "closed":
+        # Else nobody is there any more.
+        late.deliver()
+    if end in ("lost", "expired"):
+        await it.backend.until(lambda: not it.redises[0].keys())
+        assert red.lost.is_set()
+        await assert_lost(red)
+    await it.gone()
+    await it.backend.until(lambda: not it.tables())
+
+
+async def test_the_reply_is_lost(behind: Recovering, proxies: list[Proxy]) -> None:
+    red = await behind.lock()
+    cut = proxies[0].cut_reply(ACQUIRE)
+    behind.redises[0].delete("a")
+    behind.renew(0)
+    await behind.backend.until(cut.happened.is_set)
+    await behind.lacks(0)
+    assert behind.held() == ALL_HELD
+    await red.unlock()
+    await behind.gone()

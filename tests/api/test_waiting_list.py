@@ -1,54 +1,198 @@
-"""Many clients at one lock: a release wakes one of them, a far one gets its turn, one that is gone costs nothing."""
+"""Waiting for a lock: a message or the end of a lease wakes, and costs one call; many clients have their turns."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pyredisson._protocol.scripts import script
+from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend
+from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, finished
 from tests.support.faults import FLAGS
+from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
+from tests.support.waiting import waiters
 
-from .kinds import JAVA, left, lock_of, sleeping
+from .kinds import CHANNEL, JAVA, LONG, kinds, left, lock_of, one_waits, sleeping, use
+from .read_write import CHANNEL as READ_WRITE_CHANNEL
+from .read_write import Orders
 
 pytestmark = pytest.mark.asyncio
-CHANNEL = "redisson_lock__channel:{orders}"
 WAITING = "pyredisson_waiting:{orders}"
+WAITERS = 8
+MESSAGES = 10
 ROUNDS = 20
-CALLS, MESSAGES = 3.2, 2.0
+CALLS, MESSAGES_EACH = 3.2, 2.0
 """The most for one acquisition, with one caller in each client, however many clients there are."""
 HOLD = 0.02
 FAR = 0.02
 """Seconds that a far client's commands take, and its replies."""
 TURNS = 8
-PATIENT = 25.0
 LATE = 5.0
 """Seconds, for a busy machine, in place of half a second; much less than a lease."""
 
 
+def hold_elsewhere(server_state: ServerState, lease: int | None = None) -> None:
+    """Another client holds the lock, for so many milliseconds or without an end."""
+    server_state.redis.hset("orders", "another client:1", 1)
+    if lease is not None:
+        server_state.redis.pexpire("orders", lease)
+
+
+def asleep(client: Any, count: int) -> Callable[[], bool]:
+    """A condition: so many calls wait, and all of them sleep."""
+
+    def condition() -> bool:
+        queue = session_of(client).lock_queues.get(b"orders")
+        return queue is not None and len(list(queue.waiters)) == waiters(client, "orders") == count
+
+    return condition
+
+
+async def start_waiters(backend: Backend, client: Client, count: int, present: int = 0) -> list[OtherOwner[None]]:
+    """So many waiters, beside those that are `present`."""
+    others = [backend.spawn(lambda: use(client.get_lock("orders"))) for _ in range(count)]
+    await backend.until(asleep(client, present + count))
+    return others
+
+
+async def finish(server_state: ServerState, others: list[OtherOwner[None]]) -> None:
+    """The other client releases the lock."""
+    server_state.redis.delete("orders")
+    server_state.redis.publish(CHANNEL, "0")
+    await finished(others)
+
+
+class TestCalls:
+    @pytest.mark.parametrize("kind", ["lock", "read"])
+    async def test_none_while_waiting(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        before = server_state.scripts()
+        holder, _, other = await one_waits(backend, backend.connect(), kind)
+        # The holder's; one try, and one more when messages were sure to arrive; then silence.
+        await backend.until(lambda: server_state.scripts() == before + 3)
+        # Messages that are no release of this lock.
+        for payload in ("2", "-1", "", "abc", " 0", "00"):
+            server_state.redis.publish(READ_WRITE_CHANNEL if kind == "read" else CHANNEL, payload)
+        server_state.redis.publish("redisson_lock__channel:{stock}", "0")
+        await backend.sleep(0.4)
+        assert server_state.scripts() == before + 3
+        assert not other.done()
+        await holder.unlock()
+        await other.result()
+        # The release, which has entered the waiter.
+        assert server_state.scripts() == before + 4
+
+    @pytest.mark.parametrize("clients", [1, 3])
+    async def test_one_for_each_message(self, backend: Backend, server_state: ServerState, clients: int) -> None:
+        """Each message wakes one waiter, which finds the lock taken again and sleeps after one call.
+
+        Of the clients that wait, the first two listen to Redisson's messages.
+        """
+        hold_elsewhere(server_state)
+        connected = [backend.connect(local_hand_over_time=LONG) for _ in range(clients)]
+        others = [other for client in connected for other in await start_waiters(backend, client, WAITERS)]
+        before, listening = server_state.scripts(), min(clients, 2)
+        for number in range(1, MESSAGES + 1):
+            assert server_state.redis.publish(CHANNEL, "0") == listening
+            await backend.until(lambda: server_state.scripts() >= before + listening * number)  # noqa: B023
+            for client in connected:
+                await backend.until(asleep(client, WAITERS))
+            assert server_state.scripts() == before + listening * number
+        await finish(server_state, others)
+        # One acquire, and the release of each owner, which enters the next one.
+        assert clients > 1 or server_state.scripts() == before + MESSAGES + 1 + WAITERS
+
+    async def test_messages_at_once(self, backend: Backend, server_state: ServerState) -> None:
+        """Those that come while a waiter makes its attempt wake others; none of them makes more than one call."""
+        hold_elsewhere(server_state)
+        client = backend.connect(local_hand_over_time=LONG)
+        others = await start_waiters(backend, client, 1)
+        before = server_state.scripts()
+        others += await start_waiters(backend, client, WAITERS - 1, present=1)
+        # None behind another waiter.
+        assert server_state.scripts() == before
+        with server_state.redis.pipeline(transaction=False) as pipeline:
+            for _ in range(MESSAGES):
+                pipeline.publish(CHANNEL, "0")
+            pipeline.execute()
+        await backend.until(lambda: server_state.scripts() > before)
+        await backend.until(asleep(client, WAITERS))
+        assert 1 <= server_state.scripts() - before <= MESSAGES
+        await finish(server_state, others)
+        assert server_state.scripts() <= before + MESSAGES + 1 + WAITERS
+
+    async def test_no_second_attempt_of_a_listener(self, backend: Backend, server_state: ServerState) -> None:
+        """A client that listens since before its first attempt has missed nothing."""
+        holder = backend.connect().get_lock("orders")
+        await holder.lock()
+        client = backend.connect(local_hand_over_time=LONG)
+        while not server_state.listeners("orders"):
+            assert not await client.get_lock("orders").try_lock(wait_time=0.1)
+        # It leaves the list in the background.
+        await backend.until(lambda: not server_state.redis.exists("pyredisson_waiting:{orders}"))
+        before = server_state.scripts()
+        others = await start_waiters(backend, client, 1)
+        assert server_state.scripts() == before + 1
+        await holder.unlock()
+        await finished(others)
+        # The release, the attempt that its message has caused, and the release of the waiter.
+        assert server_state.scripts() == before + 4
+
+
+@kinds
+async def test_the_end_of_the_holders_lease_wakes(orders: Orders, server_state: ServerState, kind: str) -> None:
+    """A dead holder sends no message."""
+    hold = {"read": orders.java_writes, "write": orders.java_reads}.get(kind, partial(hold_elsewhere, server_state))
+    started = time.monotonic()
+    hold(300)
+    await lock_of(orders.client, kind).lock()
+    assert 0.25 < time.monotonic() - started < WOKEN
+
+
+async def test_a_lease_that_was_extended_is_waited_for(backend: Backend, server_state: ServerState) -> None:
+    hold_elsewhere(server_state, 700)
+    other = backend.spawn(backend.connect().get_lock("orders").lock)
+    await backend.until(lambda: server_state.listeners("orders") == 1)
+    started = time.monotonic()
+    server_state.redis.pexpire("orders", 1_000)
+    await other.result()
+    assert time.monotonic() - started > 0.9
+
+
+async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, server_state: ServerState) -> None:
+    """Messages wake the waiter all the time, as where other clients hand the lock on. The deadline is still one."""
+    hold_elsewhere(server_state)
+    stop = False
+
+    async def contend() -> None:
+        while not stop:
+            server_state.redis.publish(CHANNEL, "0")
+            await backend.sleep(0.005)
+
+    other = backend.spawn(contend)
+    before = server_state.scripts()
+    started = time.monotonic()
+    assert await backend.connect().get_lock("orders").try_lock(wait_time=1) is False
+    assert 1 <= time.monotonic() - started < 1 + WOKEN
+    assert server_state.scripts() > before + 5
+    stop = True
+    await other.result()
+
+
 async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> None:
     """Each of the locks has one caller, which acquires it so many times, and releases it at once."""
-
-    async def work(lock: Any) -> None:
-        for _ in range(rounds):
-            async with lock:
-                pass
-
-    others = [backend.spawn(lambda lock=lock: work(lock)) for lock in locks]  # type: ignore[misc]
-    for other in others:
-        await other.result(PATIENT)
+    await finished([backend.spawn(partial(use, lock, rounds)) for lock in locks], WORK_LIMIT)
 
 
 @pytest.mark.parametrize(
     ("kind", "clients"), [("lock", 2), ("lock", 50), ("fenced", 10), ("non-reentrant", 10), ("write", 50)]
 )
-async def test_an_acquisition_costs_the_same_among_many_clients(
-    backend: Backend, server_state: ServerState, kind: str, clients: int
-) -> None:
+async def test_costs_among_many_clients(backend: Backend, server_state: ServerState, kind: str, clients: int) -> None:
     locks = [lock_of(backend.connect(), kind) for _ in range(clients)]
     # From here on each client listens, and the server knows the scripts.
     await contend(backend, locks, 1)
@@ -59,15 +203,14 @@ async def test_an_acquisition_costs_the_same_among_many_clients(
     scripts, published = server_state.scripts(), stats.get("cmdstat_publish", {}).get("calls", 0)
     assert scripts <= CALLS * acquisitions
     # One message of each release goes to Redisson's channel, to which nobody listens.
-    assert published <= (MESSAGES + 1) * acquisitions
+    assert published <= (MESSAGES_EACH + 1) * acquisitions
     await backend.until(lambda: not left(server_state.redis))
 
 
 @pytest.mark.parametrize(("kind", "near"), [("lock", 20), ("fenced", 3), ("non-reentrant", 3), ("write", 20)])
 async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int) -> None:
     far = lock_of(backend.connect(proxy.url), kind)
-    async with far:
-        pass
+    await use(far)
     proxy.latency(FAR)
     over, turns = False, [0] * near
 
@@ -78,16 +221,13 @@ async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: 
                 await backend.sleep(HOLD)
             turns[number] += 1
 
-    others = [backend.spawn(lambda number=number: work(number)) for number in range(near)]  # type: ignore[misc]
-    await backend.until(lambda: min(turns) > 0, PATIENT)
+    others = [backend.spawn(partial(work, number)) for number in range(near)]
+    await backend.until(lambda: min(turns) > 0, WORK_LIMIT)
     before = list(turns)
-    for _ in range(TURNS):
-        async with far:
-            pass
+    await use(far, TURNS)
     meanwhile = [now - then for now, then in zip(turns, before, strict=True)]
     over = True
-    for other in others:
-        await other.result(PATIENT)
+    await finished(others, WORK_LIMIT)
     # It waits for one turn of each other client, and asks for the next turn two latencies later.
     assert max(meanwhile) <= 2 * TURNS + 2
 
@@ -96,15 +236,14 @@ async def waiting_in_turn(
     backend: Backend, server_state: ServerState, count: int, present: int = 0, **settings: Any
 ) -> list[Any]:
     """So many clients that wait for the lock, in this order. The result of each is when it has acquired the lock."""
+
+    async def take(client: Any) -> float:
+        async with client.get_lock("orders"):
+            return time.monotonic()
+
     others = []
     for number in range(present + 1, present + count + 1):
-
-        async def take(lock: Any) -> float:
-            async with lock:
-                return time.monotonic()
-
-        lock = backend.connect(**settings).get_lock("orders")
-        others.append(backend.spawn(lambda lock=lock: take(lock)))  # type: ignore[misc]
+        others.append(backend.spawn(partial(take, backend.connect(**settings))))
         await backend.until(lambda: server_state.listeners("orders") == number)  # noqa: B023
     return others
 
@@ -115,9 +254,7 @@ async def held(backend: Backend) -> Any:
     return holder
 
 
-async def test_clients_acquire_the_lock_in_the_order_in_which_they_came(
-    backend: Backend, server_state: ServerState
-) -> None:
+async def test_clients_acquire_the_lock_in_their_order(backend: Backend, server_state: ServerState) -> None:
     holder = await held(backend)
     others = await waiting_in_turn(backend, server_state, 5)
     await holder.unlock()
@@ -159,9 +296,7 @@ async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerStat
     assert not server_state.redis.exists(WAITING)
 
 
-async def test_a_client_that_is_woken_while_its_next_call_asks(
-    backend: Backend, server_state: ServerState, proxy: Proxy
-) -> None:
+async def test_a_client_is_woken_while_its_call_asks(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
     """No call of it waits at that moment, so it leaves the list. That must not take the next call's place away."""
     holder = await held(backend)
     client = backend.connect(proxy.url)
@@ -185,13 +320,11 @@ async def test_a_client_that_is_woken_while_its_next_call_asks(
 
 
 @pytest.mark.parametrize(("leaves", "message"), [(False, "0"), (True, "1")])
-async def test_three_behind_a_client_of_redisson(
-    backend: Backend, server_state: ServerState, leaves: bool, message: str
-) -> None:
+async def test_three_behind_redisson(backend: Backend, server_state: ServerState, leaves: bool, message: str) -> None:
     """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
     server_state.redis.hset("orders", JAVA, 1)
     first = backend.connect().get_lock("orders")
-    giving_up = backend.spawn(lambda: first.try_lock(wait_time=2 if leaves else PATIENT))
+    giving_up = backend.spawn(lambda: first.try_lock(wait_time=2 if leaves else WORK_LIMIT))
     await backend.until(lambda: server_state.listeners("orders") == 1)
     others = await waiting_in_turn(backend, server_state, 2, present=1)
     await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
@@ -203,8 +336,7 @@ async def test_three_behind_a_client_of_redisson(
     if not leaves:
         assert await giving_up.result()
         assert await backend.connect().get_lock("orders").force_unlock()
-    for other in others:
-        await other.result()
+    await finished(others)
 
 
 async def test_a_lock_that_is_taken_away_wakes_the_callers_of_its_holders_client(backend: Backend) -> None:

@@ -293,10 +293,7 @@ def test_access(command: Commands, call: list[str], server: Server, redis: Any, 
     [
         ("redis://nowhere.invalid", "no server at nowhere.invalid:6379/0 ("),
         ("redis://{}/99", "{}/99 replied with an error: ERR DB index is out of range"),
-        (
-            "redis+cluster://{}",
-            "the server at {} is not a node of a cluster: a single server is addressed as redis://",
-        ),
+        ("redis+cluster://{}", "the server at {} is not a node of a cluster: a single server is addressed as redis://"),
         ("redis+sentinel://{}/mymaster", "is no Sentinel"),
     ],
 )

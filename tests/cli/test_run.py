@@ -262,11 +262,7 @@ def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str]) ->
 
 @pytest.mark.parametrize("stderr", ["closed", "a terminal"])
 def test_whoever_reads_stderr(
-    start: Start,
-    in_terminal: Callable[..., Any],
-    admin: Redis,
-    short_lease: list[str],
-    stderr: str,
+    start: Start, in_terminal: Callable[..., Any], admin: Redis, short_lease: list[str], stderr: str
 ) -> None:
     if stderr == "closed":
         process = start(SLEEPS, *short_lease)

@@ -113,32 +113,26 @@ def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
     return made
 
 
-@pytest.fixture
-def own_cluster(program: str | None) -> Iterator[Cluster]:
-    """A cluster of this test's own, whose nodes it may kill, pause and restart."""
-    with Cluster(executable=program) as running:
-        yield running
+def started(kind: Callable[..., Any], **options: Any) -> Any:
+    """A fixture: such servers of a test's own, which it may kill, pause and restart; on the program of `also_on`."""
+
+    @pytest.fixture
+    def fixture(program: str | None) -> Iterator[Any]:
+        with kind(executable=program, **options) as running:
+            yield running
+
+    return fixture
 
 
-@pytest.fixture
-def masters_only() -> Iterator[Cluster]:
-    """Three masters without replicas, which serve their slots although others are missing."""
-    with Cluster(masters=3, replicas=0, config={"cluster-require-full-coverage": "no"}) as running:
-        yield running
-
-
-@pytest.fixture
-def sentinels(program: str | None) -> Iterator[Sentinels]:
-    """A master with a replica, and three sentinels, all of this test's own."""
-    with Sentinels(executable=program) as running:
-        yield running
-
-
-@pytest.fixture
-def replicated() -> Iterator[Replicated]:
-    """A master with a replica, both of this test's own."""
-    with Replicated() as running:
-        yield running
+own_cluster = started(Cluster)
+proxied_cluster = started(Cluster, proxied=True)
+one_node = started(Cluster, masters=1, replicas=0)
+masters_only = started(Cluster, masters=3, replicas=0, config={"cluster-require-full-coverage": "no"})
+"""Three masters without replicas, which serve their slots although others are missing."""
+sentinels = started(Sentinels)
+"""A master with a replica, and three sentinels."""
+replicated = started(Replicated)
+"""A master with a replica."""
 
 
 @pytest.fixture(params=["sentinels", "replicated"])

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,17 +18,11 @@ from typing import Any, Self
 import pyredisson
 from pyredisson.testing import Cluster, Sentinels
 from tests.faults.soak_judge import Journals, judge
-from tests.faults.soak_worker import clock
+from tests.faults.soak_worker import PERMITS, PROGRAM, Wanted, clock
 from tests.support.children import Child
 from tests.support.kinds import LOCKS
 from tests.support.waiting import eventually
 
-from .load_worker import PERMITS, Wanted
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.cluster.load_worker import main\nmain(*sys.argv[1:])"
-)
 BACKENDS = ("threads", "asyncio")
 LEASE = 3.0
 """Seconds: the watchdog's lease. What a failed server has forgotten to release is free after it."""
@@ -71,7 +65,7 @@ class Load:
         self._set_permits()
         for backend in BACKENDS:
             journal = self._directory / f"{backend}.journal"
-            arguments = self._url, backend, journal, json.dumps(self._owners), json.dumps(self._options)
+            arguments = self._url, backend, journal, backend, json.dumps(self._owners), json.dumps(self._options)
             self._children.append(Child(PROGRAM, *arguments))
         try:
             self.wait_until_all_are_taken()
@@ -135,7 +129,7 @@ class Load:
         for child in self._children:
             child.send()
         for child in self._children:
-            assert child.receive(END_SECONDS) == "done"
+            assert [child.receive(END_SECONDS) for _ in range(2)] == ["ready", "done"]
             assert child.wait(END_SECONDS) == 0
         self.history.update()
         found = self.history.faults()
@@ -184,24 +178,12 @@ LASTING = ("redisson_lock_token", "pyredisson_", "{")
 
 
 @dataclass
-class Failure:
-    """An acquire that raised an error, or was refused within its waiting time (`error` is empty then)."""
-
-    kind: str
-    name: str
-    asked: float
-    at: float
-    error: str
-
-
-@dataclass
 class History(Journals):
     """What the processes of a load have written until now."""
 
     directory: Path = Path()
     backends: dict[str, str] = field(default_factory=dict)
     """The backend of each hold."""
-    failures: list[Failure] = field(default_factory=list)
     _read: dict[Path, int] = field(default_factory=dict)
 
     def update(self) -> int:
@@ -217,15 +199,6 @@ class History(Journals):
             for identity in itertools.islice(self.holds, known, None):
                 self.backends[identity] = path.stem
         return len(self.holds)
-
-    def add(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            word, _, rest = line.partition(" ")
-            if word in {"failed", "refused"}:
-                kind, name, asked, at, *error = rest.split()
-                self.failures.append(Failure(kind, name, float(asked), float(at), " ".join(error)))
-            else:
-                super().add([line])
 
     def taken_since(self, moment: float) -> Taken:
         """What was granted since then."""

@@ -53,9 +53,7 @@ def own_cluster(atomic_program: str) -> Iterator[Cluster]:
 @pytest.mark.parametrize(
     ("kind", "released_when"), [*((kind, "moved") for kind in LOCKS), ("lock", "copied"), ("fair", "copied")]
 )
-async def test_a_held_lock_moves_and_its_waiter_is_woken(
-    cluster: Cluster, backend: Backend, kind: str, released_when: str
-) -> None:
+async def test_a_lock_with_a_waiter_moves(cluster: Cluster, backend: Backend, kind: str, released_when: str) -> None:
     tag, _, other = places(cluster)
     name, slot = f"held{{{tag}}}", cluster.slot_of_key(tag)
     one, two, three = (backend.connect() for _ in range(3))
@@ -150,9 +148,7 @@ async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend:
 
 
 @pytest.mark.asyncio
-async def test_a_holder_learns_that_a_frozen_source_has_handed_over_what_it_had_before(
-    own_cluster: Cluster, backend: Backend
-) -> None:
+async def test_a_frozen_source_has_handed_over_what_it_had_before(own_cluster: Cluster, backend: Backend) -> None:
     """Redis 8.6: a replaced master that comes back goes on with the move, and the target takes the slot with old data.
 
     Valkey gives the move up.

@@ -159,9 +159,7 @@ async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backen
 
 
 @pytest.mark.usefixtures("announced")
-async def test_a_holder_is_found_from_any_lock(
-    cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_holders_of_locks_are_found(cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its announcement is on one node, and follows when its slot moves. Its locks are on all nodes."""
     monkeypatch.setattr(announcement, "SHORTEST_TTL", 0)
     # A busy machine takes longer for the withdrawal than `close` waits for it if there is nothing else to send.

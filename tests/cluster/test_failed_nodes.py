@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from redis.exceptions import ClusterDownError, ConnectionError, RedisError
@@ -27,13 +26,6 @@ from .scenes import connections, known_lock, linger, map_of, names_on, other_tha
 from .test_redirects import connect
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def one_node() -> Iterator[Cluster]:
-    """A cluster of one node."""
-    with Cluster(masters=1, replicas=0) as running:
-        yield running
 
 
 async def test_no_server_is_there(one_node: Cluster, backend: Backend) -> None:

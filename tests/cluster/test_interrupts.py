@@ -1,4 +1,4 @@
-"""Ctrl-C, cancellations and garbage collections at any line: nothing is held, in flight or waited for afterwards."""
+"""Ctrl-C and garbage collections at any line: nothing is held, in flight or waited for afterwards."""
 
 from __future__ import annotations
 
@@ -16,51 +16,11 @@ import pyredisson.asyncio
 from pyredisson._backends.threads.listener import ThreadListeners
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime
 from pyredisson.testing import Cluster
-from tests.faults.test_cancellation import STEPS
 from tests.support.backends import Backend
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
-from tests.support.waiting import cancel_after, eventually
+from tests.support.waiting import eventually
 
 from .scenes import at_each_line, connections, half_moved, map_of, names_on
-
-NAME = "a"
-
-
-def held(cluster: Cluster) -> bool:
-    return bool(cluster.node_of_key(NAME).ask("EXISTS", NAME))
-
-
-async def take_and_end(client: pyredisson.asyncio.Client, name: str, seconds: float) -> None:
-    """A user's block, that lasts `seconds`."""
-    async with client.get_lock(name):
-        await asyncio.sleep(seconds)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("connected", [True, False])
-async def test_cancelled_at_any_turn_of_the_loop(cluster: Cluster, connected: bool) -> None:
-    struck = 0
-    for turns in range(STEPS):
-        async with pyredisson.asyncio.connect(cluster.url) as client:
-            if connected:
-                await client.get_lock("other").is_locked()
-            task = asyncio.ensure_future(take_and_end(client, NAME, 2e-4 * max(0, turns - 20)))
-            struck += await cancel_after(turns, task)
-            await asyncio.to_thread(eventually, lambda: not held(cluster), 5)
-    assert struck
-
-
-@pytest.mark.asyncio
-async def test_cancelled_at_any_turn_while_it_follows_ask(cluster: Cluster) -> None:
-    struck = 0
-    async with pyredisson.asyncio.connect(cluster.url, topology_refresh_interval=600) as client:
-        await client.get_lock(NAME).is_locked()
-        with half_moved(cluster, NAME) as (_, target):
-            for turns in range(STEPS):
-                struck += await cancel_after(turns, asyncio.ensure_future(take_and_end(client, NAME, 0)))
-                await asyncio.to_thread(eventually, lambda: target.ask("DBSIZE") == 0, 10)
-    assert struck
-
 
 ROUTING = (
     "_backends/routed.py",

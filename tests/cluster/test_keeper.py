@@ -228,9 +228,7 @@ def test_a_failure_is_raised_to_those_who_wait(one: Scripted) -> None:
     one.keeper.check_known()
 
 
-def test_the_map_outlives_failed_refreshes_and_each_outage_causes_one_warning(
-    scripted: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_map_outlives_outages_with_one_warning_each(scripted: Make, caplog: pytest.LogCaptureFixture) -> None:
     one = scripted(interval=0.001)
     one.discover()
     one.outcome = AuthenticationError("WRONGPASS")

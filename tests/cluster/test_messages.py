@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from tests.support.kinds import LOCKS
 from tests.support.waiting import permit_waiters
 from tests.support.waiting import waiters as lock_waiters
 
-from .scenes import calls, half_moved, linger, other_than
+from .scenes import calls, half_moved, other_than
 
 pytestmark = pytest.mark.asyncio
 
@@ -187,43 +186,6 @@ async def test_each_kind_of_waiter(cluster: Cluster, backend: Backend, kind: str
     await scene.released(waiter, publish, scene.elsewhere if publish == "PUBLISH" else None)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_latch_with_a_brace_in_its_name(cluster: Cluster, backend: Backend, mode: str) -> None:
-    """Its channel is on another slot than its key, so it is published and heard in the plain flavour only."""
-    one, other = backend.connect(sharded_pubsub=mode), backend.connect(sharded_pubsub=mode)
-    for number in range(4):
-        name = f"{{orders-{number}}}:done"
-        latch, channel = one.get_count_down_latch(name), f"redisson_countdownlatch__channel__{{{name}}}"
-        assert await latch.try_set_count(1)
-        waiter: OtherOwner[object] = backend.spawn(partial(other.get_count_down_latch(name).wait, 20))
-        await backend.until(lambda channel=channel: sum(subscribers(one, channel) for one in cluster.masters()) == 1)  # type: ignore[misc]
-        await backend.sleep(0.1)
-        await woken(waiter, latch.count_down)
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_waiters_of_all_nodes_at_once(
-    cluster: Cluster, backend: Backend, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Later the client doesn't keep a connection to a node on which nobody waits."""
-    linger(monkeypatch, 0.5)
-    client = backend.connect(sharded_pubsub=mode, ping_interval=0.5, client_name="lingers")
-
-    def connections() -> int:
-        listening = (node.ask("CLIENT", "LIST", "TYPE", "pubsub") for node in cluster.masters())
-        return sum(str(each).count("name=lingers") for each in listening)
-
-    scenes = [Scene(cluster, backend, name=f"orders-{number}") for number in range(6)]
-    assert len({scene.node for scene in scenes}) == 3
-    waiters = [await scene.begin(client, mode) for scene in scenes]
-    assert connections() > 0
-    for scene, waiter in zip(scenes, waiters, strict=True):
-        await scene.released(waiter, flavour_of(mode))
-    await backend.until(lambda: connections() == 0, 20)
-    scenes[0].run(scenes[0].kind.release)
-    await scenes[0].released(await scenes[0].begin(client, mode), flavour_of(mode))
-
-
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("mode", MODES)
 async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mode: str, move: str) -> None:
@@ -244,29 +206,6 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
     moved = time.monotonic()
     assert await waiter.result()
     assert time.monotonic() - moved < 1.0 + SOON
-
-
-async def test_many_waiters_of_one_slot_that_moves(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect()
-    names = [f"{{orders}}:{number}" for number in range(40)]
-    channel_names = [f"redisson_lock__channel:{name}" for name in names]
-    scene = Scene(cluster, backend, name=names[0])
-    for name in names:
-        scene.node.ask("HSET", name, "java:1", "1")
-    waiters = [backend.spawn(lambda name=name: client.get_lock(name).try_lock(20)) for name in names]  # type: ignore[misc]
-
-    def heard() -> bool:
-        return int(sum(scene.node.ask("PUBSUB", "SHARDNUMSUB", *channel_names)[1::2])) == len(names)
-
-    await backend.until(heard)
-    node = scene.move()
-    await backend.until(heard)
-    await backend.sleep(0.2)
-    for name, channel in zip(names, channel_names, strict=True):
-        node.ask("DEL", name)
-        node.ask("SPUBLISH", channel, "0")
-    for waiter in waiters:
-        assert await waiter.result()
 
 
 async def test_a_slot_without_a_node(own_cluster: Cluster, backend: Backend) -> None:
@@ -338,22 +277,6 @@ async def test_a_master_with_replicas_is_replaced(with_replicas: Sentinels | Rep
     await woken(waiter, partial(asyncio.to_thread, servers.master().ask, "PUBLISH", channel, "0"))
 
 
-PAIRS = [
-    ("auto", "auto"),
-    ("auto", "off"),
-    ("off", "auto"),
-    ("auto", "on"),
-    ("on", "auto"),
-    ("both", "off"),
-    ("both", "on"),
-    ("off", "both"),
-    ("on", "both"),
-    ("on", "on"),
-    ("off", "off"),
-]
-"""The setting of the client that releases, and that of the client that waits."""
-
-
 @pytest.fixture
 def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain messages are left out from 0.3 s after a change on, if the topology is looked at every 0.1 s."""
@@ -367,9 +290,7 @@ def published(cluster: Cluster) -> int:
 
 @pytest.mark.usefixtures("settles_at_once")
 @pytest.mark.parametrize(("mode", "messages"), [("auto", 0), ("both", 10)])
-async def test_releases_of_a_lock_that_nobody_waits_for(
-    cluster: Cluster, backend: Backend, mode: str, messages: int
-) -> None:
+async def test_releases_that_nobody_waits_for(cluster: Cluster, backend: Backend, mode: str, messages: int) -> None:
     before = published(cluster)
     async with backend.connect(sharded_pubsub=mode, topology_refresh_interval=10.0).get_lock(NAME):
         pass
@@ -384,31 +305,6 @@ async def test_releases_of_a_lock_that_nobody_waits_for(
         await lock.lock()
         await lock.unlock()
     assert published(cluster) == before + messages
-
-
-@pytest.mark.usefixtures("settles_at_once")
-@pytest.mark.parametrize(
-    ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
-)
-async def test_clients_of_different_settings(
-    scene: Scene, backend: Backend, releasing: str, waiting: str, method: str
-) -> None:
-    """Each wakes the other one: at first, after the slot has moved, after a failover, and while the slot is moved.
-
-    Then a release runs on the node that gets the slot, and its waiters are subscribed on the one that has it.
-    """
-    holder = backend.connect(sharded_pubsub=releasing, topology_refresh_interval=0.1).get_lock(NAME)
-    other = backend.connect(sharded_pubsub=waiting, topology_refresh_interval=0.1).get_lock(NAME)
-    for change in (lambda: None, scene.move, scene.fail_over, None):
-        if change is not None:
-            change()
-        await holder.lock()
-        waiter = await scene.wait(lambda: other.try_lock(25), waiting, own=True)
-        with nullcontext() if change is not None else half_moved(scene.cluster, NAME, NAME):
-            # Beyond the time after a change.
-            await backend.sleep(0.5)
-            await woken(waiter, getattr(holder, method))
-        await backend.as_another_owner(other.force_unlock)
 
 
 @pytest.mark.parametrize("move", MOVES)
@@ -452,31 +348,3 @@ async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, ba
         await woken(waiter, release)
         for name in names[1:]:
             await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-async def test_waiters_without_a_message_make_an_attempt_of_their_own(
-    scene: Scene, backend: Backend, mode: str
-) -> None:
-    """When the lease ends, or after `lock_watchdog_timeout`. Without a lease: every five seconds."""
-    killed, lost, permits_name, latch_name = (f"{kind}{{{NAME}}}" for kind in ("killed", "lost", "permits", "latch"))
-    client = backend.connect(sharded_pubsub=mode, lock_watchdog_timeout=1.5)
-    permits, latch = client.get_semaphore(permits_name), client.get_count_down_latch(latch_name)
-    assert await permits.try_set_permits(0)
-    assert await latch.try_set_count(1)
-    scene.node.ask("HSET", killed, "gone:1", 1)
-    scene.node.ask("PEXPIRE", killed, 1500)
-    scene.node.ask("HSET", lost, "java:1", 1)
-    begun = time.monotonic()
-    locks = [backend.spawn(partial(client.get_lock(name).try_lock, 25)) for name in (killed, lost)]
-    others = [backend.spawn(partial(permits.try_acquire, 1, 25)), backend.spawn(partial(latch.wait, 25))]
-    await backend.sleep(0.5)
-    assert not any(waiter.done() for waiter in (*locks, *others))
-    # Nothing is published.
-    scene.node.ask("DEL", lost, latch_name)
-    scene.node.ask("INCR", permits_name)
-    for waiters, seconds in ((locks, 1.5), (others, 5.0)):
-        for waiter in waiters:
-            assert await waiter.result()
-        assert time.monotonic() - begun < 0.5 + seconds + SOON

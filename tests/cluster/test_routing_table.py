@@ -178,9 +178,7 @@ def test_changes(
     assert removed or table.nodes[address(1)] is old
 
 
-def test_a_failover_and_back_keeps_the_node_with_its_suspects(
-    table: RoutingTable, recorder: Recorder, old: Node
-) -> None:
+def test_a_failover_and_back_keeps_a_node_with_its_suspects(table: RoutingTable, recorder: Recorder, old: Node) -> None:
     apply(table, second(shard(4, RANGE, 1)))
     assert address(1) not in table.nodes
     # Failures of a removed node are nobody's concern.
@@ -191,9 +189,7 @@ def test_a_failover_and_back_keeps_the_node_with_its_suspects(
     assert table.nodes[address(1)] is old
 
 
-def test_a_redirect_doesnt_hide_the_change_from_the_listeners(
-    table: RoutingTable, recorder: Recorder, old: Node
-) -> None:
+def test_a_redirect_doesnt_hide_a_change_from_listeners(table: RoutingTable, recorder: Recorder, old: Node) -> None:
     """The former master says MOVED before a view shows the failover."""
     table.redirect(moved(6000, 4), old)
     apply(table, second(shard(4, RANGE, 1)))
@@ -239,9 +235,7 @@ def test_views_are_urgent_while_a_node_fails_or_does_not_serve(
     assert not table.troubled
 
 
-def test_a_restarted_server_is_reported_though_the_view_is_the_same(
-    table: RoutingTable, recorder: Recorder, old: Node
-) -> None:
+def test_a_restarted_server_is_reported_in_the_same_view(table: RoutingTable, recorder: Recorder, old: Node) -> None:
     old.on_handshake(b"first")
     old.with_timeout(0.1).on_handshake(b"first")
     old.on_handshake(None)

@@ -207,27 +207,6 @@ def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int
         load.end()
 
 
-@also_on(newest_redis)
-@pytest.mark.asyncio
-async def test_a_sentinel_that_is_frozen_or_dead_delays_nobody(sentinels: Sentinels, backend: Backend) -> None:
-    dead, frozen, _ = sentinels.sentinels
-    sentinels.kill(dead)
-    sentinels.pause(frozen)
-    client = backend.connect(**OPTIONS)
-    begin = clock()
-    lock = client.get_lock("orders")
-    await lock.lock()
-    assert clock() - begin < OPTIONS["timeout"] + OPTIONS["connect_timeout"] + 1
-    await lock.unlock()
-
-
-@pytest.fixture
-def proxied() -> Iterator[Cluster]:
-    """A cluster with a proxy before each node."""
-    with Cluster(proxied=True) as running:
-        yield running
-
-
 def refuse(proxy: Proxy) -> None:
     proxy.refuse(True)
     proxy.cut(reset=True)
@@ -247,19 +226,19 @@ PARTITIONS: dict[str, tuple[Callable[[Proxy], object], Callable[[Proxy], object]
 
 
 @pytest.mark.parametrize("kind", PARTITIONS)
-def test_a_node_is_out_of_reach_under_load(proxied: Cluster, tmp_path: Path, kind: str) -> None:
+def test_a_node_is_out_of_reach_under_load(proxied_cluster: Cluster, tmp_path: Path, kind: str) -> None:
     """For the client only, and for longer than a lease: holders lose what they hold there, and nothing else waits."""
     separate, reunite = PARTITIONS[kind]
-    node, spared = proxied.masters()[:2]
-    tag, other = tag_on(proxied, node), tag_on(proxied, spared)
+    node, spared = proxied_cluster.masters()[:2]
+    tag, other = tag_on(proxied_cluster, node), tag_on(proxied_cluster, spared)
     both = [("multi", [f"both{{{tag}}}", f"both{{{other}}}"])]
     owners = [wants(tag), wants(tag), both, *[wants(other, ("lock", "fair", "read"), "spared")] * 2]
-    with Load(proxied, tmp_path, owners) as load:
-        separate(proxied.proxy_of(node))
+    with Load(proxied_cluster, tmp_path, owners) as load:
+        separate(proxied_cluster.proxy_of(node))
         separated = clock()
         while clock() < separated + LEASE + 1:
             load.wait_until_served(LEASE, "spared")
-        reunite(proxied.proxy_of(node))
+        reunite(proxied_cluster.proxy_of(node))
         reunited = clock()
         load.wait_until_served(LEASE + 3, f"{{{tag}}}")
         history = load.end()

@@ -1,92 +1,23 @@
-"""Slots that move, in steps or atomically, and flushed scripts, while locks are held, waited for, acquired by many."""
+"""Slots that move, in steps or atomically, and flushed scripts, while locks are acquired by many."""
 
 from __future__ import annotations
 
 import subprocess
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pyredisson.testing import Cluster, ClusterNode, ServerError
-from tests.faults.soak_worker import clock
-from tests.support.backends import Backend
-from tests.support.kinds import LOCKS
 from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 
 from .load import ALL, LEASE, Load, wants
-from .scenes import SINGLE_KEY, acquiring, against, begin_slow_move, other_than, places, tag_on, while_it_is_copied
+from .scenes import SINGLE_KEY, begin_slow_move, other_than, places, tag_on, while_it_is_copied
 
-MOVE: dict[str, Callable[[Cluster, int, str, ClusterNode], object]] = {
-    "begun": lambda cluster, slot, _, to: cluster.begin_move(slot, to),
-    "key moved": lambda cluster, slot, name, _: cluster.move_keys(slot, name),
-    "all keys moved": lambda cluster, slot, _name, _to: cluster.move_keys(slot),
-    "finished": lambda cluster, slot, _name, _to: cluster.finish_move(slot),
-}
-LISTED = ("lock", "non-reentrant")
-"""The locks of them whose waiting clients stand in a list, which isn't used while its keys are in two places."""
+pytestmark = pytest.mark.slow
 atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("released_after", MOVE)
-@pytest.mark.parametrize("kind", LOCKS)
-async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
-    cluster: Cluster, backend: Backend, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nobody else acquires it, its owner can nest, and the release reaches the waiter.
-
-    Calls that wait for the end of the move don't report the server as not available.
-    """
-    tag, _, other = places(cluster)
-    name = f"held{{{tag}}}"
-    slot = cluster.slot_of_key(name)
-    client, third = backend.connect(), against(kind, backend.connect(), name)
-    held, behind = LOCKS[kind](client, name), client.get_lock(f"behind{{{tag}}}")
-    wanted = against(kind, backend.connect(), name)
-    await held.lock()
-    await behind.lock()  # its key moves later
-    waiter = backend.spawn(acquiring(wanted))
-    await backend.sleep(0.2)
-    left = list(MOVE)
-    while True:
-        step = left.pop(0)
-        MOVE[step](cluster, slot, name, other)
-        assert await behind.is_held()
-        if kind in SINGLE_KEY or step == "finished":
-            assert await held.is_held()
-            assert not await third.try_lock()
-        if kind in {"lock", "spin"}:
-            await held.lock()
-            assert await held.get_hold_count() == 2
-            await held.unlock()
-        if step == released_after:
-            break
-    finish = threading.Timer(0.5, lambda: [MOVE[step](cluster, slot, name, other) for step in left])
-    # A release at the target reaches no client in the list: they listen at the source until the end of the move.
-    unheard = kind in LISTED and released_after != "begun"
-    at_once = kind in SINGLE_KEY and not unheard
-    if not at_once:
-        finish.start()
-    assert not held.lost.is_set()
-    assert not waiter.done()
-    await held.unlock()
-    released = clock()
-    # After TRYAGAIN a waiter pauses for up to two seconds.
-    limit = 3 if at_once else 6
-    assert await waiter.result() - released < limit, "only a timer has woken the waiter"
-    if at_once:
-        finish.function()
-    else:
-        finish.join()
-    assert cluster.node_of(slot) is other
-    await behind.unlock()
-    assert not [record for record in caplog.records if "available" in record.message]
-
-
 @also_on(valkey_server)
-@pytest.mark.slow
 def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
     with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
@@ -97,7 +28,6 @@ def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> N
 
 
 @also_on(newest_redis)
-@pytest.mark.slow
 def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
     slot = cluster.slot_of_key(tag)
@@ -116,7 +46,6 @@ def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) ->
 
 
 @also_on(newest_valkey)
-@pytest.mark.slow
 def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None:
     source = cluster.node_of(0)
     other = other_than(source, cluster)
@@ -138,7 +67,6 @@ def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
 
 
 @also_on(valkey_server)
-@pytest.mark.slow
 def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tags = [tag_on(cluster, master) for master in cluster.masters()]
     with Load(cluster, tmp_path, [wants(tag, ALL) for tag in tags]) as load:
@@ -149,7 +77,6 @@ def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path:
 
 
 @atomically
-@pytest.mark.slow
 def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> None:
     """One slot, all slots of a master, and moves that are cancelled."""
     source, other, third = cluster.masters()
@@ -177,11 +104,8 @@ def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> N
 
 
 @atomically
-@pytest.mark.slow
 @pytest.mark.parametrize(("struck", "strike"), [("source", "pause"), ("target", "kill")])
-def test_a_node_fails_while_a_slot_moves_under_load(
-    own_cluster: Cluster, tmp_path: Path, struck: str, strike: str
-) -> None:
+def test_a_node_fails_amid_a_move_under_load(own_cluster: Cluster, tmp_path: Path, struck: str, strike: str) -> None:
     """The slot stays at the source, or at the replica that is promoted in its place, which has what it confirmed."""
     tag, source, other = places(own_cluster)
     node = source if struck == "source" else other

@@ -74,9 +74,7 @@ async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentine
 
 
 @pytest.mark.parametrize("idle_sentinels", [2], indirect=True)
-async def test_a_replica_that_stays_does_not_hide_for_long_that_another_one_was_promoted(
-    idle_sentinels: Sentinels, backend: Backend
-) -> None:
+async def test_a_replica_that_stays_hides_no_promotion_for_long(idle_sentinels: Sentinels, backend: Backend) -> None:
     client = backend.connect(**ONE_TRY)
     await client.get_lock("a").lock()
     promoted_replica(idle_sentinels)
@@ -107,9 +105,7 @@ async def test_the_replica_that_was_promoted_is_used(replicated: Replicated, bac
     assert await held.is_held()
 
 
-async def test_what_the_former_master_renews_is_lost_once_the_new_one_is_known(
-    replicated: Replicated, backend: Backend
-) -> None:
+async def test_what_only_the_former_master_renews_is_lost(replicated: Replicated, backend: Backend) -> None:
     client = backend.connect(check_lock_synced_replicas=False, topology_refresh_interval=600, lock_watchdog_timeout=3)
     copied, lost = client.get_lock("copied"), client.get_lock("lost")
     await copied.lock()
@@ -172,9 +168,7 @@ async def leave(replica: ReplicatedNode, master: ReplicatedMaster[Replicated], b
 
 
 @pytest.mark.parametrize("named", [1, 2], ids=["the-master-is-named", "both-are-named"])
-async def test_a_replica_that_came_back_confirms_acquires_that_come_together(
-    replicated: Replicated, backend: Backend, named: int
-) -> None:
+async def test_a_replica_that_came_back_confirms_acquires(replicated: Replicated, backend: Backend, named: int) -> None:
     master = ReplicatedMaster(replicated)
     (replica,) = master.replicas
     addresses = ",".join(f"{node.host}:{node.port}" for node in (master.node, replica)[:named])
@@ -204,9 +198,7 @@ async def test_a_replica_that_came_back_confirms_acquires_that_come_together(
     assert not [name for name in held if await other.get_lock(name).try_lock()], "held twice"
 
 
-async def test_acquires_that_come_together_wait_for_no_replica_that_left_long_ago(
-    replicated: Replicated, backend: Backend
-) -> None:
+async def test_acquires_wait_for_no_replica_that_left_long_ago(replicated: Replicated, backend: Backend) -> None:
     master = ReplicatedMaster(replicated)
     client = backend.connect()
     await client.get_lock("before").lock()
@@ -221,7 +213,7 @@ async def test_acquires_that_come_together_wait_for_no_replica_that_left_long_ag
     assert master.waits() == waited
 
 
-async def test_a_replica_that_comes_back_while_an_acquire_is_on_its_way_confirms_it(
+async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(
     replicated: Replicated, backend: Backend
 ) -> None:
     """As if the process was stopped before it sent the acquire."""
@@ -273,9 +265,7 @@ def link(replicated: Replicated) -> Iterator[Link]:
         yield Link(replicated, proxy)
 
 
-async def test_it_is_repeated_at_the_replica_that_takes_over(
-    link: Link, replicated: Replicated, backend: Backend
-) -> None:
+async def test_it_is_repeated_at_the_promoted_replica(link: Link, replicated: Replicated, backend: Backend) -> None:
     # Each call has a client of its own: the connection on which one WAIT waits executes nothing else.
     one, two, three = (backend.connect(replicas_sync_timeout=30, timeout=30) for _ in range(3))
     semaphore, latch, made = one.get_semaphore("s"), two.get_count_down_latch("l"), three.get_semaphore("made")
@@ -294,9 +284,7 @@ async def test_it_is_repeated_at_the_replica_that_takes_over(
     assert promoted.ask("MGET", "s", "l", "made") == ["2", "1", "5"]
 
 
-async def test_what_no_replica_confirms_is_lost_unless_permits_have_leases(
-    link: Link, replicated: Replicated, backend: Backend
-) -> None:
+async def test_what_no_replica_confirms_needs_leases(link: Link, replicated: Replicated, backend: Backend) -> None:
     client = backend.connect(replicas_sync_timeout=SHORT)
     semaphore, leased = client.get_semaphore("s"), client.get_permit_expirable_semaphore("e")
     for each in (semaphore, leased):

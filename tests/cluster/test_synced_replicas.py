@@ -1,35 +1,50 @@
-"""An acquire is confirmed by replicas, or it fails and is undone: on a cluster, with Sentinels, and without."""
+"""An acquire is confirmed by replicas, or it fails and is undone: while replies are lost, and replicas come and go."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError, TimeoutError
 
+import pyredisson
+import pyredisson.asyncio
+from pyredisson._backends.aio.connection import Pipeline
+from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.scripts import script
 from pyredisson.errors import NotReplicatedError
-from pyredisson.testing import Cluster, Replicated, Sentinels
-from tests.support.backends import Backend
-from tests.support.kinds import KINDS, LOCKS
+from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
+from tests.support.backends import Backend, OtherOwner
+from tests.support.faults import ACQUIRE, FLAGS, LOSSES, Lose, load_script
+from tests.support.kinds import LOCKS
 from tests.support.replicated_master import ReplicatedMaster
-from tests.support.waiting import fair_waiters, permit_waiters, waiters
+from tests.support.waiting import eventually, permit_waiters
 
 from .conftest import NO_FAILOVER
+from .scenes import known_lock
 
 pytestmark = pytest.mark.asyncio
 
 SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
+RELEASE = script("lock_release", with_shebang=FLAGS, pubsub=PubSub.BOTH).sha
+HAND_OVER = b"$1\r\n1\r\n$1\r\n1\r\n$15\r\nredisson_sc:{s}\r\n"
+"""One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
+IN_DOUBT: dict[str, Any] = {"timeout": 1.0, "replicas_sync_timeout": 1.0, "retry_attempts": 0}
 REPLICAS = 2
 USERS = [f"{name} on >secret ~* &* +@all -{name[3:]}" for name in ("no-info", "no-wait")]
 TOPOLOGIES: dict[str, Callable[..., Any]] = {
-    "cluster": lambda **options: Cluster(masters=1, **options),
+    "cluster": lambda **options: Cluster(masters=1, proxied=True, **options),
     "sentinels": Sentinels,
     "replicated": Replicated,
 }
 Master = ReplicatedMaster[Any]
+OwnMaster = ReplicatedMaster[Cluster]
 on_a_cluster = pytest.mark.parametrize("shared_master", ["cluster"], indirect=True)
+lost_acquires = pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"], ids=["script", "wait"])
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES)
@@ -37,7 +52,14 @@ def shared_master(request: pytest.FixtureRequest) -> Iterator[Cluster | Sentinel
     with TOPOLOGIES[request.param](replicas=REPLICAS, users=USERS) as running:
         if isinstance(running, Cluster):
             running.set_node_timeout(NO_FAILOVER)
+            load_script(running.masters()[0], "semaphore_hand_over")
         yield running
+
+
+@pytest.fixture
+def proxy(master: Master) -> Proxy:
+    """The one between the clients and the master."""
+    return master.proxy
 
 
 @pytest.mark.parametrize(
@@ -67,24 +89,6 @@ async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, back
     assert not client._session.holds.table
     master.restore()
     await acquire()
-
-
-async def test_permits_without_a_confirmation_are_not_acquired(master: Master, backend: Backend) -> None:
-    client = backend.connect(replicas_sync_timeout=SHORT)
-    semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
-    for each in (semaphore, expirable):
-        await each.try_set_permits(3)
-    master.freeze()
-    for name, acquire in (
-        ("s{a}", semaphore.acquire(2)),
-        ("s{a}", semaphore.try_acquire()),
-        ("s{a}", semaphore.drain_permits()),
-        ("e{a}", expirable.acquire()),
-    ):
-        with pytest.raises(NotReplicatedError, match=rf"semaphore '{name}' .* 0 of 1 replica"):
-            await acquire
-    await backend.until(lambda: master.node.ask("MGET", "s{a}", "e{a}") == ["3", "3"])
-    assert not client._session.holds.table
 
 
 async def test_so_many_must_confirm_as_the_user_wants(master: Master, backend: Backend) -> None:
@@ -118,98 +122,6 @@ async def test_users_without_rights(master: Master, backend: Backend, caplog: py
 
 
 @on_a_cluster
-async def test_a_nested_acquire_without_a_confirmation_leaves_the_outer_levels(
-    master: Master, backend: Backend
-) -> None:
-    lock = backend.connect(replicas_sync_timeout=SHORT).get_lock("a")
-    await lock.lock()
-    await lock.lock()
-    master.freeze()
-    with pytest.raises(NotReplicatedError):
-        await lock.lock()
-    assert await lock.get_hold_count() == 2
-    await backend.until(lambda: master.node.ask("HVALS", "a") == ["2"])
-    await lock.unlock()
-    assert await lock.is_held()
-    await lock.unlock()
-    assert not master.exists("a")
-
-
-HANDED_ON: dict[str, tuple[str, tuple[int, ...], Callable[[Any], int], list[str]]] = {
-    "lock": ("lock", (2,), lambda client: waiters(client, "a"), ["1"]),
-    "fair": ("fair", (2,), lambda client: fair_waiters(client, "a"), ["1"]),
-    "write": ("read", (2, 3), lambda client: waiters(client, "a", "read"), ["1", "1", "read"]),
-}
-"""By the kind of a lock that is handed on: the kind and the owners of the next, how many of them sleep, and the key."""
-
-
-@on_a_cluster
-@pytest.mark.parametrize("confirmed", [True, False])
-@pytest.mark.parametrize("kind", HANDED_ON)
-async def test_a_lock_that_is_handed_on_needs_a_confirmation(
-    master: Master, backend: Backend, kind: str, *, confirmed: bool
-) -> None:
-    """The release happens in any case. Only the next owners need the confirmation."""
-    next_kind, owners, asleep, values = HANDED_ON[kind]
-    client = backend.connect(local_hand_over_time=60, **{} if confirmed else {"replicas_sync_timeout": SHORT})
-    holder, others = KINDS[kind](client, "a", 1), [KINDS[next_kind](client, "a", owner) for owner in owners]
-    await holder.lock()
-    attempts = [backend.spawn(other.lock) for other in others]
-    await backend.until(lambda: asleep(client) == len(others))
-    before = master.waits()
-    if not confirmed:
-        master.freeze()
-    await holder.unlock()
-    if confirmed:
-        for attempt in attempts:
-            await attempt.result()
-        # One call for all; the script is sent once more as EVAL, and each time with a WAIT.
-        assert 1 <= master.waits() - before <= 2
-        assert sorted(master.node.ask("HVALS", "a")) == values
-        for other in others:
-            await other.unlock()
-    else:
-        for attempt in attempts:
-            with pytest.raises(NotReplicatedError, match="0 of 1 replica"):
-                await attempt.result()
-        await backend.until(lambda: not master.exists("a"))
-    assert not client._session.holds.table
-
-
-@on_a_cluster
-@pytest.mark.parametrize("confirmed", [True, False])
-@pytest.mark.parametrize("count", [1, 4])
-async def test_permits_that_are_handed_on_need_a_confirmation(
-    master: Master, backend: Backend, count: int, *, confirmed: bool
-) -> None:
-    """The releases happen in any case. In an event loop several of them share a command."""
-    client = backend.connect(local_hand_over_time=60, **{} if confirmed else {"replicas_sync_timeout": SHORT})
-    semaphore = client.get_semaphore("s")
-    await semaphore.try_set_permits(count)
-    await semaphore.acquire(count)
-    others = [backend.spawn(semaphore.acquire) for _ in range(count)]
-    await backend.until(lambda: permit_waiters(client, "s") == count)
-    before = master.waits()
-    if not confirmed:
-        master.freeze()
-    for release in [backend.spawn(semaphore.release) for _ in range(count)]:
-        await release.result()
-    if confirmed:
-        for other in others:
-            await other.result()
-        # The script is sent once more as EVAL, and each time with a WAIT.
-        assert 1 <= master.waits() - before <= 2 * count
-        assert master.node.ask("GET", "s") == "0"
-        return
-    for other in others:
-        with pytest.raises(NotReplicatedError, match=r"semaphore 's' .* 0 of 1 replica"):
-            await other.result()
-    await backend.until(lambda: master.node.ask("GET", "s") == str(count))
-    master.restore()
-    await semaphore.acquire(count)
-
-
-@on_a_cluster
 async def test_what_needs_no_confirmation_does_not_wait_for_one(master: Master, backend: Backend) -> None:
     """Refused attempts, releases beside an acquire that waits, and all calls of a client without the check."""
     one, unchecked = backend.connect(), backend.connect(check_lock_synced_replicas=False)
@@ -236,3 +148,196 @@ async def test_what_needs_no_confirmation_does_not_wait_for_one(master: Master, 
     assert not attempt.done()
     with pytest.raises(NotReplicatedError, match="within 2 s"):
         await attempt.result()
+
+
+async def one_waits(backend: Backend, client: Any) -> tuple[Any, OtherOwner[None]]:
+    """The only permit is taken, and another caller waits for it."""
+    semaphore = client.get_semaphore("s")
+    await semaphore.try_set_permits(1)
+    await semaphore.acquire()
+    other = backend.spawn(semaphore.acquire)
+    await backend.until(lambda: permit_waiters(client, "s") == 1)
+    return semaphore, other
+
+
+def free(master: Master) -> int:
+    return int(master.node.ask("GET", "s"))
+
+
+# Replies are lost
+
+
+@on_a_cluster
+@LOSSES
+@lost_acquires
+async def test_an_acquire_whose_reply_is_lost(
+    master: Master, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
+) -> None:
+    """It leaves one hold; and none if it is given up in doubt."""
+    lock = await known_lock(backend.connect(timeout=0.5, replicas_sync_timeout=SHORT))
+    fault = lose(proxy, what)
+    await lock.lock()
+    assert fault.happened.is_set()
+    assert await lock.get_hold_count() == 1
+    assert master.node.ask("HVALS", "a") == ["1"]
+    await lock.unlock()
+    assert not master.exists("a")
+    lock = await known_lock(backend.connect(**IN_DOUBT))
+    for _ in range(2):
+        fault = lose(proxy, what)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await lock.try_lock()
+    assert fault.happened.is_set()
+    await backend.until(lambda: not master.exists("a"))
+    assert await lock.try_lock()
+
+
+@on_a_cluster
+@LOSSES
+async def test_an_undo_that_is_lost_is_repeated(master: Master, backend: Backend, proxy: Proxy, lose: Lose) -> None:
+    lock = await known_lock(backend.connect(timeout=0.5, replicas_sync_timeout=SHORT))
+    master.freeze()
+    fault = lose(proxy, RELEASE)
+    with pytest.raises(NotReplicatedError):
+        await lock.lock()
+    await backend.until(fault.happened.is_set)
+    await backend.until(lambda: not master.exists("a"))
+    master.restore()
+    assert await lock.try_lock()
+
+
+@on_a_cluster
+@LOSSES
+@pytest.mark.parametrize("what", [HAND_OVER, b"WAIT"], ids=["script", "wait"])
+async def test_a_hand_over_whose_reply_is_lost(
+    master: Master, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
+) -> None:
+    """If it is given up in doubt, the permit is released once, and the waiter acquires it by an attempt."""
+    client = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    semaphore, other = await one_waits(backend, client)
+    fault = lose(proxy, what)
+    await semaphore.release()
+    assert fault.happened.is_set()
+    await other.result()
+    assert free(master) == 0
+    await semaphore.release()
+    assert free(master) == 1
+    semaphore, other = await one_waits(backend, backend.connect(**IN_DOUBT, local_hand_over_time=60))
+    for _ in range(2):
+        fault = lose(proxy, what)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await semaphore.release()
+    assert fault.happened.is_set()
+    await other.result()
+    await backend.until(lambda: free(master) == 0)
+    await semaphore.release()
+    assert free(master) == 1
+
+
+@on_a_cluster
+async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked(master: Master, proxy: Proxy) -> None:
+    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, retry_attempts=0) as client:
+        lock = await known_lock(client)
+        runtime: Any = client._session.runtime
+        # The question goes over the connection of other commands, which is closed and can't be made again.
+        connections, *_ = runtime._connections.values()
+        pipeline: Pipeline = connections.pipeline
+        assert pipeline.connection_id is not None
+        master.freeze()
+        wait = proxy.hold_reply(b"WAIT")
+        acquire = asyncio.ensure_future(lock.try_lock())
+        await asyncio.to_thread(wait.held.wait, 5)
+        proxy.refuse(True)
+        master.node.ask("CLIENT", "KILL", "ID", pipeline.connection_id.id)
+        await pipeline.failed
+        await asyncio.to_thread(wait.deliver)
+        with pytest.raises(ConnectionError):
+            await acquire
+        assert master.exists("a")
+        proxy.refuse(False)
+        await asyncio.to_thread(eventually, lambda: not master.exists("a"), 5)
+
+
+async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(any_master: Master, backend: Backend) -> None:
+    """The copy finds the permits acquired. Newer servers confirm at once what its connection has not written."""
+    client = backend.connect(timeout=0.3, replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    load_script(any_master.node, "semaphore_hand_over")
+    semaphore, other = await one_waits(backend, client)
+    more, expirable = client.get_semaphore("more"), client.get_permit_expirable_semaphore("e")
+    for each in (more, expirable):
+        await each.try_set_permits(3)
+        await each.acquire()
+    any_master.freeze()
+    for name, acquire in (("more", more.acquire), ("e", expirable.acquire)):
+        fault = any_master.proxy.cut_reply(b"WAIT")
+        with pytest.raises(NotReplicatedError, match="0 of 1"):
+            await acquire()
+        assert fault.happened.is_set()
+        await backend.until(lambda name=name: any_master.node.ask("GET", name) == "2")  # type: ignore[misc]
+    fault = any_master.proxy.cut_reply(b"WAIT")
+    await semaphore.release()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await other.result()
+    assert fault.happened.is_set()
+    await backend.until(lambda: free(any_master) == 1)
+
+
+# Replicas come and go
+
+
+async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_master: Master) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT)
+    (replica,) = own_master.replicas
+    for _ in range(2):
+        await known_lock(client)
+        own_master.servers.kill(replica)
+        await backend.until(lambda: own_master.online() == 0)
+        # The number that the client knows is an old one.
+        await known_lock(client)
+        own_master.servers.restart(replica)
+        await backend.until(lambda: own_master.online() == 1, 10)
+        before = own_master.waits()
+        await backend.sleep(1.1)
+        await known_lock(client)
+        assert own_master.waits() > before
+
+
+@pytest.mark.parametrize("with_replicas", ["cluster", "sentinels", "replicated"], indirect=True)
+async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
+    backend: Backend, with_replicas: Cluster | Sentinels | Replicated
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, retry_attempts=10)
+    await client.get_lock("a").lock()
+    former = ReplicatedMaster(with_replicas)
+    if isinstance(with_replicas, Cluster):
+        with_replicas.fail_over(former.node, takeover=True)
+    else:
+        with_replicas.fail_over()
+    promoted = ReplicatedMaster(with_replicas)
+    assert promoted.node is former.replicas[0]
+    await backend.until(lambda: promoted.online() == 1, 10)
+    waits = promoted.waits()
+    await client.get_lock("b").lock(lease_time=20)
+    assert promoted.exists("b")
+    assert promoted.waits() > waits
+    promoted.freeze()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await client.get_lock("c").lock()
+    promoted.restore()
+
+
+async def test_a_master_that_is_replaced_while_an_acquire_waits(backend_kind: type[Backend]) -> None:
+    with Cluster(masters=1, replicas=2) as cluster:
+        cluster.set_node_timeout(NO_FAILOVER)
+        master, backend = ReplicatedMaster(cluster), backend_kind(cluster.url)
+        client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
+        lock = client.get_lock("a")
+        await client.get_lock("b").lock()
+        master.freeze(1)
+        acquire = backend.spawn(lock.lock)
+        await backend.until(lambda: master.exists("a"))
+        promoted = cluster.fail_over(master.node, to=master.replicas[1], takeover=True)
+        # The old master has ended the WAIT, which had no result. The acquire is repeated at the new one.
+        await acquire.result()
+        assert promoted.ask("HVALS", "a") == ["1"]
+        await backend.close()

@@ -125,9 +125,7 @@ def test_addresses_are_translated(shared: Servers, watch: Watch) -> None:
         assert {sentinel.host for sentinel in source_of(watched)._sentinels.known()} == {"localhost"}
 
 
-def test_most_of_the_users_addresses_are_dead_or_hang(
-    shared: Servers, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_most_addresses_are_dead_or_hang(shared: Servers, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that hang may take all the time of the first refresh, but not that of the next one too."""
     monkeypatch.setattr(random, "sample", lambda population, count: list(population)[:count])
     with silent_server() as one, silent_server() as other:
@@ -371,9 +369,7 @@ class TestReplicated:
         eventually(lambda: list(watched.table.replicas.values()) == [0])
         assert not watched.changes
 
-    def test_of_two_masters_the_one_that_has_replaced_the_other_counts(
-        self, replicated: Replicated, watch: Watch
-    ) -> None:
+    def test_of_two_masters_the_one_that_replaced_the_other_counts(self, replicated: Replicated, watch: Watch) -> None:
         old, promoted = replicated.nodes
         watched = watch(replicated)
         promoted.ask("REPLICAOF", "NO", "ONE")

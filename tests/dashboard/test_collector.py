@@ -82,9 +82,7 @@ async def test_what_is_known_is_not_new(server: Server, client: pyredisson.Clien
             await until(collector, lambda: not new(collector))
 
 
-async def test_counters_do_not_displace_what_is_held(
-    server: Server, redis: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_counters_do_not_displace_holds(server: Server, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectors, "MOST_OBJECTS", 2)
 
     for name in ("a", "b", "c"):

@@ -23,9 +23,7 @@ OWNER = "00000000-0000-4000-8000-000000000001:1"
 
 
 class TestData:
-    def test_one_lock_while_it_is_held_and_free(
-        self, dashboard: Dashboard, client: pyredisson.Client, redis: Any
-    ) -> None:
+    def test_a_lock_that_is_held_and_free(self, dashboard: Dashboard, client: pyredisson.Client, redis: Any) -> None:
         for command in FOREIGN.values():
             redis.execute_command(*command)
         lock = client.get_fenced_lock("orders")

@@ -17,7 +17,7 @@ from pyredisson.testing import Proxy
 from tests.support.children import Child
 from tests.support.faults import FLAGS
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.raw_backends import RawBackend
 from tests.support.waiting import eventually
 
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -157,15 +157,6 @@ async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9)
     other = Used(backend, client, "write" if kind == "read" else kind, owner)
     assert await other.attempt(permits=PERMITS)
     return other
-
-
-def start(backend: RawBackend, call: Callable[..., Any], *args: Any) -> BackgroundCall:
-    """Makes a call on another thread, or in another task."""
-
-    async def operation() -> Any:
-        return await backend.do(call(*args))
-
-    return backend.start(operation)
 
 
 def away(proxy: Proxy) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import random
 import signal
 import sys
@@ -26,13 +27,18 @@ from pyredisson.testing import Hold, Proxy, Server
 from tests.support.children import Child
 
 from .soak_judge import Journals, Reset, judge
-from .soak_worker import LEASE, PERMITS, clock
+from .soak_worker import PERMITS, PROGRAM, Wanted, clock
 
-WORKER = Path(__file__).with_name("soak_worker.py")
-PROGRAM = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
+LEASE = 1.0
+"""Seconds: the watchdog's lease."""
+OPTIONS = {"lock_watchdog_timeout": LEASE, "timeout": 0.3, "connect_timeout": 0.5, "retry_attempts": 3}
 TIME_LIMIT = 20.0
 """Seconds within which every process has ended once nothing is wrong any more."""
-LOCK_KEYS = ("lock", "other", "fair", "fenced", "single", "rw")
+LOCKS = {"lock": "lock", "fair": "fair", "fenced": "fenced", "spin": "lock", "non-reentrant": "single"}
+LOCKS |= {"multi": "lock other", "write": "rw", "read": "rw"}
+"""The names that a lock of each kind has."""
+WANTED: list[Wanted] = [(kind, names.split()) for kind, names in LOCKS.items()]
+WANTED += [("read", ["rw"])] * 2 + [("permit", ["permits"]), ("semaphore", ["semaphore"])]
 BACKENDS = ("threads", "asyncio", "both")
 SCRIPT = b"EVALSHA"
 """What the faults strike."""
@@ -85,16 +91,10 @@ class Soak:
         prepare(server)
         for _ in range(self._processes):
             self._children.append(self._start(proxy))
-        until = clock() + seconds
-        for child in self._children:
-            child.send(str(until))
         troubles = Troubles(proxy, self._children, choice)
         if deadly:
-            troubles.all += [
-                lambda: self._kill(choice, troubles, proxy, until),
-                lambda: self._reset(choice, server),
-            ]
-        troubles.run(until - 0.5)
+            troubles.all += [lambda: self._kill(choice, troubles, proxy), lambda: self._reset(choice, server)]
+        troubles.run(clock() + seconds)
         found = self._end()
         journals = Journals.read(self._directory)
         found += judge(journals, self._resets)
@@ -103,20 +103,21 @@ class Soak:
 
     def _start(self, proxy: Proxy) -> Child:
         self._started += 1
-        arguments = (proxy.url, self._backend, self._directory, self._started, self._seed, self._owners)
-        child = Child(PROGRAM, *arguments)
+        journal, account = self._directory / f"{self._started}.journal", self._directory / "account"
+        wanted = json.dumps([WANTED] * self._owners)
+        seed = f"{self._seed}/{self._started}"
+        child = Child(PROGRAM, proxy.url, self._backend, journal, seed, wanted, json.dumps(OPTIONS), account)
         if child.receive() != "ready":
             raise RuntimeError("a process of the soak has not started")
         return child
 
-    def _kill(self, choice: random.Random, troubles: Troubles, proxy: Proxy, until: float) -> None:
+    def _kill(self, choice: random.Random, troubles: Troubles, proxy: Proxy) -> None:
         index = choice.randrange(len(self._children))
         child = self._children[index]
         if choice.random() < 0.3 and not troubles.is_stopped(child):
             child.signal(signal.SIGKILL)
             self._ended.append(child)
             self._children[index] = self._start(proxy)
-            self._children[index].send(str(until))
 
     def _reset(self, choice: random.Random, server: Server) -> None:
         if choice.random() < 0.3:
@@ -130,6 +131,8 @@ class Soak:
     def _end(self) -> list[str]:
         found = []
         for child in self._children:
+            child.send()
+        for child in self._children:
             last = child.receive(TIME_LIMIT)
             if last != "done" or child.wait(TIME_LIMIT) != 0:
                 found.append(f"a process ended with {last!r}")
@@ -138,7 +141,7 @@ class Soak:
     def _left(self, redis: Redis, journals: Journals, deadly: bool) -> list[str]:
         """What must not be left when all have ended."""
         time.sleep(2 * LEASE)
-        found = [f"left behind: {name}" for name in LOCK_KEYS if redis.exists(name)]
+        found = [f"left behind: {name}" for name in sorted({*" ".join(LOCKS.values()).split()}) if redis.exists(name)]
         permits = int(redis.get("semaphore") or 0)
         if permits != PERMITS and not deadly:
             found.append(f"the semaphore has {permits} permits of {PERMITS}")

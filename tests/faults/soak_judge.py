@@ -36,10 +36,22 @@ class Hold:
 
 
 @dataclass
+class Failure:
+    """An acquire that raised an error, or was refused within its waiting time (`error` is empty then)."""
+
+    kind: str
+    name: str
+    asked: float
+    at: float
+    error: str = ""
+
+
+@dataclass
 class Journals:
     """What all processes of a soak have written."""
 
     holds: dict[str, Hold] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
     counted: int = 0
     errors: list[str] = field(default_factory=list)
 
@@ -60,6 +72,9 @@ class Journals:
                 self.counted += 1
             elif word == "error":
                 self.errors.append(rest)
+            elif word in {"failed", "refused"}:
+                kind, name, asked, at, *raised = rest.split()
+                self.failures.append(Failure(kind, name, float(asked), float(at), *raised))
             else:
                 identity, value = rest.split()
                 self._note(word, self.holds[identity], value)

@@ -1,7 +1,7 @@
-"""One process of the soak: owners that acquire and release locks of all kinds, and record when they held them.
+"""One process of a soak or a load: owners that acquire and release locks, and record when they held them.
 
-A program that is started with the arguments of `main`. Each line of its journal is one `os.write`, so that a killed
-process leaves whole lines. All times are those of CLOCK_BOOTTIME, which is the same for all processes of a machine.
+Each line of its journal is one `os.write`, so that a killed process leaves whole lines. All times are those of
+CLOCK_BOOTTIME, which is the same for all processes of a machine.
 
 A hold is recorded as valid only if that is certain: the clock is read first, and `lost` after it. A hold that isn't
 lost then was valid at the time that was read, however long the process was paused in between.
@@ -14,13 +14,14 @@ import contextlib
 import fcntl
 import inspect
 import itertools
+import json
 import logging
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,39 +30,16 @@ import redis.exceptions
 
 import pyredisson
 import pyredisson.asyncio
+from tests.support.backends import _finished
+from tests.support.kinds import LOCKS
 
-LEASE = 1.0
-"""Seconds: the watchdog's lease."""
+PROGRAM = "import sys\nfrom tests.faults.soak_worker import main\nmain(*sys.argv[1:])"
 PERMITS = 2
 STEP = 0.005
 """Seconds between two looks at `lost` within a hold."""
 
-EXPECTED = (
-    pyredisson.LockNotHeldError,  # LockLostError too
-    pyredisson.PermitNotHeldError,
-    redis.exceptions.ConnectionError,
-    redis.exceptions.TimeoutError,
-    TimeoutError,
-)
-"""What an owner may meet while the network fails."""
-
-LOCKS: dict[str, tuple[tuple[str, ...], str, Callable[[Any], Any]]] = {
-    "lock": (("lock",), "exclusive", lambda client: client.get_lock("lock")),
-    "fair": (("fair",), "exclusive", lambda client: client.get_fair_lock("fair")),
-    "fenced": (("fenced",), "exclusive", lambda client: client.get_fenced_lock("fenced")),
-    "spin": (("lock",), "exclusive", lambda client: client.get_spin_lock("lock")),
-    "non-reentrant": (("single",), "exclusive", lambda client: client.get_non_reentrant_lock("single")),
-    "multi": (
-        ("lock", "other"),
-        "exclusive",
-        lambda client: client.get_multi_lock(client.get_lock("lock"), client.get_lock("other")),
-    ),
-    "write": (("rw",), "exclusive", lambda client: client.get_read_write_lock("rw").write_lock()),
-    "read": (("rw",), "shared", lambda client: client.get_read_write_lock("rw").read_lock()),
-}
-"""By kind: the names that it locks, how, and what makes it."""
-KINDS = [*LOCKS, "read", "read", "permit", "semaphore"]
-REENTRANT = {"lock", "fair", "fenced", "spin", "write", "read"}
+Wanted = tuple[str, list[str]]
+"""A kind of lock, and its name. A multi-lock has several names."""
 
 
 def clock() -> float:
@@ -113,79 +91,82 @@ class Account:
 
 
 class Owner:
-    """One thread or task, which does one thing after another."""
+    """One thread or task, which takes what it wants in turn until it is told to stop."""
 
-    def __init__(self, client: Any, journal: Journal, account: Account, random: Random, *, threads: bool) -> None:
+    expected: tuple[type[Exception], ...] = (
+        pyredisson.LockNotHeldError,  # LockLostError too
+        pyredisson.NotReplicatedError,
+        pyredisson.PermitNotHeldError,
+        redis.exceptions.RedisError,
+        TimeoutError,
+    )
+    """What it may meet during a fault."""
+    wait = 20.0
+    """Seconds that it waits at most: longer than the faults of a load last."""
+    permit_lease = 2.0
+    """Seconds, and those that it waits."""
+    usual_stay, long_stay, long_stays = 2 * STEP, 1.0, 0.03
+    """Seconds for which it holds a lock, and how many of its holds are long ones."""
+
+    def __init__(self, client: Any, journal: Journal, wanted: list[Wanted], seed: str, stop: threading.Event) -> None:
         self._client = client
         self._journal = journal
-        self._account = account
-        self._random = random
-        self._threads = threads
+        self._wanted = wanted
+        self._stop = stop
+        self._threads = isinstance(client, pyredisson.Client)
+        self._random = Random(f"{seed}/{self._threads}")
 
-    async def run(self, until: float) -> None:
-        while clock() < until:
-            kind = self._random.choice(KINDS)
+    async def run(self) -> None:
+        takes = {"semaphore": self._semaphore, "permit": self._permit}
+        while not self._stop.is_set():
+            kind, names = self._random.choice(self._wanted)
+            asked = clock()
             try:
-                if kind == "permit":
-                    await self._permit()
-                elif kind == "semaphore":
-                    await self._semaphore()
-                else:
-                    await self._lock(kind)
-            except EXPECTED:
+                taken = await takes.get(kind, self._lock)(kind, names, asked)
+            except self.expected as error:
+                self._journal.write("failed", kind, names[0], asked, clock(), type(error).__name__)
                 await self._sleep(0.01)
             except Exception:  # noqa: BLE001 - the judge reports it
                 self._journal.write("error", kind, repr(traceback.format_exc()))
                 await self._sleep(0.1)
+            else:
+                # Without a pause the owner that has just released a lock would mostly be the first to ask again.
+                await self._sleep(self._random.uniform(0, 2 * STEP))
+                if not taken:
+                    self._journal.write("refused", kind, names[0], asked, clock())
 
-    async def _lock(self, kind: str) -> None:
-        names, mode, make = LOCKS[kind]
-        lock = make(self._client)
-        asked = clock()
+    async def _lock(self, kind: str, names: list[str], asked: float) -> bool:
+        if kind == "multi":
+            lock = self._client.get_multi_lock(*map(self._client.get_lock, names))
+        else:
+            lock = LOCKS[kind](self._client, names[0])
         if not await self._take(lock):
-            return
+            return False
         begin = clock()
         lost = lock.lost
         if lost.is_set():
             await self._call(lock.unlock())  # raises LockLostError
             self._journal.write("error", kind, "a lost hold was released")
-            return
+            return True
+        mode = "shared" if kind == "read" else "exclusive"
         holds = [self._journal.begin(kind, name, mode, asked, begin) for name in names]
         token = lock.token if kind == "fenced" else 0
         if token:
             self._journal.write("token", holds[0], token)
-        value = self._account.enter(token) if token else None
-        nested = kind in REENTRANT and self._random.random() < 0.2 and await self._nested(lock)
-        await self._stay(lost, holds)
-        if value is not None and self._account.write(token, value + 1):
-            self._journal.write("counted")
-        if nested:
-            # Whatever happens, the nested hold is released, and the outer one must be released, too.
-            with contextlib.suppress(*EXPECTED):
-                await self._call(lock.unlock())
-        await self._give_back(lock, lost, holds)
+        await self._use(kind, lock, lost, holds, token)
+        await self._release(lock, lost, holds)
+        return True
 
     async def _take(self, lock: Any) -> bool:
-        wait, lease = self._random.uniform(0, 1), self._random.choice((None, None, 0.4, 0.8))
-        if self._threads or self._random.random() < 0.8:
-            return bool(await self._call(lock.try_lock(wait, lease)))
-        # Cancelled at whichever await it has come to.
-        async with asyncio.timeout(self._random.uniform(0, 0.2)):
-            return bool(await lock.try_lock(wait, lease))
+        return bool(await self._call(lock.try_lock(self.wait)))
 
-    async def _nested(self, lock: Any) -> bool:
-        try:
-            return bool(await self._call(lock.try_lock(0, self._random.choice((None, 0.3)))))
-        except EXPECTED:
-            return False
-
-    async def _stay(self, lost: Any, holds: list[str]) -> None:
-        long = self._random.random() < 0.1
-        end = clock() + (self._random.uniform(0.2, 1.5) if long else self._random.uniform(0, 0.04))
-        while clock() < end:
-            await self._sleep(STEP)
-            if not self._still(lost, holds):
-                return
+    async def _use(self, _kind: str, _lock: Any, lost: Any, holds: list[str], _token: int) -> None:
+        """Relies on the hold for a while, mostly a few milliseconds."""
+        long = self._random.random() < self.long_stays
+        seconds = self._random.uniform(0.2, self.long_stay) if long else self._random.uniform(0, self.usual_stay)
+        end = clock() + seconds
+        while self._still(lost, holds) and clock() < end:
+            await self._call(lost.wait(STEP))
 
     def _still(self, lost: Any, holds: list[str]) -> bool:
         now = clock()
@@ -195,100 +176,127 @@ class Owner:
             self._journal.write("still", each, now)
         return True
 
-    async def _give_back(self, lock: Any, lost: Any, holds: list[str]) -> None:
+    async def _release(self, lock: Any, lost: Any, holds: list[str]) -> None:
         self._still(lost, holds)
-        asked = clock()
+        asked, became = clock(), "released"
         try:
             await self._call(lock.unlock())
         except pyredisson.LockNotHeldError:
-            for each in holds:
-                self._journal.write("lost", each, asked)
-        else:
-            for each in holds:
-                self._journal.write("released", each, asked)
+            became = "lost"
+        for each in holds:
+            self._journal.write(became, each, asked)
 
-    async def _permit(self) -> None:
-        """A permit has no `lost`: its holder may rely on the lease, counted from the call."""
-        semaphore = self._client.get_permit_expirable_semaphore("permits")
-        asked, lease = clock(), 0.6
-        permit = await self._call(semaphore.try_acquire(self._random.uniform(0, 0.3), lease))
-        if permit is None:
-            return
-        if (now := clock()) < asked + lease:
-            hold = self._journal.begin("permit", "permits", str(PERMITS), asked, now)
-            await self._sleep(self._random.uniform(0, 0.1))
-            self._journal.write("still", hold, min(clock(), asked + lease))
+    async def _semaphore(self, kind: str, names: list[str], asked: float) -> bool:
+        semaphore = self._client.get_semaphore(names[0])
+        if not await self._call(semaphore.try_acquire(1, self.wait)):
+            return False
+        await self._stay_with_permit(kind, names[0], asked, float("inf"))
+        await self._call(semaphore.release())
+        return True
+
+    async def _permit(self, kind: str, names: list[str], asked: float) -> bool:
+        """A permit has no `lost`. Its lease may begin at any time since it was asked for."""
+        semaphore = self._client.get_permit_expirable_semaphore(names[0])
+        lease = self.wait + self.permit_lease
+        if (permit := await self._call(semaphore.try_acquire(self.wait, lease))) is None:
+            return False
+        await self._stay_with_permit(kind, names[0], asked, asked + lease)
         await self._call(semaphore.release(permit))
+        return True
 
-    async def _semaphore(self) -> None:
-        semaphore = self._client.get_semaphore("semaphore")
-        asked = clock()
-        if await self._call(semaphore.try_acquire(1, self._random.uniform(0, 0.3))):
-            hold = self._journal.begin("semaphore", "semaphore", str(PERMITS), asked, clock())
-            await self._sleep(self._random.uniform(0, 0.05))
-            self._journal.write("still", hold, clock())
-            await self._call(semaphore.release())
+    async def _stay_with_permit(self, kind: str, name: str, asked: float, end: float) -> None:
+        if (now := clock()) < end:
+            hold = self._journal.begin(kind, name, str(PERMITS), asked, now)
+            await self._sleep(self._random.uniform(0, 2 * self.usual_stay))
+            self._journal.write("still", hold, min(clock(), end))
 
     async def _call(self, result: Any) -> Any:
         return await result if inspect.isawaitable(result) else result
 
     async def _sleep(self, seconds: float) -> None:
         if self._threads:
-            time.sleep(seconds)
+            self._stop.wait(seconds)
         else:
             await asyncio.sleep(seconds)
 
 
-def drive(work: Coroutine[Any, Any, None]) -> None:
-    """Runs what never suspends, as nothing does in the thread backend."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("it suspended in the thread backend")
+class UnrulyOwner(Owner):
+    """Has leases of any length, is cancelled, nests holds of some locks, and counts under the fenced lock."""
+
+    expected = (
+        pyredisson.LockNotHeldError,
+        pyredisson.PermitNotHeldError,
+        redis.exceptions.ConnectionError,
+        redis.exceptions.TimeoutError,
+        TimeoutError,
+    )
+    wait = 0.3
+    permit_lease = 0.3
+    usual_stay, long_stay, long_stays = 0.04, 1.5, 0.1
+
+    account: Account
+
+    async def _take(self, lock: Any) -> bool:
+        wait, lease = self._random.uniform(0, 1), self._random.choice((None, None, 0.4, 0.8))
+        if self._threads or self._random.random() < 0.8:
+            return bool(await self._call(lock.try_lock(wait, lease)))
+        # Cancelled at whichever await it has come to.
+        async with asyncio.timeout(self._random.uniform(0, 0.2)):
+            return bool(await lock.try_lock(wait, lease))
+
+    async def _use(self, kind: str, lock: Any, lost: Any, holds: list[str], token: int) -> None:
+        value = self.account.enter(token) if token else None
+        reentrant = kind not in ("multi", "non-reentrant")
+        nested = reentrant and self._random.random() < 0.2 and await self._nested(lock)
+        await super()._use(kind, lock, lost, holds, token)
+        if value is not None and self.account.write(token, value + 1):
+            self._journal.write("counted")
+        if nested:
+            # Whatever happens, the nested hold is released, and the outer one must be released, too.
+            with contextlib.suppress(*self.expected):
+                await self._call(lock.unlock())
+
+    async def _nested(self, lock: Any) -> bool:
+        try:
+            return bool(await self._call(lock.try_lock(0, self._random.choice((None, 0.3)))))
+        except self.expected:
+            return False
 
 
-def main(url: str, backend: str, directory: str, number: str, seed: str, owners: str) -> None:
-    """`backend`: threads, asyncio, or both; `owners`: how many in each. A line says until when holds begin."""
+def main(url: str, backend: str, path: str, seed: str, owners: str, options: str, account: str = "") -> None:
+    """A process that ends with the next line that it reads.
+
+    `backend`: threads, asyncio, or both. `owners`: what each owner of a backend wants, and `options`: the settings of
+    the client, both in JSON. `account`: the file of the account of unruly owners.
+    """
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
-    journal = Journal(f"{directory}/{number}.journal")
-    account = Account(Path(directory) / "account")
-    options: dict[str, Any] = {
-        "lock_watchdog_timeout": LEASE,
-        "timeout": 0.3,
-        "connect_timeout": 0.5,
-        "retry_attempts": 3,
-    }
+    journal, stop = Journal(path), threading.Event()
+    wanted, settings = json.loads(owners), json.loads(options)
+    UnrulyOwner.account = Account(Path(account))
+    kind = UnrulyOwner if account else Owner
 
-    def owner(client: Any, index: int) -> Owner:
-        threads = isinstance(client, pyredisson.Client)
-        random = Random(f"{seed}/{number}/{threads}/{index}")
-        return Owner(client, journal, account, random, threads=threads)
+    def runs(client: Any) -> list[Any]:
+        return [kind(client, journal, each, f"{seed}/{number}", stop).run() for number, each in enumerate(wanted)]
 
-    async def tasks() -> None:
-        async with pyredisson.asyncio.connect(url, **options) as client:
-            await asyncio.gather(*(owner(client, index).run(until) for index in range(int(owners))))
+    async def in_tasks() -> None:
+        async with pyredisson.asyncio.connect(url, **settings) as client:
+            await asyncio.gather(*runs(client))
 
     def in_threads() -> None:
-        with pyredisson.connect(url, **options) as client:
-            runs = [owner(client, index).run(until) for index in range(int(owners))]
-            threads = [threading.Thread(target=drive, args=(run,)) for run in runs]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        with pyredisson.connect(url, **settings) as client, ThreadPoolExecutor(len(wanted)) as pool:
+            list(pool.map(_finished, runs(client)))
 
-    print("ready", flush=True)
-    until = float(sys.stdin.readline())
-    beside = threading.Thread(target=in_threads)
-    if backend != "asyncio":
-        beside.start()
-    if backend in {"asyncio", "both"}:
-        asyncio.run(tasks())
-    if backend != "asyncio":
-        beside.join()
+    def wait_for_end() -> None:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        stop.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    with ThreadPoolExecutor(1) as beside:
+        if backend != "asyncio":
+            threads = beside.submit(in_threads)
+        if backend != "threads":
+            asyncio.run(in_tasks())
+        if backend != "asyncio":
+            threads.result()
     print("done", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

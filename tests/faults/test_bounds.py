@@ -33,7 +33,7 @@ from tests.support.faults import ACQUIRE, RELEASE
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 
-from .kinds import Trouble, busy, start, unreachable, usual
+from .kinds import Trouble, busy, unreachable, usual
 from .stub import Stub, bulk, hello, shake
 
 pytestmark = pytest.mark.asyncio
@@ -144,7 +144,7 @@ async def test_a_temporary_error_passes_within_the_callers_deadline(
         trouble(root)
         with fails(RedisError, match=error):
             await backend.do(other.try_lock(0.3))
-        begun = start(backend, call)
+        begun = backend.start(call)
         await backend.sleep(0.2)
         usual(root, trouble)
         assert await begun.result() is not False
@@ -162,8 +162,8 @@ async def test_loading_passes_within_the_callers_deadline(backend: RawBackend) -
         root.save()
         server.kill()
         # It returns when the data is loaded.
-        starting = start(backend, lambda: backend.run_blocking(server.start))
-        assert await start(backend, lock.try_lock, 10).result(20) is True
+        starting = backend.start(backend.run_blocking, server.start)
+        assert await backend.start(lock.try_lock, 10).result(20) is True
         await starting.result()
         assert root.dbsize() == 501
         stats: dict[str, Any] = root.info("commandstats")
@@ -343,7 +343,7 @@ async def errors_of(
             return error
         raise AssertionError("it succeeded")
 
-    outcomes = [backend.start(lambda i=i: one(i)) for i in range(number)]  # type: ignore[misc]
+    outcomes = [backend.start(one, i) for i in range(number)]
     return [await outcome.result(30) for outcome in outcomes]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 import time
@@ -26,7 +27,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import TIME_LIMIT, eventually
 
-from .kinds import GROUPS, Used, lock_of, prepare, start
+from .kinds import GROUPS, Used, lock_of, prepare
 
 pytestmark = pytest.mark.asyncio
 UNUSED = 0.02
@@ -179,6 +180,11 @@ async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(tasks
     assert await asyncio.wait_for(taken, TIME_LIMIT) == [True, True, True]
 
 
+def ping(connection: socket.socket) -> None:
+    connection.sendall(b"PING\r\n")
+    assert connection.recv(100) == b"+PONG\r\n"
+
+
 async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
     backend: RawBackend, own_server: Server
 ) -> None:
@@ -187,26 +193,21 @@ async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
     lock = client.get_lock("a")
     await backend.do(lock.is_locked())
     own_server.pause()
-    asking = start(backend, lock.is_locked)
+    asking = backend.start(lock.is_locked)
     # By then it was asked.
     await backend.sleep(0.5)
     await backend.run_blocking(own_server.restart)
     with pytest.raises(ConnectionError):
         await asking.result()
-    others = [socket.socket(socket.AF_UNIX) for _ in range(8)]
-    try:
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(8)]
         for other in others:
             other.connect(own_server.path)
             other.settimeout(5)
-            other.sendall(b"PING\r\n")
-            assert other.recv(100) == b"+PONG\r\n"
+            ping(other)
         await backend.do(lock.is_locked())
         for other in others:
-            other.sendall(b"PING\r\n")
-            assert other.recv(100) == b"+PONG\r\n"
-    finally:
-        for other in others:
-            other.close()
+            ping(other)
 
 
 class TestPipeline:

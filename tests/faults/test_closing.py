@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
@@ -23,11 +22,12 @@ from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import OtherOwner
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
-from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import NoThread, start
+from .kinds import NoThread
 
 CALLS = 60
 NAME = "to-be-closed"
@@ -57,7 +57,7 @@ def silent() -> Iterator[str]:
         yield f"redis://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def begun(backend: RawBackend, client: Any, count: int) -> list[BackgroundCall]:
+def begun(backend: RawBackend, client: Any, count: int) -> list[OtherOwner[Any]]:
     """So many callers that acquire and release a lock of their own until the client is closed."""
 
     async def use(number: int) -> None:
@@ -69,10 +69,10 @@ def begun(backend: RawBackend, client: Any, count: int) -> list[BackgroundCall]:
                 # Virtual time goes on only while all sleep.
                 await backend.sleep(0.001)
 
-    return [backend.start(partial(use, number)) for number in range(count)]
+    return [backend.start(use, number) for number in range(count)]
 
 
-async def close(backend: RawBackend, client: Any, calls: list[BackgroundCall]) -> None:
+async def close(backend: RawBackend, client: Any, calls: list[OtherOwner[Any]]) -> None:
     """Closes the client, which takes about a second at most, and ends these calls."""
     began = time.monotonic()
     await backend.do(client.close())
@@ -92,7 +92,7 @@ class TestInFlight:
         lock = client.get_lock("a", owner=1)
         late = proxy.hold_request(RELEASE)
         await backend.do(lock.lock())
-        releasing = start(backend, lock.unlock)
+        releasing = backend.start(lock.unlock)
         await backend.until(late.held.is_set)
         await backend.do(client.close())
         with pytest.raises(ClosedError):
@@ -104,7 +104,7 @@ class TestInFlight:
         client = backend.connect(proxy.url)
         await backend.do(client.get_lock("a").lock())
         proxy.latency(0.02)
-        for each in [start(backend, client.close) for _ in range(3)]:
+        for each in [backend.start(client.close) for _ in range(3)]:
             await each.result()
         assert not admin.exists("a")
 
@@ -172,15 +172,15 @@ class TestInFlight:
         backend = RawBackend("threads")
         client.get_lock("held").lock()
         late = proxy.hold_reply(ACQUIRE)
-        taking = start(backend, client.get_lock("late").lock)
+        taking = backend.start(client.get_lock("late").lock)
         assert late.held.wait(5)
         final_release = proxy.hold_request(RELEASE)
-        closing = start(backend, client.close)
+        closing = backend.start(client.close)
         assert final_release.held.wait(5)
         late.deliver()
-        eventually(lambda: taking.done)
+        eventually(lambda: taking.done())
         final_release.deliver()
-        eventually(lambda: closing.done)
+        eventually(lambda: closing.done())
         eventually(lambda: not admin.keys())
 
     def test_a_command_after_the_final_release_starts_one_more(

@@ -275,8 +275,8 @@ def test_eager_tasks(servers: list[Server], redises: list[Redis], child: Start, 
     assert kind == "semaphore" or not any(redis.exists("a") for redis in redises)
 
 
-BackgroundCall = Callable[[], Coroutine[Any, Any, None]]
-Run = Callable[[BackgroundCall], None]
+Scenario = Callable[[], Coroutine[Any, Any, None]]
+Run = Callable[[Scenario], None]
 PING = command(b"PING")
 
 
@@ -287,7 +287,7 @@ def run(request: pytest.FixtureRequest, server: Server, tls_server: Server) -> I
     uvloop's transports raise errors where those of asyncio don't.
     """
 
-    def go(scenario: BackgroundCall) -> None:
+    def go(scenario: Scenario) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(bounded(scenario))
 
@@ -302,7 +302,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def bounded(scenario: BackgroundCall) -> None:
+async def bounded(scenario: Scenario) -> None:
     async with asyncio.timeout(3 * TIME_LIMIT):
         await scenario()
 

@@ -10,9 +10,10 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import OtherOwner
 from tests.support.children import Child
 from tests.support.faults import LOSSES, Lose
-from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT
 
 from .kinds import Start, sha
@@ -44,7 +45,7 @@ def waiting(admin: Redis) -> int:
     return int(admin.llen(QUEUE))
 
 
-async def in_line(backend: RawBackend, admin: Redis, client: Any, owner: int | None = None) -> BackgroundCall:
+async def in_line(backend: RawBackend, admin: Redis, client: Any, owner: int | None = None) -> OtherOwner[Any]:
     """Another owner that has the lock for a moment, once it is its turn; its result is when."""
     before, lock = waiting(admin), client.get_fair_lock("a", owner=owner)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.message_reader import SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -24,7 +23,13 @@ from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 from tests.support.faults import pool_of
-from tests.support.garbage import TIME_LIMIT, collect_at_each_line, only_collections_asked_for
+from tests.support.garbage import (
+    TIME_LIMIT,
+    DuringCall,
+    collect_at_each_line,
+    only_collections_asked_for,
+    registry_with,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,32 +38,10 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
-class Nobody:
-    """A subscriber that has nothing to do."""
-
-    def subscribe(self, channels: Iterable[bytes]) -> None: ...
-    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
-
-
-def registry_with(kind: type[Channel], *needs: int) -> tuple[ChannelRegistry, list[ThreadWakeup]]:
-    channels = ChannelRegistry(clock)
-    channels.attach(Nobody())
-    signals = [ThreadWakeup() for _ in needs]
-    for signal, need in zip(signals, needs, strict=True):
-        channels.join(b"a", signal, kind, need)
-    return channels, signals
-
-
-REGISTRY = (
-    ChannelRegistry.join,
-    ChannelRegistry.leave,
-    ChannelRegistry.deliver,
-    ChannelRegistry.on_subscribed,
-    ChannelRegistry.on_disconnected,
-    ChannelRegistry.sweep,
-    ChannelRegistry.wake_all,
-    ChannelRegistry.names,
-)
+REGISTRY = [
+    getattr(ChannelRegistry, name)
+    for name in ("join", "leave", "deliver", "on_subscribed", "on_disconnected", "sweep", "wake_all", "names")
+]
 
 
 def disconnect(channels: ChannelRegistry) -> None:
@@ -81,7 +64,7 @@ def disconnect(channels: ChannelRegistry) -> None:
     ids=["join", "leave", "deliver", "subscribed", "disconnected", "sweep", "wake_all"],
 )
 def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
-    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> DuringCall:
         channels, (one, other, _) = registry_with(Channel, 1, 1, 1)
         return lambda: act(channels, other), lambda: channels.leave(b"a", one)
 
@@ -104,7 +87,7 @@ def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
 ) -> None:
     woken: list[ThreadWakeup] = []
 
-    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> DuringCall:
         channels, (one, other) = registry_with(kind, need, need)
         woken.append(other)
 
@@ -127,7 +110,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(server: Server) -> 
         lock = client.get_lock("a", owner=1)
         heard: list[str] = []
 
-        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> DuringCall:
             heard.clear()
             lock.lock(60)
             hold = lock._logic.hold_of(1)
@@ -161,7 +144,7 @@ def test_a_listener_is_collected_while_a_hold_is_lost(server: Server) -> None:
         lock = client.get_lock("a", owner=1)
         holds = client._session.holds
 
-        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> DuringCall:
             lock.lock(60)
             hold = lock._logic.hold_of(1)
             assert hold is not None
@@ -188,7 +171,7 @@ def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, a
             with client.get_lock("a", owner=1):
                 yield
 
-        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> DuringCall:
             inside = block()
             next(inside)
             pool.close_idle()
@@ -200,7 +183,7 @@ def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, a
 
 
 def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server) -> None:
-    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> DuringCall:
         client = pyredisson.connect(server.url)
         payload = client.get_lock("b")._logic.commands.undo_acquire(b"nobody")
 
@@ -220,7 +203,7 @@ def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server
 def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
     called: list[str] = []
 
-    def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+    def scenario() -> DuringCall:
         callbacks = CallbackThreads()
         called.clear()
 
@@ -240,7 +223,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
 def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(server: Server) -> None:
     with pyredisson.connect(server.url) as client:
 
-        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> DuringCall:
             servers = client._lifecycle.servers
             assert isinstance(servers, SingleServer)
             connection = SubscriptionConnection(servers.node)

@@ -20,7 +20,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import cancel_after
 
-from .kinds import away, start
+from .kinds import away
 
 STEPS = 60
 """More turns of the event loop than it takes to have all members and to give them back."""
@@ -174,7 +174,7 @@ class TestMultiLock:
             next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
         )
         redises[last].hset("a", "another:1", 1)
-        taking = start(backend, group.lock, 5)
+        taking = backend.start(group.lock, 5)
         await backend.until(lambda: listeners(redises[last], "a"))
         struck = getattr(proxies[first], fault)(ACQUIRE)
         redises[last].delete("a")
@@ -216,8 +216,8 @@ class TestRedLock:
     ) -> None:
         # Otherwise the servers that are left have a tenth of the lease to reply in.
         monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", 1.0)
-        own = [Server().start() for _ in range(3)]
-        try:
+        with Server() as one, Server() as two, Server() as three:
+            own = [one, two, three]
             group = make("red", connected(backend, own, lock_watchdog_timeout=1.2))
             await backend.do(group.lock())
             own[0].kill()
@@ -233,9 +233,6 @@ class TestRedLock:
             own[0].start()
             assert await backend.do(group.try_lock(5))
             await backend.do(group.unlock())
-        finally:
-            for each in own:
-                each.stop()
 
     async def test_a_wrong_password_on_one_server(self, backend: RawBackend, servers: list[Server]) -> None:
         with Server(password="secret") as closed:

@@ -20,12 +20,12 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import CallQueues, ReleaseCall, Run
 from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import _finished
+from tests.support.backends import OtherOwner, _finished
 from tests.support.children import CHILD_LIMIT
-from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, asleep, eventually
 
-from .kinds import Start, lock_of, start, taken
+from .kinds import Start, lock_of, taken
 
 LEASE = 2.0
 LONG = 60.0
@@ -55,17 +55,17 @@ def client(threads: RawBackend) -> pyredisson.Client:
     return connected
 
 
-def waits(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, BackgroundCall]:
+def waits(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, OtherOwner[Any]]:
     """The lock of owner 2, which acquires it on a thread, and keeps it."""
     client = threads._clients[0]
     lock = lock_of(client, kind, 2)
-    call = start(threads, lock.lock, *args)
+    call = threads.start(lock.lock, *args)
     eventually(lambda: asleep(client, "a") == 1)
     return lock, call
 
 
-def ended(call: BackgroundCall) -> None:
-    eventually(lambda: call.done)
+def ended(call: OtherOwner[Any]) -> None:
+    eventually(lambda: call.done())
     _finished(call.result())
 
 
@@ -74,7 +74,7 @@ class Striking(ThreadWakeup):
 
     __slots__ = ()
 
-    struck: BackgroundCall | None = None
+    struck: OtherOwner[Any] | None = None
 
     def set(self) -> None:
         super().set()
@@ -111,7 +111,7 @@ def test_a_second_copy_that_is_refused(
     slow = proxy.hold_reply(HAND_OVER["lock"])
     lost: list[object] = []
     holder.on_lost(lost.append)
-    releasing = start(threads, holder.unlock)
+    releasing = threads.start(holder.unlock)
     assert slow.held.wait(TIME_LIMIT)
     admin.set("redisson_lock_token:{a}", "text")
     proxy.cut()
@@ -133,7 +133,7 @@ def test_a_release_that_goes_on_in_the_background_while_it_hands_the_lock_on(
     logic, owner, call = holder._logic, holder._owner(), ReleaseCall()
     hold = logic.hold_of(owner.id)
     assert hold is not None
-    releasing = start(threads, lambda: Run(logic.release, owner, hold, call).result)
+    releasing = threads.start(lambda: Run(logic.release, owner, hold, call).result)
     assert slow.held.wait(TIME_LIMIT)
     logic.release_in_background(owner, hold, call)
     eventually(lambda: not client._session.watchdog.repairs.pending())
@@ -203,7 +203,7 @@ def test_no_queue_remains_when_a_lease_ends(threads: RawBackend, client: pyredis
 PROGRAM = """
 import asyncio, os, sys, traceback
 import pyredisson
-from tests.support.backends import _finished
+from tests.support.backends import _finished, OtherOwner
 from tests.support.kinds import KINDS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import asleep
@@ -264,7 +264,7 @@ async def main():
     await do(holder.lock())
     calls = []
     for owner in (2, 3):
-        calls.append(backend.start(lambda owner=owner: wait(owner)))
+        calls.append(backend.start(wait, owner))
         await backend.until(lambda: asleep(client, "a", kind) == len(calls), 60)
     print("waiting", flush=True)
     await backend.run_blocking(sys.stdin.readline)
@@ -325,7 +325,7 @@ async def test_the_process_is_killed(
     check_entered(admin, kind)
     # The clock first: the lease doesn't end before `began + left`.
     began, left = time.monotonic(), admin.pttl("a") / 1000
-    assert not waiter.done
+    assert not waiter.done()
     waited = await waiter.result() - began
     # By itself the waiter would look again after 30 s.
     assert left - 0.01 < waited < left + 3

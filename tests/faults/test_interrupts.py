@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from typing import Any
 
 import pytest
 from redis import Redis
 
-import pyredisson
 from pyredisson.testing import Server
 from tests.support.children import CHILD_LIMIT, Child
-from tests.support.server_state import listeners
-from tests.support.waiting import TIME_LIMIT, eventually
+from tests.support.waiting import eventually
 
 from .kinds import PERMITS, Start
 
@@ -309,48 +305,3 @@ def test_no_reply_goes_to_another_call_after_an_interrupt(server: Server, admin:
     report = report_of(child(ASK_AND_BE_ANSWERED, server.url, 1))
     assert report["interrupts"] > 100
     assert report["wrong"] == []
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["waits before", "waits later"])
-def test_a_handler_keeps_messages_from_nobody(server: Server, admin: Redis, *, before: bool) -> None:
-    """The main thread waits for a lock. Its handler waits for another thread, which waits for another lock."""
-    with pyredisson.connect(server.url) as holder, pyredisson.connect(server.url) as client:
-        locks = {name: holder.get_lock(name, owner=1) for name in ("first", "a", "b")}
-        for lock in locks.values():
-            lock.lock()
-        main, handling, waits = threading.get_ident(), threading.Event(), threading.Event()
-        worker = threading.Thread(target=client.get_lock("b", owner=2).lock)
-
-        def until_it_waits() -> None:
-            worker.start()
-            eventually(lambda: listeners(admin, "b"))
-            waits.set()
-
-        def stop(*_: object) -> None:
-            handling.set()
-            assert waits.wait(TIME_LIMIT)
-            # Long before the end of the lease, after which the worker would look without a message.
-            worker.join(TIME_LIMIT)
-            raise SystemExit
-
-        def drive() -> None:
-            eventually(lambda: listeners(admin, "first"))
-            locks["first"].unlock()
-            eventually(lambda: listeners(admin, "a"))
-            if before:
-                until_it_waits()
-            signal.pthread_kill(main, signal.SIGUSR1)
-            assert handling.wait(TIME_LIMIT)
-            if not before:
-                until_it_waits()
-            locks["b"].unlock()
-
-        usual, driver = signal.signal(signal.SIGUSR1, stop), threading.Thread(target=drive)
-        driver.start()
-        with pytest.raises(SystemExit):
-            # After this wait there is a connection, which the next waiter finds.
-            client.get_lock("first").lock()
-            client.get_lock("a").lock()
-        signal.signal(signal.SIGUSR1, usual)
-        driver.join()
-        assert not worker.is_alive()

@@ -17,7 +17,7 @@ from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 
-from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, start, taken
+from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, taken
 from .stub import Stub
 
 pytestmark = pytest.mark.asyncio
@@ -210,7 +210,7 @@ class TestTheLeaseIsOver:
         semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
         await backend.do(semaphore.try_set_permits(1))
         late = proxy.hold_reply(sha("permit_acquire"))
-        started = start(backend, semaphore.try_acquire, 10, 3 * LEASE)
+        started = backend.start(semaphore.try_acquire, 10, 3 * LEASE)
         await backend.until(late.held.is_set)
         first: Any = admin.zrange("{a}:timeout", 0, -1)
         await backend.sleep(3 * LEASE)

@@ -20,7 +20,7 @@ from pyredisson.events import Event
 from pyredisson.logic.observing import Observing
 from pyredisson.testing import Server
 from tests.support.children import forked
-from tests.support.garbage import Garbage, collect_at_each_line, only_collections_asked_for
+from tests.support.garbage import DuringCall, Garbage, collect_at_each_line, only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import TIME_LIMIT, eventually
 
@@ -182,7 +182,7 @@ class TestFinalizers:
         """Also while the thread is started."""
         recorders: list[tuple[pyredisson.Client, Recorder]] = []
 
-        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> DuringCall:
             recorder = Recorder()
             client = pyredisson.connect(server.url, observer=recorder)
             recorders.append((client, recorder))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -19,11 +17,11 @@ from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import ACQUIRE
+from tests.support.faults import ACQUIRE, AtSteps, ctrl_c
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import lock_of, start
+from .kinds import lock_of
 
 pytestmark = pytest.mark.asyncio
 KINDS = ["lock", "fair", "fenced", "spin", "non-reentrant"]
@@ -140,29 +138,6 @@ async def test_many_at_random(tasks: RawBackend, server: Server, admin: Redis, k
     await tasks.until(lambda: not admin.exists("a"), 5)
 
 
-class AtSteps:
-    """Does something at the first step of each of these functions, on this thread."""
-
-    def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
-        self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
-
-    def __enter__(self) -> None:
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        assert not self._left
-
-    def _trace(self, frame: FrameType, event: str, _: object) -> None:
-        action = self._left.pop(frame.f_code, None)
-        if action is not None:
-            action()
-
-
-def ctrl_c() -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("levels", [1, 2])
 async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
     server: Server, proxy: Proxy, levels: int
@@ -174,7 +149,7 @@ async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
             lock.lock()
         late = proxy.hold_reply(ACQUIRE)
         backend = RawBackend("threads")
-        other = start(backend, lock.lock)
+        other = backend.start(lock.lock)
         assert late.held.wait(TIME_LIMIT)
         waits = threading.Event()
 
@@ -182,12 +157,11 @@ async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
             assert waits.wait(TIME_LIMIT)
             late.deliver()
 
-        delivery = start(backend, deliver)
-        with (
-            pytest.raises(KeyboardInterrupt),
-            AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c)),
-        ):
+        delivery = backend.start(deliver)
+        steps = AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c))
+        with pytest.raises(KeyboardInterrupt), steps:
             lock.unlock()
+        assert steps.happened
         await delivery.result()
         await other.result()
         await nobody_else_gets_it(server, "lock")
@@ -260,7 +234,7 @@ async def test_a_thread_among_many_of_one_owner_has_its_turn(server: Server, adm
                     continue
 
         backend = RawBackend("threads")
-        for call in [start(backend, use) for _ in range(16)]:
+        for call in [backend.start(use) for _ in range(16)]:
             await call.result(20)
         assert not admin.exists("a")
 
@@ -279,8 +253,9 @@ async def test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock(
 
         open_block = block()
         next(open_block)
-        with AtSteps((type(lock._logic.commands).acquire, open_block.close)):
+        with AtSteps((type(lock._logic.commands).acquire, open_block.close)) as step:
             lock.lock()
+        assert step.happened
         await nobody_else_gets_it(server, kind)
         assert lock.get_hold_count() == 1
         lock.unlock()

@@ -19,7 +19,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 
-from .kinds import GROUPS, KINDS, Used, away, excluding, lock_of, prepare, start
+from .kinds import GROUPS, KINDS, Used, away, excluding, lock_of, prepare
 
 pytestmark = pytest.mark.asyncio
 AT_ONCE = 1.0
@@ -39,6 +39,15 @@ async def ask(backend: RawBackend, client: Any, kind: str, wait: float | None) -
         return await backend.do(OTHERS[kind](client, wait))
     one = Used(backend, client, kind)
     return await (one.acquire() if wait is None else one.attempt(wait))
+
+
+async def outlasts(backend: RawBackend, proxy: Proxy, client: Any, kind: str, wait: float | None) -> None:
+    """A call waits while the server is away, and is done when it is back."""
+    call = backend.start(ask, backend, client, kind, wait)
+    # Longer than all tries of a call without time to wait.
+    await backend.waits(call, 0.4)
+    proxy.refuse(False)
+    assert await call.result() is not False
 
 
 @pytest.fixture
@@ -61,20 +70,16 @@ async def test_a_call_without_a_limit_waits_until_the_server_is_back(
     prepare(admin, kind)
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0)
     away(proxy)
-    call = backend.start(lambda: ask(backend, client, kind, None))
-    # Longer than all tries of a call without time to wait.
-    await backend.sleep(0.4)
-    assert not call.done
-    [warning] = warnings(caplog)
+    await outlasts(backend, proxy, client, kind, None)
+    warning, over = warnings(caplog)
     assert warning.startswith(f"the server 127.0.0.1:{proxy.port} is not available")
-    proxy.refuse(False)
-    assert await call.result() is not False
+    assert "is available again" in over
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", [*KINDS, *GROUPS, "non-blocking", "query", "token"])
 async def test_a_call_without_time_to_wait_survives_a_short_outage_and_uses_its_tries_up(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
+    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
     prepare(admin, kind)
     few, many = (backend.connect(proxy.url, timeout=0.8, retry_attempts=attempts) for attempts in (2, 200))
@@ -86,9 +91,8 @@ async def test_a_call_without_time_to_wait_survives_a_short_outage_and_uses_its_
     else:
         with pytest.raises(ConnectionError):
             await ask(backend, few, kind, 0)
-    call = backend.start(lambda: ask(backend, many, kind, 0))
-    await backend.sleep(0.2)
-    assert not call.done
+    call = backend.start(ask, backend, many, kind, 0)
+    await backend.waits(call, 0.2)
     proxy.refuse(False)
     outcome = await call.result()
     assert outcome is False if kind == "query" else outcome
@@ -108,11 +112,7 @@ async def test_a_call_with_a_limit_waits_until_it_is_reached(
         await ask(backend, client, kind, 0.5)
     # Without a limit it would be three times the timeout.
     assert 0.5 <= time.monotonic() - begun < 2.2
-    call = backend.start(lambda: ask(backend, client, kind, 5))
-    await backend.sleep(0.4)
-    assert not call.done
-    proxy.refuse(False)
-    assert await call.result() is not False
+    await outlasts(backend, proxy, client, kind, 5)
 
 
 @pytest.mark.usefixtures("quick")
@@ -130,11 +130,10 @@ async def test_an_outage_during_a_wait_does_not_end_it(
         if kind == "write":
             await backend.do(lock_of(holding, "read", 9).lock())
             await holder.release()
-    call = backend.start(lambda: ask(backend, client, kind, None))
+    call = backend.start(ask, backend, client, kind, None)
     await backend.until(lambda: proxy.seen(b"\r\na\r\n" if kind == "spin" else b"SUBSCRIBE") > 0)
     away(proxy)
-    await backend.sleep(0.4)
-    assert not call.done
+    await backend.waits(call, 0.4)
     if kind == "latch":
         await backend.do(latch.count_down())
     else:
@@ -149,7 +148,7 @@ async def test_a_restart_with_the_usual_settings(backend: RawBackend, own_server
     await backend.do(lock.is_locked())
     for take in (lock.try_lock, lock.lock, lambda: lock.try_lock(5)):
         own_server.kill()
-        taking = start(backend, take)
+        taking = backend.start(take)
         await backend.sleep(0.3)
         await backend.run_blocking(own_server.start)
         assert await taking.result() is not False
@@ -159,10 +158,9 @@ async def test_a_silent_server_is_waited_for(backend: RawBackend, proxy: Proxy) 
     client = backend.connect(proxy.url, timeout=0.2, retry_attempts=1)
     await backend.do(client.get_lock("a").is_locked())
     proxy.stall()
-    call = start(backend, client.get_lock("a").lock)
+    call = backend.start(client.get_lock("a").lock)
     # Two tries and a pause, which is where it used to end.
-    await backend.sleep(1.2)
-    assert not call.done
+    await backend.waits(call, 1.2)
     proxy.resume()
     await call.result()
 
@@ -173,9 +171,8 @@ async def test_an_error_that_waiting_cannot_cure_ends_a_waiting_call(backend: Ra
         client = backend.connect(proxy.url, username="alice", password="x")
         await backend.do(client.get_lock("a").is_locked())
         away(proxy)
-        call = start(backend, client.get_lock("a").lock)
-        await backend.sleep(0.1)
-        assert not call.done
+        call = backend.start(client.get_lock("a").lock)
+        await backend.waits(call, 0.1)
         with server.redis() as admin:
             admin.execute_command("ACL", "SETUSER", "alice", *change.split())
         proxy.refuse(False)
@@ -191,9 +188,8 @@ async def test_closing_ends_a_call_that_waits_for_the_server(
     monkeypatch.setattr(retry, "LONGEST_DELAY", 60.0)
     client = backend.connect(proxy.url, timeout=0.8)
     away(proxy)
-    call = backend.start(lambda: ask(backend, client, kind, None))
-    await backend.sleep(0.3)
-    assert not call.done
+    call = backend.start(ask, backend, client, kind, None)
+    await backend.waits(call, 0.3)
     begun = time.monotonic()
     await backend.do(client.close())
     with pytest.raises(ClosedError):
@@ -214,7 +210,7 @@ class TestLog:
         mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
         await backend.do(mine.lock())
         await backend.do(other.lock())
-        waiting = start(backend, client.get_lock("b").lock)
+        waiting = backend.start(client.get_lock("b").lock)
         await backend.until(lambda: proxy.seen(b"SUBSCRIBE") > 0)
         begun = time.monotonic()
         away(proxy)
@@ -240,7 +236,7 @@ class TestLog:
         await backend.do(client.get_lock("a", owner=1).lock())
         # The handshake of the subscription gets no reply.
         slow = proxy.hold_request(b"HELLO")
-        waiting = start(backend, client.get_lock("a").lock)
+        waiting = backend.start(client.get_lock("a").lock)
         await backend.until(slow.held.is_set)
         for entry in admin.client_list():
             if entry["name"] == "overtaking":
@@ -258,9 +254,8 @@ class TestLog:
     ) -> None:
         client = backend.connect(own_server.url)
         root.replicaof("127.0.0.1", 1)
-        call = start(backend, client.get_lock("a").lock)
-        await backend.sleep(1.2)
-        assert not call.done
+        call = backend.start(client.get_lock("a").lock)
+        await backend.waits(call, 1.2)
         root.replicaof("NO", "ONE")
         await call.result()
         said = warnings(caplog)

@@ -5,8 +5,9 @@ An exit releases what is held, and so does a signal with `release_on_signals`.
 
 from __future__ import annotations
 
-import functools
+import gc
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,14 @@ import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson._protocol.scripts import script_name
+from pyredisson.logic import holds
 from pyredisson.testing import Proxy, Server
-from tests.support.children import CHILD_LIMIT, Child
+from tests.support.children import CHILD_LIMIT, Child, forked
 from tests.support.faults import ACQUIRE
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
-from tests.support.waiting import eventually
+from tests.support.waiting import TIME_LIMIT, eventually
 
 from .kinds import Start, given_back, taken_by_another
 
@@ -145,81 +147,57 @@ def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, chi
     assert admin.get("stock") == b"5"
 
 
-FORK_AMONG_HAND_OVERS = """
-import os, sys, threading, time, traceback
-import pyredisson
-from tests.support.kinds import KINDS
-url, *kinds = sys.argv[1:]
-client = pyredisson.connect(url)
-over = False
-counts = [0] * len(kinds)
+def mutexes_of(client: pyredisson.Client) -> list[Any]:
+    """All that the objects of a client have, and the one of all holds."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    left: list[Any] = [client, holds._listening]
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, (type(threading.Lock()), type(threading.RLock()))):
+            found.append(each)
+        elif isinstance(each, (dict, list, tuple, set)) or type(each).__module__.startswith("pyredisson."):
+            left += gc.get_referents(each)
+    return found
 
-def contend(place):
-    lock = KINDS[kinds[place]](client, "a")
-    while not over:
-        with lock:
-            counts[place] += 1
 
-def live():
-    # The child has no waiters of the parent, and its own threads hand the lock on to each other.
-    assert not client._session.lock_queues and not client._session.channels.waiting
-    done = []
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_while_a_thread_has_all_mutexes(server: Server, client: pyredisson.Client) -> None:
+    """Those of the child are new. Its own threads hand the lock on to each other."""
+    held, over = threading.Event(), threading.Event()
 
-    def take(kind):
+    def hold() -> None:
+        free = [mutex for mutex in mutexes_of(client) if mutex.acquire(blocking=False)]
+        assert len(free) >= 5
+        held.set()
+        over.wait(CHILD_LIMIT)
+        for mutex in free:
+            mutex.release()
+
+    def take(kind: str) -> bool:
         for _ in range(20):
-            lock = KINDS[kind](client, "a")
-            assert lock.try_lock(wait_time=30)
+            lock = LOCKS[kind](client, "a" if kind == "lock" else "rw")
+            assert lock.try_lock(TIME_LIMIT)
             lock.unlock()
-        done.append(1)
+        return True
 
-    takers = [threading.Thread(target=take, args=(kind,)) for kind in kinds[:3]]
-    for taker in takers:
-        taker.start()
-    for taker in takers:
-        taker.join()
-    assert len(done) == 3
+    def live() -> bool:
+        with ThreadPoolExecutor(4) as pool:
+            return all([*pool.map(take, ["lock"] * 4), *pool.map(take, ["write", "read", "read", "read"])])
 
-contenders = [threading.Thread(target=contend, args=(place,)) for place in range(len(kinds))]
-for contender in contenders:
-    contender.start()
-statuses = []
-for _ in range(5):
-    before = list(counts)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            live()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    while any(now <= count for now, count in zip(counts, before)):
-        time.sleep(0.001)
-over = True
-for contender in contenders:
-    contender.join()
-print("ended", statuses, len(client._session.lock_queues), len(client._session.channels.waiting), flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("script", "kinds"),
-    [
-        ("lock_hand_over", ["lock"] * 4),
-        ("write_hand_over", ["write"] * 4),
-        ("write_let_readers_in", ["write", "read", "read", "read"]),
-    ],
-)
-def test_a_fork_while_threads_hand_a_lock_on(
-    proxy: Proxy, admin: Redis, child: Start, script: str, kinds: list[str]
-) -> None:
-    """At any moment: the threads have any mutex. `script`: what they have the server run."""
-    parent = child(FORK_AMONG_HAND_OVERS, proxy.url, *kinds)
-    assert parent.receive(CHILD_LIMIT) == "ended [0, 0, 0, 0, 0] 0 0"
-    assert parent.wait() == 0
-    assert not admin.exists("a")
-    assert any(script_name(words) == script for words in proxy.commands)
+    assert live()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(TIME_LIMIT)
+    try:
+        assert forked(live)
+    finally:
+        over.set()
+        holder.join()
+    assert live()
 
 
 HOLD = """
@@ -227,6 +205,7 @@ import asyncio, signal, sys, threading, time
 import pyredisson
 from pyredisson._client import process
 from tests.support.backends import _finished
+from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 url, name, lease, end, fixed = sys.argv[1:]
 backend = RawBackend(name)
@@ -459,11 +438,11 @@ async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
         return time.monotonic()
 
     calls = [client.get_lock("a").lock, client.get_fair_lock("fair").lock, lambda: semaphore.acquire_many(2)]
-    waiters = [backend.start(functools.partial(take, call)) for call in calls]
+    waiters = [backend.start(take, call) for call in calls]
     await backend.until(lambda: listeners(admin, "a") == 1 and admin.exists("redisson_lock_queue:{fair}"))
     # It is renewed while the process lives.
     await backend.sleep(1.5)
-    assert not any(waiter.done for waiter in waiters)
+    assert not any(waiter.done() for waiter in waiters)
     holder.signal(signal.SIGKILL)
     await backend.run_blocking(holder.wait)
     # The clock first: no lease ends before `killed` and what is left then.

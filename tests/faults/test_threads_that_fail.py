@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,17 +17,16 @@ from pyredisson._backends.threads.listener import ListenerState, ReaderRole
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
 from pyredisson._settings.config import Config
-from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.holds import HoldTable
 from pyredisson.logic.permits.permit_queue import PermitChannel
 from pyredisson.testing import Server
 from tests.support.faults import Credentials
-from tests.support.garbage import collect_at_each_line, only_collections_asked_for
+from tests.support.garbage import DuringCall, collect_at_each_line, only_collections_asked_for, registry_with
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import NoThread, given_back, start, taken_by_another
+from .kinds import NoThread, given_back, taken_by_another
 
 LEASE = 1.2
 
@@ -63,10 +62,10 @@ def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
         with pytest.raises(RuntimeError, match="can't start new thread"):
             lock.try_lock(5)
         assert happened.is_set()
-        waiter = start(RawBackend("threads"), lock.lock)
+        waiter = RawBackend("threads").start(lock.lock)
         eventually(lambda: listeners(admin, "a") == 1)
         given_back(admin)
-        eventually(lambda: waiter.done)
+        eventually(lambda: waiter.done())
 
 
 @pytest.mark.asyncio
@@ -98,7 +97,7 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
         provider = Credentials("secret", failing="pyredisson-listener")
         client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
 
-        waiter = start(backend, client.get_lock("a").try_lock, 20)
+        waiter = backend.start(client.get_lock("a").try_lock, 20)
         await backend.until(provider.failed.is_set)
         await backend.until(lambda: listeners(root, "a") == 1)
         given_back(root)
@@ -113,7 +112,7 @@ def test_a_loss_that_two_threads_notice_is_reported_once(server: Server) -> None
         lock, holds = client.get_lock("a", owner=1), client._session.holds
         lock.on_lost(notified.append)
 
-        def scenario() -> tuple[Callable[[], object], Callable[[], object]]:
+        def scenario() -> DuringCall:
             lock.lock()
             hold = lock._logic.hold_of(1)
             assert hold is not None
@@ -161,26 +160,14 @@ def test_a_wakeup_is_set_while_its_waiter_wakes() -> None:
     assert wakeup.wait(1)
 
 
-class NoSubscriber:
-    """A subscription connection that does nothing."""
-
-    def subscribe(self, channels: Iterable[bytes]) -> None: ...
-
-    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
-
-
 def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
     """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
-    registry = ChannelRegistry(lambda: 1000.0)
-    registry.attach(NoSubscriber())
-    leader, single, second = ThreadWakeup(), ThreadWakeup(), ThreadWakeup()
-    for wakeup, need in ((leader, 3), (single, 1), (second, 2)):
-        registry.join(b"channel", wakeup, PermitChannel, need)
-    assert registry.become_leader(b"channel", leader)
-    registry.leave(b"channel", leader)
+    registry, (leader, single, second) = registry_with(PermitChannel, 3, 1, 2)
+    assert registry.become_leader(b"a", leader)
+    registry.leave(b"a", leader)
     assert second.is_set()
     assert not single.is_set()
-    assert registry.become_leader(b"channel", second)
+    assert registry.become_leader(b"a", second)
 
 
 class Messages:
@@ -192,22 +179,6 @@ class Messages:
 
     def shut_down(self) -> None:
         self.shutdowns += 1
-
-
-def test_one_thread_reads_at_a_time() -> None:
-    """A reader that was interrupted can be released by the listener's thread."""
-    thread, waiter, other = ThreadWakeup(), ThreadWakeup(), ThreadWakeup()
-    role, messages = ReaderRole(thread), Messages()
-    role.connected(messages)  # type: ignore[arg-type]
-    assert role.take(thread) is thread
-    assert role.take(waiter) is thread
-    assert role.release(waiter) is False
-    assert role.release(thread) is True
-    assert role.take(waiter) is waiter
-    assert role.take(other) is role.take(thread) is waiter
-    assert role.release(waiter) is True
-    assert role.release(waiter) is False
-    assert role.take(thread) is thread
 
 
 def test_a_failure_breaks_the_present_connection_only() -> None:

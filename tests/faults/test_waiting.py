@@ -1,4 +1,4 @@
-"""No wakeup is lost with a message, a connection, a right, a waiter that leaves, or a hold that vanishes."""
+"""No wakeup is lost with a message, a connection, a right, or a hold that vanishes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pyredisson._backends.threads.runtime import run
 from pyredisson.logic import channels
 from pyredisson.logic.locks import queued_wait
 from pyredisson.testing import Proxy, Server
-from tests.support.raw_backends import BackgroundCall, RawBackend
+from tests.support.backends import OtherOwner
+from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 
-from .kinds import given_back, lock_of, sha, start, taken_by_another
+from .kinds import given_back, lock_of, sha, taken_by_another
 
 pytestmark = pytest.mark.asyncio
 LONG = 30.0
@@ -32,7 +33,7 @@ SHORT = 0.1
 """Seconds without a message after which the client sends a PING, and unsubscribes."""
 
 
-def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> BackgroundCall:
+def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> OtherOwner[Any]:
     """A waiter that takes the lock, says when, and gives it back."""
     lock = lock_of(client, kind)
 
@@ -47,7 +48,7 @@ def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> BackgroundC
 
 async def contended(
     backend: RawBackend, admin: Redis, url: str, other: str, kind: str = "lock", wanted: str = "lock", **fields: Any
-) -> BackgroundCall:
+) -> OtherOwner[Any]:
     """A client at `url` holds the lock, and a client at `other` waits for it."""
     lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
     await backend.do(lock.lock(LONG))
@@ -57,30 +58,6 @@ async def contended(
     # The waiter looks once more when it is known that messages arrive.
     await backend.sleep(0.1)
     return waiter
-
-
-@pytest.mark.slow
-async def test_a_waiter_that_leaves_passes_its_wake_up_on(
-    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis
-) -> None:
-    """A woken waiter reaches its timeout while it asks for the lock: the next waiter must be woken."""
-    taken_by_another(admin)
-    client = backend.connect(proxy.url, timeout=2)
-
-    for _ in range(3):
-        leaver = start(backend, client.get_lock("a").try_lock, 1.0)
-        await backend.until(lambda: listeners(admin, "a") == 1)
-        stayer = waiting(backend, client)
-        await backend.sleep(0.9)
-        # Many releases around the very moment at which the first one leaves; the last one frees the lock.
-        for _ in range(40):
-            admin.publish("redisson_lock__channel:{a}", "0")
-            await backend.sleep(0.004)
-        assert await leaver.result() is False
-        released = time.monotonic()
-        given_back(admin)
-        assert await stayer.result() - released < 2
-        taken_by_another(admin)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -121,7 +98,7 @@ async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy:
     taken_by_another(admin)
     client = backend.connect(proxy.url)
     before = scripts_run(admin)
-    waiter = start(backend, client.get_lock("a").try_lock, 25)
+    waiter = backend.start(client.get_lock("a").try_lock, 25)
     await backend.until(lambda: scripts_run(admin) - before == 2)
     proxy.refuse(True)
     admin.client_kill_filter(_type="pubsub")
@@ -168,7 +145,7 @@ async def test_one_connection_listens_for_all_locks_of_a_client(
     names = [f"a{number}" for number in range(20)]
     for name in names:
         taken_by_another(admin, name)
-    calls = [start(backend, client.get_lock(name).try_lock, 20) for name in names]
+    calls = [backend.start(client.get_lock(name).try_lock, 20) for name in names]
     await backend.until(lambda: all(listeners(admin, name) == 1 for name in names))
     assert [entry["sub"] for entry in admin.client_list() if int(entry["sub"])] == ["40"]
     for name in names:
@@ -294,9 +271,9 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
 
     assert await wait_for("a", SHORT) is False
     if refused == b"ping":
-        first = backend.start(lambda: wait_for("a", 5))
+        first = backend.start(wait_for, "a", 5)
     await backend.run_blocking(held.held.wait, 5)
-    waiting = backend.start(lambda: wait_for("b", 5))
+    waiting = backend.start(wait_for, "b", 5)
     await backend.run_blocking(
         proxy.wait_for, lambda: proxy.seen(b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}") > 0
     )

@@ -190,9 +190,7 @@ class TestBothBackends:
         assert (candidate.whats, ended) == (["elected", "deposed"], [False])
         assert not admin.exists("billing", "stock")
 
-    async def test_a_server_that_is_full(
-        self, backend: Backend, admin: Redis, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_full_server(self, backend: Backend, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
         """It campaigns until the server takes writes again."""
         candidate = Candidate(backend.connect())
         admin.config_set("maxmemory", 1)

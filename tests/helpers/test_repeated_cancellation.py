@@ -185,9 +185,7 @@ async def test_an_election_is_led_until_on_deposed_has_ended(
 
 
 @pytest.mark.parametrize("interrupts", [1, 2, 3])
-async def test_a_thread_resigns_after_its_work_however_often_it_is_interrupted(
-    client: pyredisson.Client, admin: Redis, interrupts: int
-) -> None:
+async def test_an_interrupted_thread_resigns_at_last(client: pyredisson.Client, admin: Redis, interrupts: int) -> None:
     """There the work runs in the call itself, so an interrupt ends it, the next one `on_deposed`, and so on."""
     held = []
 
@@ -219,9 +217,7 @@ BLOCKS: dict[str, Blocks] = {
 
 
 @pytest.mark.parametrize("kind", ["locked", "singleton function", *BLOCKS])
-async def test_what_a_block_has_acquired_is_released_once_after_its_body(
-    aclient: Client, admin: Redis, start: Start, kind: str
-) -> None:
+async def test_blocks_release_once_after_their_body(aclient: Client, admin: Redis, start: Start, kind: str) -> None:
     if kind == "permit":
         await aclient.get_permit_expirable_semaphore("permits").try_set_permits(1)
     else:

@@ -220,12 +220,7 @@ def names_on(target: Target, *, of_latches: bool = False) -> list[str]:
 @pytest.mark.parametrize("prefix", ["", "shop:", "{shop}:"])
 @pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
 async def test_names_of_locks(
-    kind: str,
-    prefix: str,
-    version: str,
-    backend: Backend,
-    connect_java: Callable[..., JavaClient],
-    target: Target,
+    kind: str, prefix: str, version: str, backend: Backend, connect_java: Callable[..., JavaClient], target: Target
 ) -> None:
     """What both sides map to one name is one lock. Nothing has the name that isn't mapped."""
     if prefix and (kind, version) in UNMAPPED_QUEUES:

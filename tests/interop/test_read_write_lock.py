@@ -61,9 +61,7 @@ async def test_readers_of_both(last: str, backend: Backend, java: JavaClient, ta
 
 
 @pytest.mark.parametrize("side", ["python", "java"])
-async def test_a_writer_wakes_all_readers(
-    side: str, backend: Backend, java: JavaClient, jvm: Jvm, target: Target
-) -> None:
+async def test_a_writer_wakes_readers(side: str, backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
     client, other = backend.connect(), backend.connect()
     await timed(side, java.ann, java.get("WriteLock", NAME), writer(client), "lock")
     threads = [jvm.thread() for _ in range(3)]

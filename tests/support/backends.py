@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
@@ -84,6 +84,11 @@ class OtherOwner(ABC, Generic[T]):
     @abstractmethod
     async def end(self) -> None:
         """Waits for the end of the work, which ends it in asyncio; its result doesn't matter."""
+
+
+async def finished(others: Iterable[OtherOwner[T]], seconds: float = TIME_LIMIT) -> list[T]:
+    """Waits for the end of all this work. The results."""
+    return [await other.result(seconds) for other in others]
 
 
 class Flag:

@@ -86,6 +86,9 @@ def forked(check: Callable[[], bool]) -> bool:
     child = os.fork()
     if not child:
         status = 2
+        # Whoever hangs in there ends.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
         try:
             status = 0 if check() else 1
         finally:

@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Self
 
 import pytest
 from redis.credentials import CredentialProvider
@@ -57,15 +57,18 @@ class Credentials(CredentialProvider):
         return "default", self._password
 
 
-class InterruptAt:
-    """Ctrl-C at the first line of a function, once: a moment that a real signal hits only rarely."""
+class AtSteps:
+    """Does something at the first line of each of these functions on this thread, once."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._code = function.__code__
+    def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
+        self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
         self._collects = gc.isenabled()
-        self.happened = False
 
-    def __enter__(self) -> InterruptAt:
+    @property
+    def happened(self) -> bool:
+        return not self._left
+
+    def __enter__(self) -> Self:
         # The finalizer of a client of an earlier test may call the same function: it would be interrupted instead.
         gc.disable()
         sys.settrace(self._trace)
@@ -77,9 +80,20 @@ class InterruptAt:
             gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _: object) -> None:
-        if frame.f_code is self._code and not self.happened:
-            self.happened = True
-            raise KeyboardInterrupt
+        action = self._left.pop(frame.f_code, None)
+        if action is not None:
+            action()
+
+
+class InterruptAt(AtSteps):
+    """Ctrl-C at the first line of a function, once: a moment that a real signal hits only rarely."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__((function, ctrl_c))
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
 
 
 def load_script(node: ClusterNode, name: str) -> None:

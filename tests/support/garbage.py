@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
+from pyredisson._backends.clock import clock
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson.logic.channels import Channel, ChannelRegistry
+
 TIME_LIMIT = 5.0
 
 
@@ -35,13 +39,14 @@ class Garbage:
         self._finalizer()
 
 
-Scenario = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+DuringCall = tuple[Callable[[], object], Callable[[], object]]
+"""What is done, and the finalizer that runs meanwhile."""
 
 
-def collect_at_each_line(functions: Iterable[Any], scenario: Scenario) -> int:
+def collect_at_each_line(functions: Iterable[Any], scenario: Callable[[], DuringCall]) -> int:
     """Runs a scenario again and again, each time with a collection on another line of one of the functions.
 
-    `scenario` gives what is done, and the finalizer that runs meanwhile. Returns how many lines there were.
+    Returns how many lines there were.
     """
     codes = {function.__code__ for function in functions}
     step = 0
@@ -89,3 +94,19 @@ def _with_collection(
     for error in errors:
         raise error
     return left <= 0
+
+
+class Nobody:
+    """A subscriber that has nothing to do."""
+
+    def subscribe(self, channels: Iterable[bytes]) -> None: ...
+    def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
+
+
+def registry_with(kind: type[Channel], *needs: int) -> tuple[ChannelRegistry, list[ThreadWakeup]]:
+    channels = ChannelRegistry(clock)
+    channels.attach(Nobody())
+    signals = [ThreadWakeup() for _ in needs]
+    for signal, need in zip(signals, needs, strict=True):
+        channels.join(b"a", signal, kind, need)
+    return channels, signals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pyredisson
@@ -23,7 +23,7 @@ class RawBackend:
         self.until = self._backend.until
         self.sleep = self._backend.sleep
         self._clients: list[Any] = []
-        self._calls: list[BackgroundCall] = []
+        self._calls: list[OtherOwner[Any]] = []
 
     def connect(self, address: object, **fields: Any) -> Any:
         connect: Callable[..., Any] = pyredisson.connect if self.threads else pyredisson.asyncio.connect
@@ -39,26 +39,23 @@ class RawBackend:
         """Runs a blocking function that isn't the client's, so that it doesn't block the event loop."""
         return function(*args) if self.threads else await asyncio.to_thread(function, *args)
 
-    def start(self, operation: Callable[[], Coroutine[Any, Any, Any]]) -> BackgroundCall:
-        """Runs `operation` beside the test, as another owner: on a thread or in a task."""
-        begun = BackgroundCall(self._backend.spawn(operation))
+    def start(self, call: Callable[..., Any], *args: Any) -> OtherOwner[Any]:
+        """Makes a call beside the test, as another owner: on a thread or in a task."""
+
+        async def operation() -> Any:
+            return await self.do(call(*args))
+
+        begun = self._backend.spawn(operation)
         self._calls.append(begun)
         return begun
+
+    async def waits(self, call: OtherOwner[Any], seconds: float) -> None:
+        """The call lasts for longer than so many seconds."""
+        await self.sleep(seconds)
+        assert not call.done()
 
     async def close(self) -> None:
         for client in self._clients:
             await self.do(client.close())
         for call in self._calls:
             await call.end()
-
-
-class BackgroundCall:
-    def __init__(self, owner: OtherOwner[Any]) -> None:
-        self.result = owner.result
-        """The result of the call; TimeoutError if it takes longer."""
-        self.end = owner.end
-        self._done = owner.done
-
-    @property
-    def done(self) -> bool:
-        return self._done()

@@ -273,9 +273,7 @@ def test_after_a_dropped_reply_its_connection_is_silent(proxy: Proxy, dial: Dial
 
 
 @pytest.mark.parametrize(("cut", "arrived"), [(Proxy.cut_reply, 1), (Proxy.cut_request, 0)])
-def test_a_call_is_cut(
-    proxy: Proxy, dial: Dial, admin: Redis, cut: Callable[[Proxy, bytes], Fault], arrived: int
-) -> None:
+def test_a_cut_call(proxy: Proxy, dial: Dial, admin: Redis, cut: Callable[[Proxy, bytes], Fault], arrived: int) -> None:
     fault = cut(proxy, b"INCR")
     connection = dial()
     if arrived:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,6 @@ from redis.exceptions import ClusterDownError, ResponseError, TryAgainError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.runtime import RoutedAioRuntime
-from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.routed import Settable
 from pyredisson._client import servers
 from pyredisson._core import slot
@@ -23,6 +23,7 @@ from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 
+from .install import WithoutLoop
 from .network import Close, Send
 from .server import MemoryServer, Session, encoded
 from .time import VirtualClock
@@ -46,14 +47,20 @@ class MemoryCluster:
         self.targets: dict[int, ClusterNode] = {}
         """The nodes to which slots are being moved."""
         self.epoch = 1
+        self.confirmed: Reply = 1
+        """What all nodes reply to WAIT."""
         for node in self.nodes:
             node.start()
-            for name, pubsub in product(NAMES, PubSub):
-                node.keys.load(script(name, with_shebang=True, pubsub=pubsub).text)
+            node.load_scripts()
 
     @property
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in self.nodes)
+
+    @property
+    def waits(self) -> int:
+        """How often a node was asked for a confirmation."""
+        return sum(node.calls["wait"] for node in self.nodes)
 
     def client(self, **fields: Any) -> pyredisson.asyncio.Client:
         return pyredisson.asyncio.connect(self.url, **fields)
@@ -61,6 +68,10 @@ class MemoryCluster:
     def owner(self, name: str) -> ClusterNode:
         """The node that serves the slot of that key."""
         return self.owners[slot(name.encode())]
+
+    def values(self, name: str) -> list[bytes]:
+        """Those of the fields of that key."""
+        return self.owner(name).keys.keyspace.do_hvals(name.encode())
 
     def name_on(self, node: ClusterNode, prefix: str = "name") -> str:
         return next(name for name in (f"{prefix}-{number}" for number in range(10_000)) if self.owner(name) is node)
@@ -73,6 +84,11 @@ class MemoryCluster:
         if with_keys:
             self._move_keys(number, source, target)
         return target
+
+    def move_keys(self, name: str, *keys: str) -> None:
+        """Moves these keys of a slot that is on its way, or all that it has."""
+        number = slot(name.encode())
+        self._move_keys(number, self.owners[number], self.targets[number], [key.encode() for key in keys])
 
     def finish_move(self, name: str) -> None:
         """The target serves the slot. The source ends the sharded subscriptions of its channels."""
@@ -90,7 +106,10 @@ class MemoryCluster:
         """A replica takes over from a node that is gone, or hangs. It has its data."""
         replica = ClusterNode(self, node.clock, node.number, node.successor.port)
         replica.start()
-        replica.keys = node.keys
+        # Messages of its scripts are its own.
+        replica.load_scripts()
+        here, there = replica.keys.keyspace, node.keys.keyspace
+        here.values, here.valid_until = there.values, there.valid_until
         self.owners = [replica if owner is node else owner for owner in self.owners]
         self.nodes[node.number] = replica
         self.epoch += 1
@@ -98,9 +117,9 @@ class MemoryCluster:
             node.kill()
         return replica
 
-    def _move_keys(self, number: int, source: ClusterNode, target: ClusterNode) -> None:
+    def _move_keys(self, number: int, source: ClusterNode, target: ClusterNode, keys: Iterable[bytes] = ()) -> None:
         there, here = source.keys.keyspace, target.keys.keyspace
-        for key in [key for key in list(there.values) if slot(key) == number]:
+        for key in keys or [key for key in list(there.values) if slot(key) == number]:
             if (value := there.value(key)) is not None:
                 here.values[key] = value
                 here.valid_until |= {key: there.valid_until[key]} if key in there.valid_until else {}
@@ -127,8 +146,10 @@ class ClusterNode(MemoryServer):
         self.successor = Address("node", port + 1000)
         """Where its replica listens when that has taken over."""
         self.has_replica = False
-        self.confirmed: Reply = 1
-        """The reply to WAIT."""
+
+    def load_scripts(self) -> None:
+        for name, pubsub in product(NAMES, PubSub):
+            self.keys.load(script(name, with_shebang=True, pubsub=pubsub).text)
 
     def open_session(self, send: Send, close: Close) -> Session:
         session = NodeSession(self, next(self._numbers), send, close)
@@ -186,7 +207,7 @@ class NodeSession(Session):
         return encoded(f"# Replication\r\nrole:master\r\n{replica}master_replid:{self.server.port}\r\n".encode())
 
     def do_wait(self, *_: bytes) -> bytes:
-        return encoded(self.server.confirmed)
+        return encoded(self.server.cluster.confirmed)
 
 
 # --- What a client has on threads of its own
@@ -228,14 +249,7 @@ class VirtualKeeper:
             self._next.cancel()
 
 
-class WatchdogRuntime(RoutedAioRuntime):
-    """As `WatchdogRuntime` in `install.py`."""
-
-    def wakeup(self) -> AioWakeup:
-        return AioWakeup()
-
-    async def close(self) -> None:
-        self.stop()
+class WatchdogRuntime(WithoutLoop, RoutedAioRuntime): ...
 
 
 def install_cluster(patch: pytest.MonkeyPatch, cluster: MemoryCluster) -> None:

@@ -118,7 +118,7 @@ def _start_loop(_: ClientLifecycle, loop: Loop) -> None:
     task.add_done_callback(LOOPS.discard)
 
 
-class WatchdogRuntime(AioRuntime):
+class WithoutLoop(BackendRuntime):
     """The watchdog's connections. It is closed by a call that doesn't wait."""
 
     def wakeup(self) -> AioWakeup:
@@ -126,7 +126,10 @@ class WatchdogRuntime(AioRuntime):
         return AioWakeup()
 
     async def close(self) -> None:
-        self.stop()
+        self.stop()  # type: ignore[attr-defined]
+
+
+class WatchdogRuntime(WithoutLoop, AioRuntime): ...
 
 
 def _watchdog_runtime(server: SingleServer, timeout: float) -> WatchdogRuntime:

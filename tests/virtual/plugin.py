@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -21,37 +23,19 @@ from .time import VirtualClock, VirtualLoop
 
 REAL = {"child", "tls_server"}
 """Fixtures with real processes and sockets."""
+SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|maxmemory|replicaof|Trouble")
+"""What the text of a test contains that needs a real server: access rights, limits and settings, replicas."""
 REAL_ONLY = {
     "access rights": (
         "api/test_announcement.py::test_a_user_may_lack_the_right",
-        "faults/test_chores.py::test_without_the_right",
-        "faults/test_bounds.py::test_a_wrong_password_fails_at_once_and_is_not_tried_again",
-        "faults/test_bounds.py::test_without_the_right_to_name_connections_it_still_works",
         "faults/test_closed_connections.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-False]",
-        "faults/test_groups.py::TestRedLock::test_a_wrong_password_on_one_server",
-        "faults/test_lost_replies.py::test_a_late_copy_that_the_server_could_not_be_asked_to_drop",
-        "faults/test_outages.py::test_an_error_that_waiting_cannot_cure_ends_a_waiting_call",
-        "faults/test_bounds.py::test_a_channel_that_is_refused",
         "faults/test_bounds.py::test_a_connection_that_many_tasks_need[wrong-AuthenticationError-100]",
-        "faults/test_threads_that_fail.py::test_a_listener_continues_after_a_failing_credential_provider",
-        "faults/test_waiting.py::test_a_notice_that_is_refused_is_not_repeated",
         "faults/test_waiting.py::test_a_refusal_belongs_to_the_command_that_was_refused",
-        "faults/test_watchdog.py::TestNoLockIsLost::test_one_failure_of_a_credential_provider",
     ),
     "addresses, access rights, TLS, several kinds of servers": ("api/test_lock_connect.py",),
     "limits and settings of a server": (
-        "faults/test_chores.py::test_out_of_memory",
-        "faults/test_bounds.py::test_a_node_of_a_cluster",
         "faults/test_bounds.py::test_a_server_that_takes_no_connection[asyncio-it has no room]",
         "faults/test_bounds.py::test_a_server_without_hello",
-        "faults/test_bounds.py::test_a_temporary_error_passes_within_the_callers_deadline",
-        "faults/test_bounds.py::test_loading_passes_within_the_callers_deadline",
-        "faults/test_bounds.py::test_out_of_memory_an_acquire_is_an_error_and_a_release_works",
-        "faults/test_watchdog.py::TestNoLockIsLost::test_errors_of_the_server",
-    ),
-    "replicas": (
-        "faults/test_outages.py::TestLog::test_a_server_that_refuses",
-        "faults/test_watchdog.py::TestNoLockIsLost::test_renewal_follows_to_the_new_master",
     ),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
     "MONITOR": ("api/test_lock_hand_over.py::test_a_series_of_hand_overs_is_bounded",),
@@ -62,7 +46,6 @@ REAL_ONLY = {
     ),
     "threads, or a client for threads": (
         "api/test_holders.py::test_outside_of_any_task",
-        "api/test_lock_blocks.py::TestTasks::test_abandoned_after_its_event_loop",
         "api/test_lock_asyncio.py::test_two_loops_at_a_time",
         "api/test_lock_lost.py::TestCallback",
         "api/test_owners.py::test_threads_that_make_the_same_owner_at_once_get_one",
@@ -120,7 +103,9 @@ class InVirtualTime:
 def is_virtual(item: pytest.Item) -> bool:
     """Whether the test runs in virtual time, too."""
     fixtures: list[str] = getattr(item, "fixturenames", [])
-    return awaits(item) and REAL.isdisjoint(fixtures) and not item.nodeid.startswith(REAL_TESTS)
+    if not awaits(item) or not REAL.isdisjoint(fixtures) or item.nodeid.startswith(REAL_TESTS):
+        return False
+    return not isinstance(item, pytest.Function) or SERVER_ONLY.search(inspect.getsource(item.function)) is None
 
 
 class OwnServer(MemoryServer):

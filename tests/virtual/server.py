@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from functools import partialmethod
 from itertools import count
 from typing import Any, Self
 
@@ -282,35 +283,26 @@ class Session:
             return encoded(OK)
         raise ResponseError(f"ERR unknown subcommand {what!r}")
 
-    def do_subscribe(self, *channels: bytes) -> bytes:
-        return self._subscribe(b"subscribe", b"message", channels)
-
-    def do_ssubscribe(self, *channels: bytes) -> bytes:
-        return self._subscribe(b"ssubscribe", b"smessage", channels)
-
-    def do_psubscribe(self, *patterns: bytes) -> bytes:
-        return self._subscribe(b"psubscribe", b"pmessage", patterns)
-
-    def do_unsubscribe(self, *channels: bytes) -> bytes:
-        return self._unsubscribe(b"unsubscribe", b"message", channels)
-
-    def do_sunsubscribe(self, *channels: bytes) -> bytes:
-        return self._unsubscribe(b"sunsubscribe", b"smessage", channels)
-
-    def _subscribe(self, verb: bytes, kind: bytes, channels: tuple[bytes, ...]) -> bytes:
+    def _subscribe(self, verb: bytes, kind: bytes, *channels: bytes) -> bytes:
         confirmed = []
         for channel in channels:
             self.channels[kind][channel] = None
             confirmed.append(encoded([verb, channel, len(self.channels[kind])]))
         return b"".join(confirmed)
 
-    def _unsubscribe(self, verb: bytes, kind: bytes, channels: tuple[bytes, ...]) -> bytes:
+    def _unsubscribe(self, verb: bytes, kind: bytes, *channels: bytes) -> bytes:
         confirmed = []
         for channel in channels or tuple(self.channels[kind]) or (None,):
             if channel is not None:
                 self.channels[kind].pop(channel, None)
             confirmed.append(encoded([verb, channel, len(self.channels[kind])]))
         return b"".join(confirmed)
+
+    do_subscribe = partialmethod(_subscribe, b"subscribe", b"message")
+    do_ssubscribe = partialmethod(_subscribe, b"ssubscribe", b"smessage")
+    do_psubscribe = partialmethod(_subscribe, b"psubscribe", b"pmessage")
+    do_unsubscribe = partialmethod(_unsubscribe, b"unsubscribe", b"message")
+    do_sunsubscribe = partialmethod(_unsubscribe, b"sunsubscribe", b"smessage")
 
 
 def encoded(reply: Reply) -> bytes:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,14 +13,23 @@ from redis.exceptions import NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
 from tests.support.kinds import LOCKS
+from tests.support.waiting import cancel_after
 
 from .cluster import MemoryCluster, install_cluster
+from .network import LATENCY
 from .world import World, in_world
 
 SOON = 0.3
-"""Virtual seconds. A waiter that isn't woken waits for the lease of 30 s."""
-MOVES = ("not", "keys", "slot", "both")
+"""Virtual seconds. A waiter that isn't woken waits for a lease."""
+PAUSE = 3.0
+"""The same after TRYAGAIN, behind which a call pauses."""
+SETTLED = 16.0
+"""After so long a client leaves out messages that only those would need who don't know where the slot is."""
+MOVES = ("not", "keys", "slot", "both", "failover")
 """What moves to another node while a client waits."""
+HELD, BEHIND = "held{a}", "behind{a}"
+SINGLE_KEY = ("lock", "spin", "non-reentrant")
+"""The other kinds have several keys, or create them: a node refuses these until it has all of them."""
 
 
 @pytest.fixture
@@ -37,46 +49,167 @@ def synced(cluster: MemoryCluster) -> MemoryCluster:
 
 async def acquire(lock: Any, seconds: float = 0) -> None:
     """Without a watchdog, so that only a wakeup ends a wait."""
-    assert await lock.try_lock(seconds, 30)
+    assert await lock.try_lock(seconds, 1000)
 
 
 async def use(lock: Any) -> None:
-    await acquire(lock, 100)
+    await acquire(lock, 1000)
     await lock.unlock()
 
 
-@pytest.mark.parametrize("sharded", ["auto", "on", "off"])
+PAIRS = [pair for pair in product(("auto", "both", "on", "off"), repeat=2) if set(pair) != {"on", "off"}]
+"""`sharded_pubsub` of the client that releases, and of the one that waits. `on` and `off` have no flavour in common."""
+
+
+@pytest.mark.parametrize(
+    ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
+)
 @pytest.mark.parametrize("moves", MOVES)
 @in_world
 async def test_a_waiter_is_woken_wherever_the_slot_is(
-    world: World, cluster: MemoryCluster, moves: str, sharded: str
+    world: World, synced: MemoryCluster, moves: str, releasing: str, waiting: str, method: str
 ) -> None:
+    cluster = synced
+
     async def hand_on(kind: str) -> None:
-        async with cluster.client(sharded_pubsub=sharded) as one, cluster.client(sharded_pubsub=sharded) as two:
-            holder, waiter = (LOCKS[kind](client, kind) for client in (one, two))
+        async with cluster.client(sharded_pubsub=releasing) as one, cluster.client(sharded_pubsub=waiting) as two:
             # A reader doesn't wait for another one.
-            other = LOCKS["write"](two, kind) if kind == "read" else waiter
+            holder, other = LOCKS[kind](one, kind), LOCKS["write" if kind == "read" else kind](two, kind)
             await acquire(holder)
-            waiting = asyncio.create_task(use(other))
-            await asyncio.sleep(1)
-            if moves != "not":
+            waiter = asyncio.create_task(use(other))
+            await asyncio.sleep(SETTLED)
+            if moves != "failover" and moves != "not":
                 cluster.begin_move(kind)
             if moves in ("slot", "both"):
                 cluster.finish_move(kind)
+            if moves == "failover":
+                cluster.fail_over(cluster.owner(kind))
+            if moves in ("both", "failover"):
+                await asyncio.sleep(SETTLED)
             if moves == "both":
-                # The client learns where the slot is now.
-                await asyncio.sleep(10)
                 cluster.begin_move(kind)
             began = world.clock()
-            await holder.unlock()
-            await waiting
+            await getattr(holder, method)()
+            await waiter
             assert world.clock() - began < SOON, kind
             if moves in ("keys", "both"):
                 cluster.finish_move(kind)
 
     # The other kinds have several keys: a node refuses these until it has all of them.
-    for kind in ("lock", "read", "write", "fenced") if moves in ("not", "slot") else ("lock", "spin"):
+    kinds = ("lock", "spin") if moves in ("keys", "both") else ("lock", "read", "write", "fenced")
+    for kind in kinds if releasing == waiting else kinds[:1]:
         await hand_on(kind)
+
+
+@in_world
+async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: MemoryCluster) -> None:
+    async with cluster.client() as one, cluster.client() as two:
+        names = [f"{{a}}:{number}" for number in range(40)]
+        for name in names:
+            await acquire(one.get_lock(name))
+        waiting = [asyncio.create_task(use(two.get_lock(name))) for name in names]
+        await asyncio.sleep(1)
+        cluster.begin_move("{a}")
+        cluster.finish_move("{a}")
+        await asyncio.sleep(SETTLED)
+        began = world.clock()
+        for name in names:
+            await one.get_lock(name).unlock()
+        await asyncio.gather(*waiting)
+        assert world.clock() - began < SOON
+
+
+@pytest.mark.parametrize("sharded", ["auto", "on", "off"])
+@in_world
+async def test_a_latch_with_a_brace_in_its_name(world: World, cluster: MemoryCluster, sharded: str) -> None:
+    """Its channel is on another slot than its key, so it is published and heard in the plain flavour only."""
+    async with cluster.client(sharded_pubsub=sharded) as one, cluster.client(sharded_pubsub=sharded) as two:
+        for number in range(4):
+            latch, other = (client.get_count_down_latch(f"{{orders-{number}}}:done") for client in (one, two))
+            assert await latch.try_set_count(1)
+            waiter = asyncio.create_task(other.wait())
+            await asyncio.sleep(1)
+            began = world.clock()
+            await latch.count_down()
+            await waiter
+            assert world.clock() - began < SOON
+
+
+@in_world
+async def test_waiters_without_a_message_make_an_attempt_of_their_own(world: World, cluster: MemoryCluster) -> None:
+    """After `lock_watchdog_timeout` if the lock has no lease; for permits and latches every five seconds."""
+    async with cluster.client(lock_watchdog_timeout=20) as client:
+        node = cluster.nodes[0]
+        lock, permits, latch = (cluster.name_on(node, prefix) for prefix in ("lock", "permits", "latch"))
+        keys = node.keys.keyspace
+        keys.do_hset(lock.encode(), b"java:1", b"1")
+        keys.do_set(permits.encode(), b"0")
+        keys.do_set(latch.encode(), b"1")
+        began = world.clock()
+        waits = (
+            client.get_semaphore(permits).acquire,
+            client.get_count_down_latch(latch).wait,
+            client.get_lock(lock).lock,
+        )
+        waiting = [asyncio.create_task(wait()) for wait in waits]
+        await asyncio.sleep(1)
+        # Nothing is published.
+        keys.do_del(lock.encode(), latch.encode())
+        keys.do_set(permits.encode(), b"1")
+        for waiter, seconds in zip(waiting, (5, 5, 20), strict=True):
+            await waiter
+            assert world.clock() - began < seconds + SOON
+
+
+MOVE: dict[str, Callable[[MemoryCluster], object]] = {
+    "begun": lambda cluster: cluster.begin_move(HELD, with_keys=False),
+    "key moved": lambda cluster: cluster.move_keys(HELD, HELD),
+    "all keys moved": lambda cluster: cluster.move_keys(HELD),
+    "finished": lambda cluster: cluster.finish_move(HELD),
+}
+"""The steps in which a slot with two locks moves."""
+
+
+@pytest.mark.parametrize("released_after", MOVE)
+@pytest.mark.parametrize("kind", LOCKS)
+@in_world
+async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
+    world: World, cluster: MemoryCluster, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else acquires it, its owner can nest, and the release reaches the waiter."""
+    async with cluster.client() as client, cluster.client() as two, cluster.client() as three:
+        held, behind = LOCKS[kind](client, HELD), client.get_lock(BEHIND)
+        wanted, third = (LOCKS["write" if kind == "read" else kind](each, HELD) for each in (two, three))
+        await held.lock()
+        await behind.lock()
+        waiting = asyncio.create_task(use(wanted))
+        await asyncio.sleep(1)
+        left = list(MOVE)
+        step = ""
+        while step != released_after:
+            step = left.pop(0)
+            MOVE[step](cluster)
+            assert await behind.is_held()
+            if kind in SINGLE_KEY or step == "finished":
+                assert await held.is_held()
+                assert not await third.try_lock()
+            if kind in ("lock", "spin"):
+                await held.lock()
+                assert await held.get_hold_count() == 2
+                await held.unlock()
+        asyncio.get_running_loop().call_later(0.5, lambda: [MOVE[step](cluster) for step in left])
+        assert not held.lost.is_set()
+        assert not waiting.done()
+        began = world.clock()
+        await held.unlock()
+        await waiting
+        # A call that needs all keys pauses until they are together again. A list of clients is one more.
+        at_once = not left or kind == "spin" or (kind in SINGLE_KEY and released_after == "begun")
+        assert world.clock() - began < (SOON if at_once else 0.5 + PAUSE)
+        await behind.unlock()
+        await asyncio.sleep(1)
+    # Calls that wait for the end of the move don't report the server as not available.
+    assert not [record for record in caplog.records if "available" in record.message]
 
 
 @in_world
@@ -132,17 +265,54 @@ async def test_a_closed_client_leaves_no_connection(world: World, synced: Memory
     assert sessions(synced) == [0, 0, 0]
 
 
+async def use_block(lock: Any) -> None:
+    """A user's block, unless no replica confirms the acquire."""
+    with suppress(NotReplicatedError):
+        async with lock:
+            await asyncio.sleep(2 * LATENCY)
+
+
+@pytest.mark.parametrize("when", ["at first", "connected", "behind ASK", "not confirmed"])
+@in_world
+async def test_cancelled_at_any_moment_it_leaves_no_key(world: World, synced: MemoryCluster, when: str) -> None:
+    if when == "behind ASK":
+        synced.begin_move("a")
+    if when == "not confirmed":
+        synced.confirmed = 0
+    struck = 0
+    # At each moment the event loop takes some turns.
+    for moment, turns in product(range(50), range(4)):
+        async with synced.client() as client:
+            if when != "at first":
+                await client.get_lock("a").is_locked()
+            task = asyncio.create_task(use_block(client.get_lock("a")))
+            await asyncio.sleep(moment * LATENCY / 2)
+            struck += await cancel_after(turns, task)
+            await asyncio.sleep(1)
+            assert not client._session.holds.table
+            assert not any(node.keys.keyspace.do_keys(b"a") for node in synced.nodes), (moment, turns)
+    assert struck > 50
+
+
 @in_world
 async def test_many_acquires_are_confirmed_by_few_waits(world: World, synced: MemoryCluster) -> None:
     """Each of them is confirmed, and acquires that come while a WAIT waits share the next one."""
     async with synced.client() as client:
         node = synced.nodes[0]
-        names = [synced.name_on(node, f"{number}") for number in range(50)]
-        await asyncio.gather(*(acquire(client.get_lock(name)) for name in names))
+        names = [synced.name_on(node, f"{number}") for number in range(100)]
+        await asyncio.gather(*(acquire(client.get_lock(name)) for name in names[:50]))
         assert 1 <= node.calls["wait"] <= 5
+        synced.confirmed = 0
+        refused = await asyncio.gather(*(client.get_lock(name).lock() for name in names[50:]), return_exceptions=True)
+        assert {type(outcome) for outcome in refused} == {NotReplicatedError}
+        await asyncio.sleep(1)
+        assert len(node.keys.keyspace.do_keys(b"*-*")) == 50
+        assert node.calls["wait"] <= 10
+        synced.confirmed = 1
+        before = synced.waits
         for _ in range(3):
             await acquire(client.get_lock("a"))
-        assert 4 <= sum(each.calls["wait"] for each in synced.nodes) <= 8
+        assert synced.waits - before == 3
 
 
 @pytest.mark.parametrize("moving", [False, True])
@@ -154,24 +324,24 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
         await use(lock)
         if moving:
             synced.begin_move("a")
-        for node in synced.nodes:
-            node.confirmed = 0
+        synced.confirmed = 0
         with pytest.raises(NotReplicatedError):
             await lock.lock(30)
         await asyncio.sleep(1)
         assert not await lock.is_locked()
-        for node in synced.nodes:
-            node.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
+        synced.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
         await lock.lock(30)
         assert await lock.is_locked()
 
 
 @in_world
 async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: World, synced: MemoryCluster) -> None:
+    """Others are confirmed each by its own."""
     async with synced.client() as client:
-        node, names = synced.nodes[0], [synced.name_on(synced.nodes[0], prefix) for prefix in "abcd"]
+        node, names = synced.nodes[0], [synced.name_on(synced.nodes[0], prefix) for prefix in "abcde"]
         await acquire(client.get_lock(names.pop()))
-        before = node.calls["wait"]
+        await acquire(client.get_lock(names.pop()))
+        assert node.calls["wait"] == 2
         node.pause()
         acquires = []
         for name in names:
@@ -179,4 +349,145 @@ async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: W
             await asyncio.sleep(0.1)
         node.resume()
         await asyncio.gather(*acquires)
-        assert node.calls["wait"] == before + 2
+        assert node.calls["wait"] == 4
+
+
+@in_world
+async def test_permits_without_a_confirmation_are_not_acquired(world: World, synced: MemoryCluster) -> None:
+    async with synced.client() as client:
+        semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
+        for each in (semaphore, expirable):
+            await each.try_set_permits(3)
+        synced.confirmed = 0
+        for name, acquire_permits in (
+            ("s{a}", semaphore.acquire(2)),
+            ("s{a}", semaphore.try_acquire()),
+            ("s{a}", semaphore.drain_permits()),
+            ("e{a}", expirable.acquire()),
+        ):
+            with pytest.raises(NotReplicatedError, match=rf"semaphore '{name}' .* 0 of 1 replica"):
+                await acquire_permits
+        await asyncio.sleep(1)
+        assert await semaphore.available_permits() == await expirable.available_permits() == 3
+        assert not client._session.holds.table
+
+
+@in_world
+async def test_a_nested_acquire_without_a_confirmation_leaves_outer_levels(world: World, synced: MemoryCluster) -> None:
+    async with synced.client() as client:
+        lock = client.get_lock("a")
+        await lock.lock()
+        await lock.lock()
+        synced.confirmed = 0
+        with pytest.raises(NotReplicatedError):
+            await lock.lock()
+        await asyncio.sleep(1)
+        assert await lock.get_hold_count() == 2
+        assert synced.values("a") == [b"2"]
+        await lock.unlock()
+        assert await lock.is_held()
+        await lock.unlock()
+        assert not await lock.is_locked()
+
+
+HANDED_ON = {"lock": ["lock"], "fair": ["fair"], "write": ["read", "read"]}
+"""The kinds of the locks that get a lock from its holder inside a client, by its kind."""
+confirmed_or_not = pytest.mark.parametrize("confirmed", [1, 0])
+
+
+@confirmed_or_not
+@pytest.mark.parametrize("kind", HANDED_ON)
+@in_world
+async def test_a_lock_handed_on_needs_replicas(world: World, synced: MemoryCluster, kind: str, confirmed: int) -> None:
+    """The release happens in any case. Only the next owners need the confirmation: one for all."""
+    async with synced.client(local_hand_over_time=60) as client:
+        holder = LOCKS[kind](client, "a", 1)
+        others = [LOCKS[next_kind](client, "a", owner) for owner, next_kind in enumerate(HANDED_ON[kind], 2)]
+        await holder.lock()
+        attempts = [asyncio.create_task(other.lock()) for other in others]
+        await asyncio.sleep(1)
+        before, synced.confirmed = synced.waits, confirmed
+        await holder.unlock()
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        failures = {type(outcome) for outcome in outcomes if isinstance(outcome, Exception)}
+        assert failures == (set() if confirmed else {NotReplicatedError})
+        assert synced.waits - before == 1
+        if confirmed:
+            assert sorted(synced.values("a")) == [b"1"] * len(others) + [b"read"] * (kind == "write")
+            for other in others:
+                await other.unlock()
+        await asyncio.sleep(1)
+        assert not await holder.is_locked()
+        assert not client._session.holds.table
+
+
+@confirmed_or_not
+@pytest.mark.parametrize("count", [1, 4])
+@in_world
+async def test_permits_handed_on_need_replicas(world: World, synced: MemoryCluster, count: int, confirmed: int) -> None:
+    """The releases happen in any case. Several of them share a command."""
+    async with synced.client(local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(count)
+        await semaphore.acquire(count)
+        attempts = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
+        await asyncio.sleep(1)
+        before, synced.confirmed = synced.waits, confirmed
+        await asyncio.gather(*(semaphore.release() for _ in range(count)))
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        assert 1 <= synced.waits - before <= count
+        await asyncio.sleep(1)
+        if confirmed:
+            assert (outcomes, await semaphore.available_permits()) == ([None] * count, 0)
+            return
+        assert {type(outcome) for outcome in outcomes} == {NotReplicatedError}
+        assert await semaphore.available_permits() == count
+        synced.confirmed = 1
+        await semaphore.acquire(count)
+
+
+@in_world
+async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation(world: World, synced: MemoryCluster) -> None:
+    async with synced.client(local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(1)
+        await semaphore.acquire()
+        other = asyncio.create_task(semaphore.acquire())
+        await asyncio.sleep(1)
+        await semaphore.reduce_permits(1)
+        synced.confirmed = 0
+        await semaphore.release()
+        assert await semaphore.available_permits() == 0
+        assert not other.done()
+        synced.confirmed = 1
+        await semaphore.release()
+        await other
+        assert await semaphore.available_permits() == 0
+
+
+@confirmed_or_not
+@pytest.mark.parametrize("whose", ["release", "waiter"])
+@in_world
+async def test_a_hand_over_that_is_cancelled_at_any_moment_loses_no_permit(
+    world: World, synced: MemoryCluster, whose: str, confirmed: int
+) -> None:
+    struck = 0
+    async with synced.client(local_hand_over_time=60) as client:
+        semaphore = client.get_semaphore("s")
+        await semaphore.try_set_permits(1)
+        for moment, turns in product(range(20), range(1, 5)):
+            await semaphore.acquire()
+            waiter = asyncio.create_task(semaphore.acquire())
+            await asyncio.sleep(1)
+            synced.confirmed = confirmed
+            release = asyncio.create_task(semaphore.release())
+            await asyncio.sleep(moment * LATENCY / 2)
+            struck += await cancel_after(turns, release if whose == "release" else waiter)
+            _, outcome = await asyncio.gather(release, waiter, return_exceptions=True)
+            assert outcome is None or isinstance(outcome, NotReplicatedError | asyncio.CancelledError)
+            synced.confirmed = 1
+            await asyncio.sleep(1)
+            assert await semaphore.available_permits() == (0 if outcome is None else 1), (moment, turns)
+            if outcome is None:
+                await semaphore.release()
+    assert struck

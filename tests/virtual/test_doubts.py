@@ -56,35 +56,6 @@ async def test_a_refused_subscription_ends_the_wait(
 
 
 @in_world
-async def test_a_waiter_hears_that_a_renewed_lock_is_gone(world: World) -> None:
-    """It would wait for the rest of the lease that it has read."""
-    async with world.client() as client, world.client() as other:
-        await held(client, "a")
-        waiting = asyncio.create_task(use(other.get_lock("a")))
-        await asyncio.sleep(1)
-        world.server.keys.keyspace.do_del(b"a")
-        await waiting
-    assert world.clock() < START + 15
-
-
-@in_world
-async def test_after_a_lost_reply_the_subscription_is_checked(world: World) -> None:
-    async with world.client() as client, pyredisson.asyncio.connect(world.server.url, timeout=1) as other:
-        await held(client, "a")
-        waiting = asyncio.create_task(other.get_lock("a").try_lock(4))
-        await asyncio.sleep(1)
-        before = world.server.calls["ping"]
-        world.server.pause()
-        call = asyncio.create_task(other.get_lock("b").lock())
-        await asyncio.sleep(1.5)
-        world.server.resume()
-        await call
-        assert not await waiting
-        assert world.server.calls["ping"] == before + 1
-    assert world.clock() < START + 10
-
-
-@in_world
 async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
     async with world.client() as client:
         semaphore = client.get_semaphore("s")
@@ -189,15 +160,6 @@ async def test_a_release_waits_for_another_call_of_its_owner(world: World) -> No
 
 
 @in_world
-async def test_one_loop_renews(world: World) -> None:
-    """After each third of the lease of 30 s."""
-    async with world.client() as client:
-        await held(client, "a")
-        await asyncio.sleep(200)
-        assert 20 <= world.server.calls["evalsha"] <= 22
-
-
-@in_world
 async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
     async with world.client() as client:
         lock = client.get_lock("a", owner="order")
@@ -209,15 +171,6 @@ async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World
         gc.collect()
         assert forgotten() is None
         await lock.unlock()
-
-
-@in_world
-async def test_a_client_that_is_dropped_while_it_is_connected_warns(world: World) -> None:
-    client = world.client()
-    await client.get_lock("a").is_locked()
-    with pytest.warns(ResourceWarning, match="dropped without close"):  # noqa: PT031
-        del client
-        gc.collect()
 
 
 @pytest.mark.usefixtures("announced")
