@@ -76,7 +76,7 @@ def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, T
     [
         (Channel, 1, b"0"),
         (Channel, 1, b"1"),
-        (PermitChannel, 2, b"2"),
+        (PermitChannel, 2, b"me:1:2 2"),
         (LatchChannel, 1, b"0"),
         (ReadWriteChannel, READER, b"0"),
         (ReadWriteChannel, WRITER, b"1"),
@@ -101,6 +101,8 @@ def test_a_waiter_that_is_collected_during_a_wakeup_loses_no_wakeup(
     functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
     if kind is ReadWriteChannel:
         functions += [ReadWriteChannel._wake]
+    elif kind is PermitChannel:
+        functions += [PermitChannel.wake_for, PermitChannel.on_free]
     collect_at_each_line(functions, scenario)
     assert all(signal.is_set() for signal in woken)
 
