@@ -36,11 +36,15 @@ local free = (before or 0) + released
 local acquires = wanted <= free and held_back(free, wanted) == 0
 record(acquires and wanted or -1)
 free = redis.call('INCRBY', KEYS[1], string.format('%.0f', acquires and released - wanted or released))
-if acquires then
-    -- pcall: the permits are acquired, whatever the types of the other keys are.
-    pcall(unlist, ARGV[6])
-end
 if not (acquires and released == wanted) then
     announce(free)
+end
+if acquires then
+    -- pcall: the permits are acquired, whatever the types of the other keys are.
+    local _, _, was_woken = pcall(unlist, ARGV[6])
+    if was_woken then
+        -- Others get the permits for which it was woken.
+        wake(free)
+    end
 end
 return acquires and wanted or -1

@@ -105,6 +105,12 @@ CASES = {
     "a hand-over to the last caller": Case(
         free(0) | listed(A, B), [(handed(2, 1, 1, A), 1)], free(0, "2 1") | listed(B)
     ),
+    "a hand-over to the last caller of a client that was woken": Case(
+        free(1) | listed(A, B) | {WOKEN: (Came([A]), LASTS)},
+        [(handed(2, 1, 1, A), 1)],
+        free(1, "2 1") | listed(B) | woken(B),
+        [f"{B} 1"],
+    ),
     "a hand-over of fewer wakes the first one": Case(
         free(0) | listed(A), [(hand_over(2, 3, 2), 2)], free(1, "2 2") | listed(A) | woken(A), [f"{A} 1"]
     ),
