@@ -2,19 +2,20 @@
 -- Counts the permits of a semaphore, after it has freed permits whose leases have ended.
 --
 -- KEYS[1]  the semaphore: the number of its free permits
--- KEYS[2]  the clients that wait: a sorted set, see permit_waiters.lua
--- KEYS[3]  the clients that were woken: a sorted set
--- KEYS[4]  the claim of a waiter that wants several permits: others leave it that many
--- KEYS[5]  its permits in use: a sorted set, id -> when it ends, ms
+-- KEYS[2]  its permits in use: a sorted set, id -> when it ends, ms
+-- KEYS[3]  the clients that wait: a sorted set, see permit_waiters.lua. This and the next two may be left out: then all clients
+--          are woken
+-- KEYS[4]  the clients that were woken: a sorted set
+-- KEYS[5]  the claim of a waiter that wants several permits: others leave it that many
 -- ARGV[1]  the semaphore's channel
 -- returns  {number of free permits (nil: the semaphore has never had any), number of permits in use}
 --
--- Idempotent: a permit that has ended is freed once, because it is removed from KEYS[5].
+-- Idempotent: a permit that has ended is freed once, because it is removed from KEYS[2].
 --
--- redis-cli --eval permit_count.lua p pyredisson_waiting:{p} pyredisson_woken:{p} pyredisson_semaphore_claim:{p} {p}:timeout , redisson_sc:{p}
+-- redis-cli --eval permit_count.lua p {p}:timeout pyredisson_waiting:{p} pyredisson_woken:{p} pyredisson_semaphore_claim:{p} , redisson_sc:{p}
 
 -- include: publish
-local waiting, woken, claim, channel = KEYS[2], KEYS[3], KEYS[4], ARGV[1]
+local waiting, woken, claim, channel = KEYS[3], KEYS[4], KEYS[5], ARGV[1]
 -- include: permit_waiters
 -- include: number_of
 local time = redis.call('TIME')
@@ -23,9 +24,9 @@ local free = number_of(KEYS[1])
 if free == false then
     return NO_NUMBER
 end
-local ended = redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now))
+local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
 if ended > 0 then
     free = redis.call('INCRBY', KEYS[1], ended)
     announce(free)
 end
-return {free or false, redis.call('ZCOUNT', KEYS[5], '-inf', '+inf')}
+return {free or false, redis.call('ZCOUNT', KEYS[2], '-inf', '+inf')}

@@ -86,6 +86,7 @@ _WITHOUT_LIST = {
     "lock_keep": 1,
     "lock_release": 1,
     "lock_wake_waiters": 1,
+    "permit_count": 2,
     "permit_release": 2,
     "read_write_force_release": 1,
 }

@@ -46,7 +46,7 @@ def set_permits(number: int, permits: int) -> Call:
     return Call("permit_set", [FREE, *KEYS, USED, SLOT], [number, permits, CHANNEL])
 
 
-COUNT = Call("permit_count", [FREE, *KEYS, USED], [CHANNEL])
+COUNT = Call("permit_count", [FREE, USED, *KEYS], [CHANNEL])
 
 
 def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -> dict[str, Any]:

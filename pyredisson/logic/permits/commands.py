@@ -330,7 +330,7 @@ class PermitCommands(PermitPoolCommands):
 
     def count(self) -> bytes:
         """Counts the permits. The reply has the number of free ones (None: no semaphore) and of those in use."""
-        return pack(self.session.runtime.scripts.permit_count, self.key, *self._list_keys, self.in_use, self.channel)
+        return pack(self.session.runtime.scripts.permit_count, self.key, self.in_use, *self._list_keys, self.channel)
 
     def set(self, slot: SessionSlot, permits: int) -> bytes:
         """Sets the number of permits, free and in use together."""

@@ -17,6 +17,7 @@ from pyredisson.errors import NotSetError
 from pyredisson.logic.locks.queued_wait import LATER
 from pyredisson.logic.permits.commands import Listing, PermitPoolCommands
 from pyredisson.logic.permits.permit_queue import Claimant, PermitChannel, PermitQueue, PermitWaiter
+from pyredisson.logic.retry import may_have_run
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, LEFT, UNCONFIRMED_WAIT
 
@@ -180,13 +181,13 @@ async def acquire(pool: Pool, call: Call) -> bool:
         waiter = PermitWait(pool, call)
         call.on_wait()
         return await waiter.run(first)
-    except BaseException:
+    except BaseException as error:
         # An interrupt may have come on the way out, before the waiter had left.
         if waiter is not None:
             waiter.end()
             if waiter.acquired:
                 call.undo()
-        elif entry:
+        elif entry and may_have_run(error, False):
             session.leave_list(pool.commands.leave(entry))
         raise
 
