@@ -23,12 +23,13 @@ end
 local function unlist(names)
     local came, was_woken
     for name in string.gmatch(names, '%S+') do
-        local score = tonumber(redis.call('ZSCORE', waiting, name))
+        local score = redis.call('ZSCORE', waiting, name)
+        score = score and place_of(score)
         came = score and math.min(came or score, score) or came
+        was_woken = redis.call('ZREM', woken, name) == 1 or was_woken
         if score then
             redis.call('ZREM', waiting, name)
         end
-        was_woken = redis.call('ZREM', woken, name) == 1 or was_woken
     end
     return came, was_woken
 end

@@ -168,7 +168,8 @@ async def acquire(pool: Pool, call: Call) -> bool:
         first: FirstAttempt | None = None
         if not _joins_queue(pool, deadline):
             before = Before.of(session, pool.commands) if session.channels.by_name else None
-            if deadline is None or session.clock() < deadline:
+            # Nobody waits for a semaphore that has to exist, and may not.
+            if not pool.must_exist and (deadline is None or session.clock() < deadline):
                 entry = b"%b:%d" % (session.new_member(), call.permits)
             refusal = await call.attempt(Listing(entry=entry))
             if refusal is None:
@@ -297,7 +298,8 @@ class PermitWait(PermitWaiter):
             # The waiters were woken before this one came.
             session.check_open()
         if first is not None:
-            return False
+            # Without an entry no release wakes this client.
+            return not entry
         # The client is in the list with a call that wants no more than this one, which came before.
         self._look_at = now + LONGEST_WAIT if self._claimant is None else now + self._claimant.limit(LONGEST_WAIT)
         return pool.must_exist or not (queue.is_listed and channel.confirmed and 0 < least <= self.permits)
