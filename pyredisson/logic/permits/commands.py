@@ -115,6 +115,11 @@ class PermitPoolCommands(CounterCommands):
         script = self.session.runtime.scripts.semaphore_leave
         return pack(script, self.key, *self._list_keys, self.channel, names, claimant)
 
+    def _listed(self, listing: Listing) -> tuple[bytes | int, ...]:
+        """What an acquire says about the list, as arguments of its script."""
+        names, entry, following, claimant = listing
+        return self.session.patience, names, entry, following, self._list_lasts, claimant
+
     def _change(self, script: bytes, slot: SessionSlot, *words: bytes | int) -> bytes:
         """A call of a script that changes the counter exactly once."""
         return pack(script, self.key, *self._list_keys, self._replies(slot), *words)
@@ -132,10 +137,8 @@ class SemaphoreCommands(PermitPoolCommands):
 
         A positive reply is the number of acquired permits. Any other reply is decoded by `permit_wait.Refusal`.
         """
-        session = self.session
-        names, entry, following, claimant = listing
         return pack(
-            session.runtime.scripts.semaphore_acquire,
+            self.session.runtime.scripts.semaphore_acquire,
             self.key,
             *self._list_keys,
             self._claims_period,
@@ -143,12 +146,7 @@ class SemaphoreCommands(PermitPoolCommands):
             slot.number,
             permits,
             self.channel,
-            session.patience,
-            names,
-            entry,
-            following,
-            self._list_lasts,
-            claimant,
+            *self._listed(listing),
         )
 
     def undo_acquire(self, slot: SessionSlot) -> bytes:
@@ -267,11 +265,9 @@ class PermitCommands(PermitPoolCommands):
         Else the reply has three numbers: after how many ms to ask again (-1: after a message), how many permits are
         free, and how many clients stand before this one in the list.
         """
-        session = self.session
-        names, entry, following, claimant = listing
         return command(
             b"EVALSHA",
-            session.runtime.scripts.permit_acquire,
+            self.session.runtime.scripts.permit_acquire,
             7,
             self.key,
             *self._list_keys,
@@ -280,12 +276,7 @@ class PermitCommands(PermitPoolCommands):
             self._withdrawn(ids[0]),
             self.channel,
             lease,
-            session.patience,
-            names,
-            entry,
-            following,
-            self._list_lasts,
-            claimant,
+            *self._listed(listing),
             *ids,
         )
 

@@ -347,8 +347,9 @@ class PermitWait(PermitWaiter):
             refusal = await self._call.attempt(listing if waits else listing._replace(entry=b""))
             self._has_acquired = refusal is None
         except BaseException:
-            queue.on_failed(listing, session.clock())
-            self.asks = False
+            with session.channels.mutex:
+                queue.on_failed(listing, session.clock())
+                self.asks = False
             raise
         with session.channels.mutex:
             self.asks = False
