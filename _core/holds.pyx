@@ -23,6 +23,7 @@ cdef class HoldFields(Timer):
     cdef public object lost_below
     cdef public object acquired_by
     cdef public double begun
+    cdef public long long extended
     cdef public bint listed
 
     def __init__(self, tuple key, commands, bytes owner, lease, double valid_until, state):
@@ -59,6 +60,16 @@ cdef class HoldFields(Timer):
         if call.token > self.token:
             self.token = call.token
         call.hold = self
+        return True
+
+    def lengthen(self, long long lease, double valid_until, held):
+        """The server has confirmed the hold until then, for a lease of so many ms. False: it isn't held any more."""
+        if self.state is not held:
+            return False
+        if lease > self.extended:
+            self.extended = lease
+        if valid_until > self.valid_until:
+            self.valid_until = valid_until
         return True
 
     cdef Py_ssize_t begin_release(self, double now, held, releasing):

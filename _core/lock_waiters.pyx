@@ -48,19 +48,51 @@ cdef class ChannelFields:
         return not (need and is_set(wakeup))
 
 
-cdef class WaiterFields:
-    """The fields and the state of a call that waits, see `pyredisson.logic.waiting.HandedWaiter`.
+cdef class QueueFields
 
-    `deadline`: until when it waits; None: without limit. `wakeup`: what it sleeps on. `releaser`: the release that
-    offers it what it waits for; None as soon as that has had an outcome. `error`: what the waiter has to raise, because
-    what the server had entered was undone for a reason that concerns it alone.
+
+cdef class WaiterFields:
+    """The fields and the state of a call that waits, see `pyredisson.logic.waiting.Waiter`, and some of its steps.
+
+    `releaser`: the release that offers it what it waits for; None as soon as that has had an outcome. `error`: what the
+    waiter has to raise, because what the server had entered was undone for a reason that concerns it alone.
     """
 
     cdef public object state
-    cdef public object deadline
+    cdef public object session
+    cdef public object call
     cdef public object wakeup
+    cdef public bytes channel_name
+    cdef public ChannelFields channel
+    cdef public QueueFields queue
+    cdef public double look_at
+    cdef public bint owes_attempt
     cdef public object error
     cdef public ReleaseCall releaser
+
+    def begin(self, state, session, call, wakeup, bytes channel_name):
+        """Sets the fields."""
+        self.state = state
+        self.session = session
+        self.call = call
+        self.wakeup = wakeup
+        self.channel_name = channel_name
+
+    @property
+    def deadline(self):
+        """Until when the call waits; None: without limit. It may be changed during the wait, see `give_up`."""
+        return self.call.deadline
+
+    def sleep_seconds(self, double now, double unconfirmed_wait):
+        """For how long to sleep at most. 0 or less: the deadline has passed.
+
+        `unconfirmed_wait`: the longest sleep while messages may be lost.
+        """
+        cdef double seconds = max(self.look_at - now, 0.001)
+        if self.channel is None or not self.channel.confirmed:
+            seconds = min(seconds, unconfirmed_wait)
+        deadline = self.call.deadline
+        return seconds if deadline is None else min(seconds, <double> deadline - now)
 
     def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
@@ -96,32 +128,13 @@ cdef class WaiterFields:
         return True
 
 
-cdef class LockQueueFields
-
-
 cdef class LockWaiterFields(WaiterFields):
     """The fields of `pyredisson.logic.locks.queued_wait.LockWaiter`, where their meaning is documented, and some of its
     steps.
     """
 
     cdef public object lock
-    cdef public AcquireCall call
     cdef public tuple hold_key
-    cdef public bytes channel_name
-    cdef public LockQueueFields queue
-    cdef public ChannelFields channel
-    cdef public double look_at
-    cdef public bint owes_attempt
-
-    def begin(self, state, lock, tuple hold_key, AcquireCall call not None, wakeup, bytes channel_name):
-        """Sets the fields."""
-        self.state = state
-        self.lock = lock
-        self.hold_key = hold_key
-        self.call = call
-        self.deadline = call.deadline
-        self.wakeup = wakeup
-        self.channel_name = channel_name
 
     def is_ready(self, waiting, double now, dict holds not None, lost):
         """Whether it sleeps, has time, and needs a new hold. `waiting`: its state then. `lost`: a lost hold's."""
@@ -132,8 +145,8 @@ cdef class LockWaiterFields(WaiterFields):
         # Other code may run where a wakeup is asked, so that comes first.
         if not self.wakeup.alive or self.state is not waiting:
             return False
-        # The deadline of the call, which may be changed: see `give_up`.
-        if self.call.deadline is not None and <double> self.call.deadline <= now:
+        deadline = self.call.deadline
+        if deadline is not None and <double> deadline <= now:
             return False
         hold = holds.get(self.hold_key)
         return hold is None or hold.state is lost
@@ -149,19 +162,9 @@ cdef class LockWaiterFields(WaiterFields):
         # A lease counts from before its command was sent.
         call.sent_at = now
 
-    def seconds_to_sleep(self, double now, double unconfirmed_wait):
-        """For how long to sleep at most. 0 or less: the deadline has passed.
 
-        `unconfirmed_wait`: the longest sleep while messages may be lost.
-        """
-        cdef double seconds = max(self.look_at - now, 0.001)
-        if self.channel is None or not self.channel.confirmed:
-            seconds = min(seconds, unconfirmed_wait)
-        return seconds if self.call.deadline is None else min(seconds, <double> self.call.deadline - now)
-
-
-cdef class LockQueueFields:
-    """The fields of `pyredisson.logic.locks.queued_wait.LocalQueue`, where their meaning is documented, and some of its
+cdef class QueueFields:
+    """The fields of `pyredisson.logic.waiting.WaitingQueue`, where their meaning is documented, and some of its
     steps.
 
     `held`, `lost`: states of a hold. `waiting`, `offered`: states of a waiter. `unknown_wait`: how many seconds a call
@@ -208,18 +211,18 @@ cdef class LockQueueFields:
             return self.holder.valid_until + 0.001
         return self.busy_until if self.busy_until > now else now + self.unknown_wait
 
-    cdef LockWaiterFields first_waiter(self):
+    cdef WaiterFields first_waiter(self):
         cdef PyObject *key = NULL
         cdef Py_ssize_t position = 0
-        return <LockWaiterFields?> <object> key if PyDict_Next(self.waiters, &position, &key, NULL) else None
+        return <WaiterFields?> <object> key if PyDict_Next(self.waiters, &position, &key, NULL) else None
 
-    def join_quietly(self, LockWaiterFields waiter not None, need, set waiting not None, double now, double longest):
+    def join_quietly(self, WaiterFields waiter not None, need, set waiting not None, double now, double longest):
         """Has a call that has made no attempt wait behind others, in the channel that they listen to.
 
         The others have made sure that the connection is being read. The waiter sleeps until it gets the lock or a
         message, or the holder's lease ends, for `longest` seconds at most. False: nothing was changed.
         """
-        cdef LockWaiterFields first = self.first_waiter()
+        cdef WaiterFields first = self.first_waiter()
         # Other code may run where these two are asked, so they come first.
         if first is None or not first.wakeup.alive:
             return False
@@ -247,9 +250,10 @@ cdef class LockQueueFields:
         from the first time on. None: another waiter has to be looked for, or there is none, or the time is over;
         nothing was changed.
         """
-        cdef LockWaiterFields waiter = self.first_waiter()
-        if waiter is None or limit <= 0 or (self.series_ends is not None and <double> self.series_ends <= now):
+        cdef WaiterFields first = self.first_waiter()
+        if first is None or limit <= 0 or (self.series_ends is not None and <double> self.series_ends <= now):
             return None
+        cdef LockWaiterFields waiter = <LockWaiterFields?> first
         if waiter.lock.commands.__class__ is not commands_type:
             return None
         if not waiter.needs_hold(self.waiting, now, holds, self.lost):
@@ -257,12 +261,12 @@ cdef class LockQueueFields:
         waiter.begin_offer(self.waiting, self.offered, releaser)
         return waiter
 
-    def leave_quietly(self, LockWaiterFields waiter not None, set waiting not None):
-        """Removes a waiter that has the lock, also from its channel, if others stay.
+    def leave_quietly(self, WaiterFields waiter not None, set waiting not None):
+        """Removes a waiter that has what it waits for, also from its channel, if others stay.
 
         False: nothing was changed. Also if it has a wakeup that goes to another waiter, or is the channel's leader.
         """
-        if waiter.call.hold is None or len(self.waiters) < 2 or waiter not in self.waiters:
+        if len(self.waiters) < 2 or waiter not in self.waiters:
             return False
         if waiter.channel is None or not waiter.channel.owes_nothing(waiter.wakeup):
             return False

@@ -54,7 +54,7 @@ cdef class TaskWakeup:
 
 
 cdef class SleepsFields:
-    """The fields of `pyredisson._backends.aio.sleeps.Sleeps`, where their meaning is documented."""
+    """The fields of `pyredisson._backends.aio.wakeup.Sleeps`, where their meaning is documented."""
 
     cdef public object loop
     cdef public unsigned long thread

@@ -7,11 +7,13 @@ from _thread import allocate_lock
 cdef class WakeupFields:
     """The part of `pyredisson._backends.threads.wakeup.ThreadWakeup` that is used without sleeping.
 
-    `lock` is unlocked while the wakeup is set. `self_pipe`: a socket to which a byte is sent when the wakeup is set.
+    `lock` is unlocked while the wakeup is set, except for a moment when its waiter wakes up: so `flag` says whether it
+    is set. `self_pipe`: a socket to which a byte is sent when the wakeup is set.
     """
 
     cdef public object lock
     cdef public object self_pipe
+    cdef bint flag
 
     def __cinit__(self):
         self.lock = allocate_lock()
@@ -19,6 +21,7 @@ cdef class WakeupFields:
         self.self_pipe = None
 
     def set(self):
+        self.flag = True
         try:
             self.lock.release()
         except RuntimeError:
@@ -32,7 +35,8 @@ cdef class WakeupFields:
                 return
 
     def clear(self):
+        self.flag = False
         self.lock.acquire(False)
 
     def is_set(self):
-        return not self.lock.locked()
+        return self.flag

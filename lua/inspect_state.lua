@@ -29,7 +29,8 @@
 --           the length of the queue, {waiter, its score, when it last asked, until when its client counts as alive, ...}
 --           (each of the last three empty: not known); the token (nil: none);
 --           number of permits in use, number of permits that have ended and were not freed yet, {id, when it ends, ...};
---           {for each channel how many connections are subscribed (-1: not known); clients in the list count, too}}
+--           {for each channel how many connections are subscribed (-1: not known); clients in the list count, too};
+--           {the first entries of KEYS[13], and of KEYS[15]}}
 --
 -- Idempotent: it only reads.
 --
@@ -54,7 +55,7 @@ if types[1] == 'hash' then
     if size <= limit + 1 then
         fields = redis.call('HGETALL', KEYS[1])
     else
-        fields = redis.call('HSCAN', KEYS[1], 0, 'COUNT', limit)[2]
+        fields = redis.call('HSCAN', KEYS[1], 0, 'COUNT', limit + 1)[2]
     end
 end
 if class == 'read-write' then
@@ -106,14 +107,19 @@ for _, subcommand in ipairs({'NUMSUB', 'SHARDNUMSUB'}) do
     end
 end
 -- Some of the clients in a list listen to the lock's channel as well. Of a read-write lock one may be in both lists.
+local entries = {}
 local place = (class == 'read-write' or types[15] == 'zset') and 2 or 1
 for _, list in ipairs({13, 15}) do
     if types[list] == 'zset' then
         subscribed[place] = math.max(subscribed[place], redis.call('ZCARD', KEYS[list]))
+        for _, entry in ipairs(redis.call('ZRANGE', KEYS[list], 0, limit - 1)) do
+            entries[#entries + 1] = entry
+        end
     end
 end
 
 return {
     now, types, remaining, class, mode, size, fields, leases, text, length, waiters,
     types[6] == 'string' and redis.call('GETRANGE', KEYS[6], 0, 31), in_use, ended, permits, subscribed,
+    entries,
 }

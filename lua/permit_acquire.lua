@@ -69,9 +69,10 @@ if free == false then
     return NO_NUMBER
 end
 -- Frees no more ended permits than needed, and at most a thousand more than are wanted: a million of them at once would
--- block the server. From -inf on: a score below zero would be an end that never comes.
+-- block the server. From -inf on: a score below zero would be an end that never comes. Not in the millisecond of the end: the
+-- times are rounded down, and the caller's lease counts from when it has sent its command.
 local limit = wanted + math.min(math.max(-(free or 0), 0), 1000)
-local ended = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
+local ended = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', string.format('(%.0f', now), 'LIMIT', 0, limit)
 if ended[1] then
     -- Before anything is changed: they fail if the keys have other types.
     redis.call('GET', claim)

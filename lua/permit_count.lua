@@ -24,7 +24,7 @@ local free = number_of(KEYS[1])
 if free == false then
     return NO_NUMBER
 end
-local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
+local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('(%.0f', now))
 if ended > 0 then
     free = redis.call('INCRBY', KEYS[1], ended)
     announce(free)

@@ -64,17 +64,22 @@ local function arrive(listed, names, following, ttl, free)
 end
 
 -- The client was refused. name: as which it waits from now on; empty: its caller doesn't wait. Returns how many clients stand
--- before it, at most MOST_PLACE. Others may have the permits for which it was woken.
+-- before it, at most MOST_PLACE. Others may have the free permits, which aren't enough for it.
 local MOST_PLACE = 63
 local function enter(names, name, ttl, free)
     if name == '' then
         return 0
     end
-    local came, was_woken = unlist(names .. ' ' .. name)
+    local came = unlist(names .. ' ' .. name)
     list(name, came, ttl)
     local place = redis.call('ZRANK', waiting, name)
-    if was_woken then
-        wake(free)
+    -- A client that asks again finds out whether the first two, which listen to Redisson, are gone.
+    for _, first in ipairs(came and place >= 2 and redis.call('ZRANGE', waiting, 0, 1) or {}) do
+        if not is_there(first) then
+            redis.call('ZREM', waiting, first)
+            place = place - 1
+        end
     end
+    wake(free)
     return math.min(place, MOST_PLACE)
 end

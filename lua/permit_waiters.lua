@@ -68,6 +68,23 @@ local function wake_member(member, permits, ends)
     return true
 end
 
+-- Whether the client of a member listens, as far as known. Nobody listens to the beginning of the channels' names.
+local function is_there(member)
+    return more_listen(channels .. client_of(member), channels)
+end
+
+-- Tells the first of these members when to look, unless its client is one of `clients`. Removes those whose clients are gone.
+local function tell_next(members, clients)
+    for _, member in ipairs(members) do
+        if not clients[client_of(member)] then
+            if tell(channels, member, RESERVED) then
+                return
+            end
+            redis.call('ZREM', waiting, member)
+        end
+    end
+end
+
 -- Wakes the first clients for which so many free permits are enough, and tells the one behind them when to look, in case that a
 -- woken one never comes.
 local function wake_listed(all_free)
@@ -75,8 +92,8 @@ local function wake_listed(all_free)
     local coming = about_to_come(now)
     forget_late(now, coming)
     local free, others = left_for_list(all_free, coming)
-    local woke, behind, at = false, nil, 0
-    while free > 0 or (woke and not behind) do
+    local woke, clients, passed, at = false, {}, {}, 0
+    while free > 0 or (woke and not passed[1]) do
         local members = redis.call('ZRANGE', waiting, at, at + math.min(math.max(free, 0) + 3, MOST_LISTED))
         for _, member in ipairs(members) do
             local need = need_of(member)
@@ -84,11 +101,17 @@ local function wake_listed(all_free)
             if coming[member] then
                 -- It was woken before.
             elseif need > free then
-                behind = behind or member
+                -- Nobody wakes it, so here is found out whether it is gone.
+                if at <= 2 and not woke and not is_there(member) then
+                    redis.call('ZREM', waiting, member)
+                    at, others = at - 1, others - 1
+                elseif not clients[client_of(member)] then
+                    passed[#passed + 1] = member
+                end
             else
                 -- With fewer clients than permits the first one gets the rest for its other callers.
                 if wake_member(member, math.max(need, woke and 0 or free - others + 1), now + RESERVED * 1000) then
-                    free, woke = free - need, true
+                    free, woke, clients[client_of(member)] = free - need, true, true
                 else
                     at = at - 1
                 end
@@ -98,9 +121,21 @@ local function wake_listed(all_free)
             break
         end
     end
-    if woke and behind then
-        tell(channels, behind, RESERVED)
+    if woke then
+        tell_next(passed, clients)
     end
+end
+
+-- Whether other clients stand in the list, or may: the entries behind so many of the client's own are not looked at.
+local MOST_OWN = 20
+local function others_wait(client)
+    local members = redis.call('ZRANGE', waiting, 0, MOST_OWN)
+    for _, member in ipairs(members) do
+        if client_of(member) ~= client then
+            return true
+        end
+    end
+    return #members > MOST_OWN
 end
 
 -- So many permits are free: wakes clients of the list. pcall: what was done must not fail by keys of a wrong type.

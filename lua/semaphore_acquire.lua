@@ -26,12 +26,8 @@
 --
 -- redis-cli --eval semaphore_acquire.lua stock pyredisson_waiting:{stock} pyredisson_woken:{stock} pyredisson_semaphore_claim:{stock} pyredisson_semaphore_turn:{stock} pyredisson_once:{stock}:me:1 , 2 1 redisson_sc:{stock} 5000 '' me:1:1 '' 60000 ''
 
--- include: publish
 -- include: exactly_once
 -- include: number_of
-local waiting, woken, claim, claims_period = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local channel, patience, caller = ARGV[3], ARGV[4], ARGV[9]
--- include: permit_wait_in_list
 local free = number_of(KEYS[1])
 if free == false then
     return NO_NUMBER
@@ -40,6 +36,16 @@ local wanted = tonumber(ARGV[2])
 if wanted == 0 then
     wanted = math.max(free or 0, 0)
 end
+if free and wanted > 0 and wanted <= free and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0 and ARGV[7] == '' then
+    -- The usual case, without all that a list needs.
+    record(wanted)
+    redis.call('DECRBY', KEYS[1], string.format('%.0f', wanted))
+    return wanted
+end
+-- include: publish
+local waiting, woken, claim, claims_period = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local channel, patience, caller = ARGV[3], ARGV[4], ARGV[9]
+-- include: permit_wait_in_list
 local ask_again = 0
 if free and wanted > 0 and wanted <= free and ARGV[2] ~= '0' then
     ask_again = held_back(free, wanted)

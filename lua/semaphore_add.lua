@@ -10,15 +10,15 @@
 -- ARGV[2]  how many permits more; may be negative
 -- ARGV[3]  the semaphore's channel
 -- ARGV[4]  1: only if the semaphore exists; 0: create it if it doesn't
--- returns  1: done; 3: the same, and clients of Redisson may have heard of free permits; 0: there is no semaphore
+-- ARGV[5]  the client
+-- returns  0: there is no semaphore; otherwise done: 1; 2 more if clients of Redisson may have heard of free permits; 4 more if
+--          other clients than this one stand in the list
 --
 -- Idempotent: a copy of the call is answered with the recorded result (see exactly_once).
 --
--- redis-cli --eval semaphore_add.lua stock pyredisson_waiting:{stock} pyredisson_woken:{stock} pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1 redisson_sc:{stock} 0
+-- redis-cli --eval semaphore_add.lua stock pyredisson_waiting:{stock} pyredisson_woken:{stock} pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1 redisson_sc:{stock} 0 me
 
 -- include: publish
-local waiting, woken, claim, channel = KEYS[2], KEYS[3], KEYS[4], ARGV[3]
--- include: permit_waiters
 -- include: exactly_once
 -- include: number_of
 local free = number_of(KEYS[1])
@@ -29,8 +29,16 @@ if ARGV[4] == '1' and not free then
     return record(0)
 end
 record(1)
+local channel, more = ARGV[3], tonumber(ARGV[2]) > 0
 free = redis.call('INCRBY', KEYS[1], ARGV[2])
-if tonumber(ARGV[2]) > 0 and announce(free) then
-    return 3
+if redis.call('EXISTS', KEYS[2]) == 0 then
+    -- The usual case, without all that a list needs.
+    local heard = more and free > 0 and publish(channel, string.format('%.0f', free)) or 0
+    return (type(heard) ~= 'number' or heard > 0) and 3 or 1
 end
-return 1
+local waiting, woken, claim = KEYS[2], KEYS[3], KEYS[4]
+-- include: permit_waiters
+local heard = more and announce(free)
+-- pcall: what was done must not fail by a key of a wrong type.
+local is_list, others = pcall(others_wait, ARGV[5])
+return 1 + (heard and 2 or 0) + (is_list and others and 4 or 0)

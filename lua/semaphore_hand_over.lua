@@ -19,11 +19,8 @@
 --
 -- redis-cli --eval semaphore_hand_over.lua stock pyredisson_waiting:{stock} pyredisson_woken:{stock} pyredisson_semaphore_claim:{stock} pyredisson_once:{stock}:me:1 , 2 1 1 redisson_sc:{stock} 0 ''
 
--- include: publish
 -- include: exactly_once
 -- include: number_of
-local waiting, woken, claim, channel, caller = KEYS[2], KEYS[3], KEYS[4], ARGV[4], ''
--- include: permit_wait_in_list
 local before = number_of(KEYS[1])
 if before == false then
     return NO_NUMBER
@@ -31,8 +28,17 @@ end
 if ARGV[5] == '1' and not before then
     return record(0)
 end
-local released, wanted = tonumber(ARGV[2]), tonumber(ARGV[3])
+local released, wanted, names = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[6]
 local free = (before or 0) + released
+if released == wanted and wanted <= free and names == '' and redis.call('EXISTS', KEYS[4]) == 0 then
+    -- The usual case, without all that a list needs.
+    record(wanted)
+    redis.call('INCRBY', KEYS[1], 0)
+    return wanted
+end
+-- include: publish
+local waiting, woken, claim, channel, caller = KEYS[2], KEYS[3], KEYS[4], ARGV[4], ''
+-- include: permit_wait_in_list
 local acquires = wanted <= free and held_back(free, wanted) == 0
 record(acquires and wanted or -1)
 free = redis.call('INCRBY', KEYS[1], string.format('%.0f', acquires and released - wanted or released))
@@ -41,7 +47,7 @@ if not (acquires and released == wanted) then
 end
 if acquires then
     -- pcall: the permits are acquired, whatever the types of the other keys are.
-    local _, _, was_woken = pcall(unlist, ARGV[6])
+    local _, _, was_woken = pcall(unlist, names)
     if was_woken then
         -- Others get the permits for which it was woken.
         wake(free)

@@ -20,9 +20,12 @@
 local waiting, woken, claim, channel = KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 -- include: permit_waiters
 -- pcall: what is sent until it has run must not fail, whatever the types of the keys are.
-local place, was_there = nil, false
+local near, was_there = 0, false
 for name in string.gmatch(ARGV[2], '%S+') do
-    place = tonumber(redis.pcall('ZRANK', waiting, name)) or place
+    local place = tonumber(redis.pcall('ZRANK', waiting, name))
+    near = near + (place and place < 2 and 1 or 0)
+end
+for name in string.gmatch(ARGV[2], '%S+') do
     was_there = redis.pcall('ZREM', waiting, name) == 1 or was_there
     redis.pcall('ZREM', woken, name)
 end
@@ -38,10 +41,10 @@ local free = redis.pcall('GET', KEYS[1])
 free = type(free) == 'string' and tonumber(free) or 0
 if free > 0 then
     announce(free)
-elseif place and place < 2 then
+elseif near > 0 then
     -- The first two clients of the list listen to Redisson's messages.
-    for _, second in ipairs(redis.call('ZRANGE', waiting, 1, 1)) do
-        tell(channels, second, 0)
+    for _, member in ipairs(redis.call('ZRANGE', waiting, math.max(2 - near, 0), 1)) do
+        tell(channels, member, 0)
     end
 end
 return 1

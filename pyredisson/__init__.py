@@ -53,7 +53,7 @@ from pyredisson.errors import (
     StaleTokenError,
 )
 from pyredisson.events import Event, Observer
-from pyredisson.holder import Hold, Holder
+from pyredisson.holder import Hold, Holder, Waiter
 from pyredisson.owners import ExplicitOwner, new_owner
 from pyredisson.version import VERSION as _VERSION
 
@@ -100,6 +100,7 @@ __all__ = [
     "SpinLock",
     "StaleTokenError",
     "Term",
+    "Waiter",
     "WriteLock",
     "__version__",
     "asyncio",

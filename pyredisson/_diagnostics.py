@@ -1,7 +1,5 @@
 """The library's log, its warnings, names in messages, and what is said of an extra that is missing."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings
@@ -49,6 +47,13 @@ tracing = Tracing()
 def readable(name: bytes) -> str:
     """A name as text, for a message."""
     return name.decode("utf-8", "backslashreplace")
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: what can't be printed is escaped, as what others have written must not control it."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def with_notes(text: str, error: BaseException) -> str:

@@ -1,10 +1,8 @@
 """What the fixtures of the pytest plugin `pyredisson_pytest` import when they are used."""
 
-from __future__ import annotations
-
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
@@ -52,9 +50,6 @@ class GivenServer:
         client: Redis = Redis.from_url(self.url, **options)
         return client
 
-    def prefix(self) -> str:
-        return f"test-{secrets.token_hex(4)}:"
-
     @property
     def takes_proxy(self) -> bool:
         """Whether a proxy can stand before it."""
@@ -83,16 +78,10 @@ class Address:
         if proxy is not None:
             config = config.at(ServerAddress(proxy.host, proxy.port))
         self.config = config
-        self._defaults: ConfigFields = {"timeout": FAULT_TIMEOUT} if has_fault else {}
+        self.fields: ConfigFields = {"timeout": FAULT_TIMEOUT} if has_fault else {}
         if isinstance(server, GivenServer):
-            prefix = server.prefix()
-            self._defaults["name_mapper"] = lambda name: prefix + name
-
-    def settings(self, address: object, fields: ConfigFields) -> tuple[object, ConfigFields]:
-        """The arguments of `connect` for a client of this server, or of another one."""
-        if address is not None:
-            return address, fields
-        return self.config, self._defaults | fields
+            prefix = f"test-{secrets.token_hex(4)}:"
+            self.fields["name_mapper"] = lambda name: prefix + name
 
 
 class Connections(Generic[C]):
@@ -104,8 +93,10 @@ class Connections(Generic[C]):
         self._connect = connect
 
     def __call__(self, address: object = None, **fields: Unpack[ConfigFields]) -> C:
-        where, settings = self._address.settings(address, fields)
-        client = self._connect(where, **settings)
+        if address is None:
+            client = self._connect(self._address.config, **(self._address.fields | fields))
+        else:
+            client = self._connect(address, **fields)
         self.clients.append(client)
         return client
 
@@ -115,9 +106,8 @@ def connections(request: pytest.FixtureRequest, address: Address) -> Iterator[Co
     """Clients for threads."""
     made = Connections(address, connect)
     yield made
-    left: list[str] = []
+    left = _held(made.clients)
     for client in made.clients:
-        left += _held(client)
         client.close()
     _check_held(request, left)
 
@@ -127,15 +117,14 @@ async def aio_connections(request: pytest.FixtureRequest, address: Address) -> A
     """Clients for asyncio. The event loop of the test runs this."""
     made = Connections(address, aio_connect)
     yield made
-    left: list[str] = []
+    left = _held(made.clients)
     for client in made.clients:
-        left += _held(client)
         await client.close()
     _check_held(request, left)
 
 
-def _held(client: Client | AioClient) -> list[str]:
-    return [f"{hold.kind} {hold.name!r}" for hold in client.holds() if not hold.lost]
+def _held(clients: Sequence[Client | AioClient]) -> list[str]:
+    return [f"{hold.kind} {hold.name!r}" for client in clients for hold in client.holds() if not hold.lost]
 
 
 def _check_held(request: pytest.FixtureRequest, left: list[str]) -> None:

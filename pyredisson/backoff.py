@@ -1,7 +1,5 @@
 """The pauses between two tries of a waiter for a spin lock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal

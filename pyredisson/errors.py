@@ -3,8 +3,6 @@
 The errors of redis-py (`redis.exceptions`) pass through unchanged.
 """
 
-from __future__ import annotations
-
 from redis.exceptions import RedisError
 
 from pyredisson.holder import Holder
@@ -42,7 +40,13 @@ class _LockError(RedissonError):
 
 
 class LockNotHeldError(_LockError, RuntimeError):
-    """A release by an owner that has no hold. The message names the holder, or says since when the hold is gone."""
+    """A release by an owner that has no hold. The message names the holder, or says since when the hold is gone.
+
+    Also for a token of `hand_off()` whose hold isn't there any more.
+    """
+
+    handed_off = False
+    """Whether the owner has no hold because `hand_off()` has ended it. Then a block is left without this error."""
 
 
 class LockLostError(LockNotHeldError):
@@ -50,7 +54,10 @@ class LockLostError(LockNotHeldError):
 
 
 class LockAlreadyHeldError(RedissonError, RuntimeError):
-    """The holder of a non-reentrant lock tried to acquire it again."""
+    """The holder of a non-reentrant lock tried to acquire it again.
+
+    Also a holder that tried to adopt the lock, and one whose hold can't be handed off as it is.
+    """
 
 
 class LockUpgradeError(RedissonError, RuntimeError):

@@ -1,7 +1,5 @@
 """What an observer is told: acquires, waits, releases, losses, renewals and outages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field

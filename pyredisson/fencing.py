@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable
 from contextlib import closing
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pyredisson._api.arguments import Name, key_of
@@ -87,13 +88,17 @@ def claim(connection: Connection, resource: str, token: int) -> None:
     support `INSERT ... ON CONFLICT` (SQLite 3.24, PostgreSQL 9.5, and later).
 
     Raises `StaleTokenError`, after which the caller rolls back; `TypeError` or `ValueError` for a token or a resource
-    that can't be one, `TypeError` for a connection of an unknown module; and the errors of the database.
+    that can't be one; `TypeError` for a connection of an unknown module, or one of asyncio; `ValueError` if the
+    connection commits each statement by itself, outside of a transaction; and the errors of the database.
     """
     _check(token)
     if not isinstance(resource, str):
         raise TypeError(f"resource must be str, not {type(resource).__name__}")
     first, second = _placeholders(connection)
-    with closing(connection.cursor()) as cursor:
+    made = connection.cursor()
+    if not hasattr(made, "execute") or iscoroutinefunction(made.execute):
+        raise TypeError("a connection of asyncio can't be used here: use one for threads, or a column with the token")
+    with closing(made) as cursor:
         cursor.execute(
             f"INSERT INTO pyredisson_fencing (resource, token) VALUES ({first}, {second}) "
             "ON CONFLICT (resource) DO UPDATE SET token = excluded.token "
@@ -104,6 +109,16 @@ def claim(connection: Connection, resource: str, token: int) -> None:
             cursor.execute(f"SELECT token FROM pyredisson_fencing WHERE resource = {first}", (resource,))
             (newest,) = cursor.fetchone()
             raise _stale(resource, token, newest)
+    if not _is_in_transaction(connection):
+        raise ValueError("the connection has committed the claim at once (autocommit): begin a transaction before it")
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    """Whether a transaction goes on, as sqlite3 says it and psycopg. True if that isn't known."""
+    state = getattr(connection, "in_transaction", None)
+    if state is None:
+        state = getattr(getattr(connection, "info", None), "transaction_status", True)
+    return bool(state)
 
 
 def _check(token: int) -> None:

@@ -1,14 +1,15 @@
 """The holder of a lock, as the server knows it."""
 
-from __future__ import annotations
-
+import contextlib
 import dataclasses
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
+from pyredisson._diagnostics import printable, readable
 from pyredisson.identity import Identity, connection_name
 from pyredisson.owners import FIRST_AUTOMATIC_ID
 
@@ -52,6 +53,27 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiter:
+    """One that waits for a lock, as the servers know it. A field that isn't known is None."""
+
+    place: int | None = None
+    """In the queue of a fair lock: 1 is the next one. None: there is no queue."""
+    side: Literal["read", "write"] | None = None
+    """Of a read-write lock."""
+    client_id: str | None = None
+    client_name: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    owner_id: int | None = None
+    since: datetime | None = None
+    """When the wait began, in UTC."""
+    foreign: bool | None = None
+    program: str | None = None
+    version: str | None = None
+    """These fields are the same as of a `Holder`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """What one owner of this client holds, as `client.holds()` returns it."""
 
@@ -77,10 +99,10 @@ class Hold:
 
 def holder_of(field: bytes, ttl: int) -> Holder:
     """The holder behind a field of a lock's hash, `client:id...`. `ttl` is the reply of PTTL for the hash."""
-    client_id, _, rest = field.decode("utf-8", "backslashreplace").partition(":")
+    client_id, _, rest = readable(field).partition(":")
     number, _, suffix = rest.partition(":")
     number = number.partition(".")[0]
-    seconds = math.inf if ttl == ENDLESS else max(ttl, 0) / 1000
+    seconds = seconds_of(ttl)
     if not (client_id and _is_number(number)):
         return Holder(time_to_live=seconds)
     owner_id = int(number)
@@ -95,6 +117,11 @@ def holder_of(field: bytes, ttl: int) -> Holder:
     )
 
 
+def seconds_of(ttl: int) -> float:
+    """The reply of PTTL as seconds."""
+    return math.inf if ttl == ENDLESS else max(ttl, 0) / 1000
+
+
 def with_announcement(holder: Holder, values: Sequence[bytes | None]) -> Holder:
     """The holder with what its client has announced: the values of `ANNOUNCED`, and the moment when its hold began."""
     if values[0] is None:
@@ -102,7 +129,7 @@ def with_announcement(holder: Holder, values: Sequence[bytes | None]) -> Holder:
         if holder.foreign is None and holder.client_id is not None and _UUID.fullmatch(holder.client_id):
             return dataclasses.replace(holder, foreign=True)
         return holder
-    name, host, pid, program, version, began = (None if value is None else _text(value) for value in values)
+    name, host, pid, program, version, _ = (None if value is None else printable(readable(value)) for value in values)
     return dataclasses.replace(
         holder,
         client_name=name,
@@ -110,7 +137,7 @@ def with_announcement(holder: Holder, values: Sequence[bytes | None]) -> Holder:
         pid=int(pid) if pid is not None and _is_number(pid) else None,
         program=program,
         version=version,
-        since=None if began is None else _moment(began.partition(" ")[0]),
+        since=moment_of((values[-1] or b"").partition(b" ")[0]),
         foreign=False,
     )
 
@@ -123,7 +150,7 @@ def who(holder: Holder, field: bytes) -> str:
         return where if holder.client_name in (None, usual) else f"{holder.client_name} on {where}"
     if holder.foreign:
         return f"a client of Redisson ({holder.client_id}, thread {holder.owner_id})"
-    return _text(field)
+    return printable(readable(field))
 
 
 def for_how_long(holder: Holder) -> str:
@@ -138,15 +165,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
-def _text(value: bytes) -> str:
-    """What somebody has written, without characters that control a terminal."""
-    text = value.decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-def _moment(milliseconds: str) -> datetime | None:
+def moment_of(value: bytes) -> datetime | None:
     """A moment from ms since the epoch; None for what isn't a moment: anybody may write that key."""
-    try:
-        return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
+    with contextlib.suppress(OverflowError, OSError, ValueError):
+        return datetime.fromtimestamp(int(value) / 1000, UTC) if value.isdigit() else None
+    return None

@@ -1,7 +1,5 @@
 """Who this process is, for people who look at the server: the name that its connections have in CLIENT LIST."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

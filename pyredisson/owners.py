@@ -1,7 +1,5 @@
 """Explicit owners: owners of holds that are neither the calling thread nor the calling task."""
 
-from __future__ import annotations
-
 import itertools
 from hashlib import blake2b
 
@@ -9,6 +7,8 @@ FIRST_AUTOMATIC_ID = 2**32
 """The first id of a thread or task. Users may choose any id below it."""
 FIRST_EXPLICIT_ID = 2**48
 """The first id of `new_owner()`."""
+FIRST_TASK_ID = 2**61
+"""The first id of owners that are tasks in a queue, see `pyredisson.celery`. The last one is 2**62 - 1."""
 FIRST_NAMED_ID = 2**62
 """The first id of owners that are named by a `str`. The last one is 2**63 - 1."""
 

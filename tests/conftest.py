@@ -1,7 +1,5 @@
 """Fixtures of all tests: servers, a proxy that breaks connections, the backends; and the checks around each test."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -14,23 +12,23 @@ from typing import Any
 
 import hypothesis
 import pytest
-import pytest_asyncio
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from redis import Redis
 
 import pyredisson
 from pyredisson._protocol.scripts import NAMES, ScriptSet, script
-from pyredisson.logic import announcement, renewer
+from pyredisson.inspection import deadlocks
+from pyredisson.logic import announcement, renewer, waits
 from pyredisson.testing import Proxy, Server, ServerError
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
 from tests.support.faults import FLAGS
 from tests.support.items import awaits, depends_on_time
+from tests.support.waits import Scene
 
 DETERMINISTIC = (
     "tests/cluster/test_keeper.py",
-    "tests/cluster/test_replies.py",
     "tests/cluster/test_routed_channels.py",
     "tests/cluster/test_routing_table.py",
     "tests/core/",
@@ -44,7 +42,7 @@ DETERMINISTIC = (
 """The tests that `make test` runs, by the beginning of their ids. All others are marked `real`: they depend on real
 time, or on faults of real processes and networks."""
 HEAVY = (
-    "tests/cluster/test_scenario_",
+    "tests/cluster/test_scenarios.py",
     "tests/dashboard/test_browser.py",
     "tests/frameworks/",
     "tests/examples/",
@@ -54,7 +52,7 @@ HEAVY = (
     "tests/logic/test_schedules.py",
     "tests/packaging/test_packaging.py",
     "tests/properties/",
-    "tests/pytest_plugin/",
+    "tests/testing/test_plugin.py",
 )
 """The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, run a whole
 pytest, or compute for long."""
@@ -151,6 +149,21 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are made in the test announce themselves, at once after their first hold or wait."""
     monkeypatch.setattr(announcement, "FIRST_AFTER", 0.0)
     monkeypatch.setattr(announcement, "PAUSE", 0.05)
+
+
+@pytest.fixture
+def listed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits are listed after a tenth of a second, and deadlocks are confirmed soon."""
+    for module in (announcement, waits):
+        monkeypatch.setattr(module, "LISTED_AFTER", 0.1)
+    monkeypatch.setattr(deadlocks, "CONFIRMED_AFTER", 0.3)
+
+
+@pytest.fixture
+async def scene(backend: Backend) -> AsyncIterator[Scene]:
+    scene = Scene(backend)
+    yield scene
+    await scene.finish()
 
 
 @pytest.fixture
@@ -255,7 +268,7 @@ def client(server: Server) -> Iterator[pyredisson.Client]:
         yield made
 
 
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Backend]:
     """The test runs on each of the two backends."""
     made: Backend = request.param(server.url)
@@ -263,7 +276,7 @@ async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterat
     await made.close()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def threads(server: Server) -> AsyncIterator[Backend]:
     """The test runs on the threads backend only."""
     made = Threads(server.url)
@@ -271,7 +284,7 @@ async def threads(server: Server) -> AsyncIterator[Backend]:
     await made.close()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def tasks(server: Server) -> AsyncIterator[Backend]:
     """The test runs on the asyncio backend only."""
     made = Asyncio(server.url)

@@ -9,8 +9,6 @@ The last line is the sum of all parts, as one of them may have no test for the g
     python -m tests.run_all [--jobs N] [--heavy-jobs N] [--marks EXPRESSION] [--uvloop PATH...] [PATH...]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -155,6 +153,10 @@ def main() -> int:
     parser.add_argument("--uvloop", action="append", help="what is run on uvloop once more, after the others")
     parser.add_argument("paths", nargs="*", default=["tests"])
     options = parser.parse_args()
+    for path in [*options.paths, *(options.uvloop or [])]:
+        # Beside pytest-xdist pytest only says that no tests ran.
+        if not Path(path.partition("::")[0]).exists():
+            parser.error(f"there is no {path}")
     marks = f" and ({options.marks})" if options.marks else ""
     extra = os.environ.get("PYTEST_ARGS", "").split()
     parts = [

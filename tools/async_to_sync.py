@@ -51,7 +51,7 @@ API = Path("pyredisson/_api")
 BY_HAND = {"__init__", "blocks", "connections", "elections", "releases", "singletons"}
 """Modules of both sides that are not generated."""
 
-SYNCHRONOUS = {"hold_of", "identity", "key", "session", "token_of"}
+SYNCHRONOUS = {"hold_of", "identity", "key", "renewed_ms", "session", "token_of"}
 """The names in the logic that are no coroutine functions. The tool takes every other method as an operation."""
 
 WORDS = {
@@ -72,7 +72,6 @@ WORDS = {
 
 ASYNCIO_ONLY = (
     "# The result is True, although the type says None: `discard_result` would cost one more coroutine.",
-    "A coroutine function runs on the event loop that registered it.",
     "The owner stays the same if another task awaits the result, as in `asyncio.gather` and `asyncio.wait_for`.",
     "It belongs to the event loop in which it is used first; once that is closed, to the next one.",
 )

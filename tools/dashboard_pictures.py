@@ -18,8 +18,7 @@ from typing import Any
 import pyredisson.asyncio
 from pyredisson.asyncio import Client
 from pyredisson.testing import Server
-from tests.dashboard import browser
-from tests.dashboard.running import Dashboard
+from tests.dashboard.running import Dashboard, start_browser
 
 ASSETS = Path(__file__).parents[1] / "docs" / "assets"
 LARGEST = 200_000
@@ -150,7 +149,7 @@ async def main(seconds: float) -> None:
 def take_pictures(dashboard: Dashboard, seconds: float) -> None:
     """Opens each page when the charts are full."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        driver = browser.start(Path(profile))
+        driver = start_browser(Path(profile))
         try:
             # An open page keeps the dashboard from being idle.
             driver.get(f"{dashboard.origin}/")

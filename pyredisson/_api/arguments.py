@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from threading import TIMEOUT_MAX
-from typing import Any
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from redis.exceptions import RedisError
 
+from pyredisson._backends.clock import clock
 from pyredisson._core import parts_on_cluster
 from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
-from pyredisson.errors import LockTimeoutError
+from pyredisson.errors import LockNotHeldError, LockTimeoutError
+from pyredisson.logic.holds import RenewedLease
+from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.commands import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
@@ -25,7 +28,23 @@ MAX_COUNT = 2**63 - 1
 """The largest `long` of Java, which is Redisson's type for a latch's count, and the largest integer of the server."""
 
 Name = str | bytes
-Clock = Callable[[], float]
+
+
+class HasLogic(Protocol):
+    """A lock."""
+
+    @property
+    def _logic(self) -> LockLogic: ...
+
+
+AnyLock = TypeVar("AnyLock", bound=HasLogic)
+
+
+class LockOptions(TypedDict, total=False):
+    """What each method of a client takes that makes a lock; see `get_lock`."""
+
+    owner: AnyOwner | None
+    watchdog_timeout: Duration | None
 
 
 def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = False) -> bytes:
@@ -91,18 +110,38 @@ def lease_of(lease_time: Duration | None) -> int | None:
     return None if lease_time is None else lease_ms(lease_time)
 
 
+def renewed_lease_of(renewed: int, lease_time: Duration | None, at_most: Duration | None) -> int | None:
+    """As `lease_of`, for an acquire that may have `at_most`. `ValueError` for both.
+
+    `renewed`: the lease in ms with which the lock is renewed.
+    """
+    if at_most is None:
+        return lease_of(lease_time)
+    if lease_time is not None:
+        raise ValueError("at_most is for a lock that is renewed, so without a lease_time")
+    return RenewedLease(renewed, lease_ms(at_most, "at_most"))
+
+
+def limited(lock: AnyLock, at_most: Duration | None) -> AnyLock:
+    """The lock, whose acquires have this limit if they name none."""
+    if at_most is not None:
+        logic = lock._logic
+        logic.renewal = RenewedLease(logic.renewed_ms, lease_ms(at_most, "at_most"))
+    return lock
+
+
 def wait_of(wait: Duration | None, name: str) -> float | None:
     """A limit on waiting, in seconds; None for None and for infinity: no limit. `name` is the argument's name."""
     limit = None if wait is None else seconds(wait, name, allow_inf=True)
     return None if limit == math.inf else limit
 
 
-def deadline_of(wait: Duration, name: str, clock: Clock) -> float | None:
-    """The deadline, on `clock`, of a wait that begins now; None: no deadline. `name` is the argument's name."""
-    return deadline_after(wait_of(wait, name), clock)
+def deadline_of(wait: Duration, name: str) -> float | None:
+    """The deadline of a wait that begins now; None: no deadline. `name` is the argument's name."""
+    return deadline_after(wait_of(wait, name))
 
 
-def deadline_after(wait: float | None, clock: Clock) -> float | None:
+def deadline_after(wait: float | None) -> float | None:
     """The deadline of a wait of at most so many seconds that begins now; None: no deadline.
 
     Without time to wait (0), it is `LIMITED_BY_RETRIES`.
@@ -112,7 +151,7 @@ def deadline_after(wait: float | None, clock: Clock) -> float | None:
     return clock() + wait
 
 
-def deadline_of_acquire(blocking: bool, timeout: Duration, clock: Clock) -> float | None:
+def deadline_of_acquire(blocking: bool, timeout: Duration) -> float | None:
     """The deadline of `acquire(blocking, timeout)`, by the rules of `threading.Lock.acquire`."""
     if not blocking:
         if timeout != -1:
@@ -124,7 +163,7 @@ def deadline_of_acquire(blocking: bool, timeout: Duration, clock: Clock) -> floa
     limit = seconds(timeout, "timeout", allow_inf=True)
     if limit > TIMEOUT_MAX:
         raise OverflowError(f"timeout must be at most {TIMEOUT_MAX:g} s (threading.TIMEOUT_MAX), not {limit:g} s")
-    return deadline_after(limit, clock)
+    return deadline_after(limit)
 
 
 def count_of(value: int, name: str, maximum: int = MAX_PERMITS) -> int:
@@ -178,17 +217,12 @@ def package_of(kind: type) -> str:
     return "pyredisson.asyncio" if kind.__module__.startswith("pyredisson._api.aio.") else "pyredisson"
 
 
-def repr_of_lost(lost: Any) -> str:
-    """The repr of a `Lost`: its lock, and the state of the hold as known without asking the server."""
-    hold = lost._hold
-    state = "no hold" if hold is None else "lost" if lost.is_set() else hold.state.value
-    return f"<{package_of(type(lost))}.Lost of {lost._lock!r}: {state}>"
-
-
 def repr_of_holding(holding: Any, wait: float | None, lease: int | None) -> str:
     """The repr of what `hold()` returns: its lock, the limit on waiting, and the lease."""
     waits = "waits without end" if wait is None else f"waits {wait:g} s"
     leased = "renewed" if lease is None else f"lease {lease / 1000:g} s"
+    if isinstance(lease, RenewedLease) and lease.at_most is not None:
+        leased = f"renewed, at most {lease.at_most / 1000:g} s"
     return f"<{package_of(type(holding))}.Holding of {holding._lock!r}: {waits}, {leased}>"
 
 
@@ -200,6 +234,15 @@ def warn_not_released(what: str, error: RedisError) -> None:
     logger.warning("%s is not released yet, though its work is done; the release goes on: %s", what, error)
 
 
+def was_handed_off(failure: BaseException) -> bool:
+    """Whether a release has failed because `hand_off` had ended the hold. A block is left without that error."""
+    return isinstance(failure, LockNotHeldError) and failure.handed_off
+
+
 def add_release_failure(error: BaseException, failure: BaseException) -> None:
-    """Notes in the exception of a block's body that the release after it failed, too. The body's exception goes on."""
-    error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")
+    """Notes in the exception of a block's body that the release after it failed, too.
+
+    The body's own exception goes on: the user must see it.
+    """
+    if not was_handed_off(failure):
+        error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")

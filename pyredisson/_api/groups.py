@@ -62,6 +62,14 @@ class Group:
         """Not for a group: its members may be held by different owners. Raises `NotImplementedError`."""
         raise NotImplementedError("a group's members may be held by different owners: ask its members")
 
+    def waiters(self) -> NoReturn:
+        """Not for a group, as `holder`. Raises `NotImplementedError`."""
+        raise NotImplementedError("a group's members are waited for one by one: ask its members")
+
+    def hand_off(self) -> NoReturn:
+        """Not for a group: its members may be on several servers. Raises `NotImplementedError`."""
+        raise NotImplementedError("a group of locks can't be handed off")
+
     def force_unlock(self) -> NoReturn:
         """Not for a group: its members may be held by different owners. Raises `NotImplementedError`."""
         raise NotImplementedError("a group's members may be held by different owners: force each member that must go")

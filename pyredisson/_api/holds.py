@@ -1,36 +1,50 @@
-"""What the public API asks of the logic of locks, and what a client holds, as it knows without asking the server."""
+"""What public objects have in common for threads and asyncio: names, losses, and what a client holds."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from pyredisson._api.arguments import Name, package_of
+from pyredisson._api.arguments import Name, key_of, package_of
 from pyredisson._diagnostics import readable
+from pyredisson._settings.config import Config
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.holder import Hold
 from pyredisson.logic import holds
+from pyredisson.logic.groups.group import GroupHold
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
+LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 
-class Primitive:
-    """What is no lock: an object of the server with a name."""
 
-    __slots__ = ("__weakref__", "_logic", "_name")
+class Named:
+    """An object of the server with a name."""
 
-    def __init__(self, logic: Any, name: Name | None) -> None:
-        self._logic = logic
-        self._name = name
+    __slots__ = ()
+
+    _logic: Any
+    _name: Name | None
+    """None: it can be computed from the key."""
 
     @property
     def name(self) -> Name:
         """The name as the client's method got it."""
         name: Name = self._logic.key.decode() if self._name is None else self._name
         return name
+
+
+class Primitive(Named):
+    """What is no lock."""
+
+    __slots__ = ("__weakref__", "_logic", "_name")
+
+    def __init__(self, logic: Any, name: Name | None) -> None:
+        self._logic = logic
+        self._name = name
 
     def __repr__(self) -> str:
         return f"<{package_of(type(self))}.{type(self).__name__} {readable(self._logic.key)!r}>"
@@ -42,8 +56,11 @@ class Logic(Protocol):
     session: Session
     identity: Hashable
 
+    @property
+    def renewed_ms(self) -> int: ...
     async def acquire(self, owner: Any, lease: int | None, deadline: float | None) -> bool: ...
     async def release(self, owner: Any, hold: Any) -> None: ...
+    async def extend_hold(self, owner: Any, lease: int) -> None: ...
     def hold_of(self, owner_id: Any) -> Any: ...
     def named(self, owner: Any) -> str: ...
     def loss_of(self, owner: Any, hold: Any) -> LockLostError: ...
@@ -57,30 +74,119 @@ class HoldChecker(Protocol):
         """Declares the hold lost if its lease has ended. True: it is not held any more."""
 
 
-def holds_of(session: Session) -> list[Hold]:
-    """All holds of a client, the oldest first; also lost ones that were not released yet."""
-    now, wall = session.clock(), datetime.now(UTC)
-    found = []
-    for hold in _all(session):
-        session.holds.expire_if_due(hold)
-        lost = hold.state is LOST
-        # It may be released by another thread meanwhile.
-        if not hold.count:
-            continue
-        found.append(
-            Hold(
-                name=readable(hold.commands.key),
-                kind=hold.commands.kind,
-                owner_id=None if hold.acquired_by is None else hold.key[1],
-                since=wall - timedelta(seconds=now - hold.begun),
-                levels=hold.count,
-                token=hold.token or None,
-                valid_for=0.0 if lost else max(0.0, hold.valid_until - now),
-                renewed=hold.renewed,
-                lost=lost,
+class Holdable:
+    """A lock or a group of locks, as one place in a program has it."""
+
+    __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
+
+    _explicit_owner: Owner | None
+    """None: the owner is the calling thread or task. A group has one only if all its members have one: the first
+    one's."""
+    _logic: Logic
+
+    def on_lost(self, callback: LostCallback) -> LostCallback:
+        """Registers a function: `callback(lock)` is called once for each hold of this lock that is lost.
+
+        The client calls it on a thread of its own. In asyncio a coroutine function runs on the event loop that
+        registered it. The function stays registered, for every handle of this name, until `remove_on_lost` or the end
+        of the client. Calls of one function are made one after the other. A slow function delays no other one, unless
+        16 of them run at the same time. Returns the function, so that this can be a decorator. Raises `TypeError` for
+        anything that can't be called.
+        """
+        if not callable(callback):
+            raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
+        self._logic.session.lost_callbacks.add(self._logic.identity, callback, self._notification(callback))
+        return callback
+
+    def remove_on_lost(self, callback: Callable[..., object]) -> bool:
+        """Removes one registration of a function by `on_lost`, the latest, from whichever handle of this name it was.
+
+        Returns whether there was one. A call that has begun, or was due already, is still made.
+        """
+        return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
+
+    def _owner(self) -> Any:
+        raise NotImplementedError
+
+    def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
+        """What a thread of the client has to call when a hold is lost."""
+        raise NotImplementedError
+
+
+class AnyLost:
+    """Whether one hold is lost. Once it is, that doesn't change any more."""
+
+    __slots__ = ("_hold", "_holds", "_lock")
+
+    def __init__(self, hold: holds.Hold | GroupHold | None, checker: HoldChecker, lock: object) -> None:
+        self._hold = hold
+        self._holds = checker
+        self._lock = lock
+
+    def is_set(self) -> bool:
+        """Whether the hold is lost: the server no longer knew it, or by the local clock its lease is over.
+
+        Sends nothing to the server. False if there was no hold.
+        """
+        return self._hold is not None and self._holds.expire_if_due(self._hold) and self._hold.state is LOST
+
+    def __repr__(self) -> str:
+        state = "no hold" if self._hold is None else "lost" if self.is_set() else self._hold.state.value
+        return f"<{package_of(type(self))}.Lost of {self._lock!r}: {state}>"
+
+
+class AnyClient:
+    """What a client says of itself, as it knows without asking the server."""
+
+    _config: Config
+    _on_cluster: bool
+    _session: Session
+
+    @property
+    def id(self) -> str:
+        """A UUID4, the first part of the names of this client's owners on the server. A forked child gets a new one."""
+        return self._session.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._session.closed
+
+    def holds(self) -> list[Hold]:
+        """What this client holds now, the oldest first; also lost holds that were not released yet.
+
+        As far as the client knows: it sends nothing. Of permits only renewed ones are listed. With 100,000
+        holds it takes some tenths of a second.
+        """
+        session = self._session
+        now, wall = session.clock(), datetime.now(UTC)
+        found = []
+        for hold in _all(session):
+            session.holds.expire_if_due(hold)
+            lost = hold.state is LOST
+            # It may be released by another thread meanwhile.
+            if not hold.count:
+                continue
+            found.append(
+                Hold(
+                    name=readable(hold.commands.key),
+                    kind=hold.commands.kind,
+                    owner_id=None if hold.acquired_by is None else hold.key[1],
+                    since=wall - timedelta(seconds=now - hold.begun),
+                    levels=hold.count,
+                    token=hold.token or None,
+                    valid_for=0.0 if lost else max(0.0, hold.valid_until - now),
+                    renewed=hold.renewed,
+                    lost=lost,
+                )
             )
-        )
-    return sorted(found, key=lambda hold: hold.since)
+        return sorted(found, key=lambda hold: hold.since)
+
+    def __repr__(self) -> str:
+        return f"<{package_of(type(self))}.Client {self.id} at {self._session.server}>"
+
+    def _key(self, name: Name) -> bytes:
+        return key_of(name, self._config.name_mapper, self._on_cluster)
 
 
 def _all(session: Session) -> Iterator[holds.Hold]:

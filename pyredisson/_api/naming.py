@@ -1,21 +1,10 @@
 """Decorated functions: names that are formatted from the arguments of a call, and the kinds of locks for `locked`."""
 
-from __future__ import annotations
-
-import functools
 import inspect
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
-
-from pyredisson.backoff import DEFAULT_BACKOFF
-from pyredisson.logic.locks.fair_lock import FairLockLogic
-from pyredisson.logic.locks.fenced_lock import FencedLockLogic
-from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
-from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.locks.spin_lock import SpinLockLogic
-from pyredisson.logic.session import Session
 
 PATH = re.compile(r"[.\[]")
 """What begins the path behind the name of a field, as in `order.id`."""
@@ -96,15 +85,6 @@ def _named(function: object) -> str:
 
 
 LockKind = Literal["lock", "fair", "fenced", "spin", "read", "write"]
-
-LOGICS: dict[str, Callable[[Session, bytes], LockLogic]] = {
-    "lock": LockLogic,
-    "fair": FairLockLogic,
-    "fenced": FencedLockLogic,
-    "spin": functools.partial(SpinLockLogic, backoff=DEFAULT_BACKOFF),
-    "read": ReadLogic,
-    "write": WriteLogic,
-}
 
 
 def check_kind(kind: LockKind) -> None:

@@ -6,23 +6,28 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import package_of
+from pyredisson._api.holds import AnyLost
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.replies import code_of, is_transient
 from pyredisson.errors import LockNotHeldError, NotReplicatedError
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
+from pyredisson.logic.owners import Owner
 
 CLOSE_LIMIT = 2.0
 """Seconds for which `close` of a thread's election waits. While the server is away the thread ends when it is back."""
 PAUSE = 1.0
 """Seconds between a term, or a campaign that failed, and the next campaign of the same election: others come first, and
 a server that loses locks again and again gets no storm of calls. Half as much is added by chance."""
+
+
+L = TypeVar("L", bound=AnyLost)
 
 
 class ElectionState(Enum):
@@ -40,10 +45,10 @@ class ElectionState(Enum):
     """It was closed, and takes part no more."""
 
 
-class AnyTerm:
+class AnyTerm(Generic[L]):
     """One time as the leader."""
 
-    def __init__(self, logic: FencedLockLogic, hold: Hold, token: int, lost: Any) -> None:
+    def __init__(self, logic: FencedLockLogic, hold: Hold, token: int, lost: L) -> None:
         self._logic = logic
         self._hold = hold
         self.name = readable(logic.key)
@@ -52,7 +57,8 @@ class AnyTerm:
         """The fencing token of the term: larger than the tokens of all terms before."""
         self.since = datetime.now(UTC)
         """When the term began here."""
-        self._lost = lost
+        self.lost = lost
+        """Whether the leadership was lost, as `lost` of a lock."""
 
     @property
     def valid(self) -> bool:
@@ -69,37 +75,62 @@ class AnyTerm:
         return f"<{package_of(type(self))}.Term {self.token} of election {self.name!r}: {state}>"
 
 
-def state_of(*, closed: bool, term: AnyTerm | None, campaigning: bool) -> ElectionState:
-    """The state of an election. `term`: its present term."""
-    if term is not None:
-        return ElectionState.LEADING if term.valid else ElectionState.DEPOSED
-    if closed:
-        return ElectionState.CLOSED
-    return ElectionState.CAMPAIGNING if campaigning else ElectionState.IDLE
+class AnyElection:
+    """A candidate, and what it does at the moment."""
 
+    _term: AnyTerm[Any] | None
+    """The present one."""
 
-def give_up(logic: FencedLockLogic, call: AcquireCall) -> None:
-    """Has a call that waits for the lock return False. While the server is away, when it is back."""
-    # First: a call that comes to wait from now on sees it. One that waits already is woken, and sees it.
-    call.deadline = logic.session.clock()
-    queue = logic.session.lock_queues.get(logic.identity)
-    for waiter in list(queue.waiters) if queue is not None else ():
-        if waiter.call is call:
-            waiter.wakeup.set()
+    def __init__(
+        self, lock: Any, on_elected: Callable[[Any], object] | None, on_deposed: Callable[[Any], object] | None
+    ) -> None:
+        """`lock`: the fenced lock of that name."""
+        check_callback(on_elected, "on_elected")
+        check_callback(on_deposed, "on_deposed")
+        self._lock = lock
+        self._logic: FencedLockLogic = lock._logic
+        self._owner: Owner = lock._owner()
+        self._on_elected = on_elected
+        self._on_deposed = on_deposed
+        self._call: AcquireCall | None = None
+        """The campaign."""
+        self._term = None
+        self._closed = False
+
+    @property
+    def state(self) -> ElectionState:
+        """What this candidate does at the moment, as known without asking the server."""
+        if self._term is not None:
+            return ElectionState.LEADING if self._term.valid else ElectionState.DEPOSED
+        if self._closed:
+            return ElectionState.CLOSED
+        return ElectionState.IDLE if self._call is None else ElectionState.CAMPAIGNING
+
+    def __repr__(self) -> str:
+        return f"<{package_of(type(self))}.Election {readable(self._logic.key)!r}: {self.state.value}>"
+
+    def _give_up(self, call: AcquireCall) -> None:
+        """Has a campaign return False. While the server is away, when it is back."""
+        # First: a call that comes to wait from now on sees it. One that waits already is woken, and sees it.
+        session = self._logic.session
+        call.deadline = session.clock()
+        queue = session.lock_queues.get(self._logic.identity)
+        for waiter in list(queue.waiters) if queue is not None else ():
+            if waiter.call is call:
+                waiter.wakeup.set()
+
+    def _handle_campaign_error(self, error: Exception) -> None:
+        """Raises the error of a campaign, or logs it: if it is about to pass, the next campaign follows."""
+        if not _will_pass(error):
+            raise error
+        logger.warning("a campaign of election %r failed, and is repeated: %s", readable(self._logic.key), error)
 
 
 def pause() -> float:
     return PAUSE * (1 + random.random() / 2)
 
 
-def handle_campaign_error(logic: FencedLockLogic, error: Exception) -> None:
-    """Raises the error of a campaign, or logs it: if it is about to pass, the next campaign follows."""
-    if not _will_pass(error):
-        raise error
-    logger.warning("a campaign of election %r failed, and is repeated: %s", readable(logic.key), error)
-
-
-def handle_release_error(term: AnyTerm, error: Exception) -> None:
+def handle_release_error(term: AnyTerm[Any], error: Exception) -> None:
     """Raises the error of the release at the end of a term, or logs it: if the term was lost, there is nothing to
     release, and if the error is about to pass, the release goes on in the background."""
     if not (isinstance(error, LockNotHeldError) or _will_pass(error)):
@@ -113,7 +144,7 @@ def check_callback(callback: Callable[..., object] | None, name: str) -> None:
         raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
 
 
-def log_failure(term: AnyTerm, what: str) -> None:
+def log_failure(term: AnyTerm[Any], what: str) -> None:
     """An exception of a user's callback must not end the election."""
     logger.exception("%s of election %r failed", what, term.name)
 

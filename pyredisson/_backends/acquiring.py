@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
@@ -18,7 +18,8 @@ from pyredisson._protocol.replication import (
     read_replication,
     wait_command,
 )
-from pyredisson._protocol.replies import ASKING, NoReply, Redirected, Reply
+from pyredisson._protocol.replies import ASKING, Answer, NoReply, Redirected, Reply
+from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -89,19 +90,15 @@ class AcquireSender(ReplyApplier):
             await self._check.check(node, 0, None, None)
         return reply
 
-    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> Answer:
         node = await self._router.known_node(payload)
         return await self._acquire(node, payload, new_connection=new_connection, asking=False)
 
-    async def follow(
-        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
-    ) -> tuple[Reply, bytes | None]:
+    async def follow(self, redirect: Redirected, payload: bytes, *, new_connection: bool = False) -> Answer:
         node = self._router.target(redirect)
         return await self._acquire(node, payload, new_connection=new_connection, asking=redirect.is_ask)
 
-    async def _acquire(
-        self, node: Node, payload: bytes, *, new_connection: bool, asking: bool
-    ) -> tuple[Reply, bytes | None]:
+    async def _acquire(self, node: Node, payload: bytes, *, new_connection: bool, asking: bool) -> Answer:
         check = self._check
         needed = await check.needed(node)
         payload = self._router.as_sent(payload, asking=asking)
@@ -125,12 +122,18 @@ class AcquireSender(ReplyApplier):
 # --- How many replicas have to confirm an acquire, and whether so many have: otherwise it doesn't count
 
 
+REFUSED = 1.0
+"""Seconds for which a former replica that can't be reached counts as no master: it has to be started first."""
+SILENT = 10.0
+"""The same for one that doesn't reply, as the next question to it costs a call `LONGEST` again."""
+
+
 class ReplicaCheck:
     """Checks acquires, and finds out from their masters what it needs to know for that."""
 
-    def __init__(self, masters: RoutedRuntime[Any], config: Config) -> None:
+    def __init__(self, masters: RoutedRuntime[Any], table: RoutingTable, config: Config) -> None:
         self._masters = masters
-        self._succession = Succession(masters)
+        self._table = table
         self._most = config.min_synced_replicas
         self._seconds = config.replicas_sync_timeout
         self._map_address = config.map_address
@@ -160,7 +163,10 @@ class ReplicaCheck:
             if not is_refusal(confirmed):
                 # For example: the server has become a replica.
                 raise NoReply(confirmed, may_have_run=True, server_id=server_id)
-            self._note_refusal(node, confirmed)
+            if not state.refused:
+                state.refuse()
+                text = "replicas don't confirm what is acquired: %s doesn't run WAIT for this user: %s"
+                logger.warning(text, node.address, confirmed)
         if state.refused:
             return
         count = confirmed if needed else 0
@@ -178,7 +184,7 @@ class ReplicaCheck:
             # A replica that takes writes.
             raise self._in_doubt(node, "is not a master any more", server_id)
         if state.left or (state.away and count < self._most):
-            successor = await self._succession.successor(node)
+            successor = await self._successor(node)
             if successor is not None:
                 raise self._in_doubt(node, f"was replaced as the master by {successor}", server_id)
 
@@ -197,7 +203,7 @@ class ReplicaCheck:
     def _in_doubt(self, node: Node, what: str, server_id: bytes | None) -> NoReply:
         """For an acquire that counts for nothing. The logic sends it again, to the new master once that is known."""
         error = ConnectionError(f"{node.address} {what}")
-        self._masters.request_refresh(str(error))
+        self._table.request_refresh(str(error))
         return NoReply(error, may_have_run=True, server_id=server_id)
 
     async def _ask(self, node: Node) -> None:
@@ -207,49 +213,30 @@ class ReplicaCheck:
         connections: RoutedConnections = masters.connections_of(node)
         (reply,), _ = await connections.exchange((INFO,))
         if not isinstance(reply, RedisError):
-            state.set(read_replication(reply).mapped(self._map_address), masters.successors_in_view(node), now)
+            known = self._table.successors.get(node.endpoint, ())
+            state.set(read_replication(reply).mapped(self._map_address), known, now)
         elif is_refusal(reply):
-            state.set_number(masters.replicas_in_view(node), now)
+            state.set_number(self._table.replicas.get(node.endpoint, 0), now)
         else:
             raise reply
 
-    def _note_refusal(self, node: Node, error: RedisError) -> None:
-        if not node.replicas.refused:
-            node.replicas.refuse()
-            text = "replicas don't confirm what is acquired: %s doesn't run WAIT for this user: %s"
-            logger.warning(text, node.address, error)
+    async def _successor(self, master: Node) -> Address | None:
+        """The server that has replaced a master; None: no server that answers has.
 
-
-# --- Whether a master was replaced by one of its replicas, and doesn't know it yet: its former replicas are asked
-#
-# During a failover on request the replica is promoted first, and the former master is demoted later. In between both
-# grant locks. The former master doesn't know of the other one, but its replica has left it.
-
-
-REFUSED = 1.0
-"""Seconds for which a former replica that can't be reached counts as no master: it has to be started first."""
-SILENT = 10.0
-"""The same for one that doesn't reply, as the next question to it costs a call `LONGEST` again."""
-
-
-class Succession:
-    """Asks the servers that were replicas of a master, or are to be, whether one of them is master in its place."""
-
-    def __init__(self, peers: RoutedRuntime[Any]) -> None:
-        self._peers = peers
-
-    async def successor(self, master: Node) -> Address | None:
-        """The server that has replaced a master; None: no server that answers has."""
+        Asks the servers that were its replicas, or are to be. During a failover on request the replica is promoted
+        first, and the former master is demoted later. In between both grant locks. The former master doesn't know of
+        the other one, but its replica has left it.
+        """
         state = master.replicas
         for address in state.away:
-            asked_at = self._peers.clock()
+            asked_at = self._masters.clock()
             if state.is_unreachable(address, asked_at):
                 continue
             if address in state.unreachable:
                 # It is asked again. Other calls meanwhile rely on what is known, as it may take long again.
                 state.on_unreachable(address, asked_at + LONGEST)
             try:
-                reply = await self._ask(address, master)
+                reply = await self._ask_peer(address, master)
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001
@@ -263,8 +250,8 @@ class Succession:
             state.on_answer(address, asked_at)
         return None
 
-    async def _ask(self, address: Address, master: Node) -> Reply:
-        connections: RoutedConnections = self._peers.connections_of_peer(address, master)
+    async def _ask_peer(self, address: Address, master: Node) -> Reply:
+        connections: RoutedConnections = self._masters.connections_of_peer(address, master)
         try:
             (reply,), _ = await connections.exchange((INFO,))
         except NoReply as failure:
@@ -278,7 +265,7 @@ class Succession:
         cause = error.error if isinstance(error, NoReply) else error
         logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
         silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
-        state.on_unreachable(address, self._peers.clock() + (SILENT if silent else REFUSED))
+        state.on_unreachable(address, self._masters.clock() + (SILENT if silent else REFUSED))
 
 
 # --- The connections to servers that serve nothing for this client, but may have replaced a master
@@ -286,7 +273,7 @@ class Succession:
 
 LONGEST = 0.5
 """Seconds that such a server may take to connect, and to reply: a call waits for it, and it may be gone for good."""
-MOST = 100
+MOST_PEERS = 100
 """Servers whose connections are kept. Servers in containers get new addresses again and again."""
 
 
@@ -295,31 +282,3 @@ class PeerNode(Node):
 
     def on_unreachable(self, error: BaseException, began: float) -> None:
         """A connection could not be made."""
-
-
-class PeerConnections(Generic[C]):
-    """Makes these connections, and keeps them beside those to masters. Any thread may call any method."""
-
-    def __init__(self, config: Config, connections: dict[Node, C]) -> None:
-        """`connections`: all connections of the runtime, which closes them."""
-        self._config = config
-        self._connections = connections
-        self._nodes: dict[Address, Node] = {}
-
-    def connections_of(self, address: Address, master: Node, make: Callable[[Node], C]) -> C:
-        """The connections to a server, or the connections that `make` makes."""
-        node = self._nodes.get(address)
-        if node is None:
-            made = PeerNode(self._config.at(address)).with_timeout(LONGEST)
-            made.client_id = master.client_id
-            node = self._nodes.setdefault(address, made)
-            self._remove_oldest()
-        return self._connections.get(node) or self._connections.setdefault(node, make(node))
-
-    def _remove_oldest(self) -> None:
-        """Forgets the servers that were asked first, if there are many."""
-        for address in list(self._nodes)[:-MOST]:
-            node = self._nodes.pop(address, None)
-            connections = None if node is None else self._connections.pop(node, None)
-            if connections is not None:
-                connections.retire()

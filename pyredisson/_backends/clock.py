@@ -1,7 +1,5 @@
 """The clock of both backends."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What both backends do when they connect: credentials, and what a failed connection means for its callers."""
 
-from __future__ import annotations
-
 import builtins
 import ssl
 from collections.abc import Sequence

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from pyredisson._backends.acquiring import AcquireSender, C, PeerConnections, ReplicaCheck
+from pyredisson._backends.acquiring import LONGEST, MOST_PEERS, AcquireSender, C, PeerNode, ReplicaCheck
 from pyredisson._backends.runtime import BackendRuntime
 from pyredisson._core import slot, slot_of_command
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.moving_slots import message_at_source
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import ASKING, REDIRECTS, NoReply, Redirected, Reply, code_of, copy_error
+from pyredisson._protocol.replies import ASKING, REDIRECTS, Answer, NoReply, Redirected, Reply, code_of, copy_error
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
@@ -31,25 +31,18 @@ ONE_SLOT_ONLY = REDIRECTS | {"TRYAGAIN"}
 many calls may meet one of them, and a warning for each that fails and each that is served again would flood the log."""
 
 
-class Settable(Protocol):
-    """Something that any thread may set."""
-
-    def set(self) -> object: ...
+Wake = Callable[[], object]
+"""Sets a wakeup, whatever the thread is on which it is called."""
 
 
 class Keeper(Protocol):
-    """Keeps the routing table up to date (`_client.topology.keeper`)."""
+    """Keeps the routing table up to date. `_client.topology.keeper` says what the methods do."""
 
     table: RoutingTable
 
-    def wait_until_known(self, wakeup: Settable) -> None:
-        """Has a wakeup set when the present attempt to find out the topology has ended; at once if it is known."""
-
-    def forget(self, wakeup: Settable) -> None:
-        """Undoes `wait_until_known`."""
-
-    def check_known(self) -> None:
-        """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
+    def wait_until_known(self, wake: Wake) -> None: ...
+    def forget(self, wake: Wake) -> None: ...
+    def check_known(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +52,7 @@ class _Pause:
     payload: bytes
     shard: Hashable
     """The server that has failed to serve the command."""
-    wakeup: Settable
+    wake: Wake
 
 
 class RoutedRuntime(BackendRuntime, Generic[C]):
@@ -78,13 +71,13 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         self.shard_of_command = table.node_for
         self.shard_of = table.node_of_key
         self.on_topology_change = table.listen
-        self.request_refresh = table.request_refresh
-        self.slot_of: Callable[[bytes], int] = slot if self._has_slots else _no_slots
+        self.slot_of: Callable[[bytes], int] = slot if self._has_slots else (lambda _: 0)
         self.as_sent = table.settling.command
         self._changes = table.settling.changes
         self._connections: dict[Node, C] = {}
-        """Also the connections of `_peers`."""
-        self._peers = PeerConnections(config, self._connections)
+        """Also the connections to `_peers`."""
+        self._peers: dict[Address, Node] = {}
+        """The servers that were asked whether they have replaced a master."""
         self._retries: dict[_Pause, None] = {}
         self._config = config
         table.listen(self._on_change)
@@ -98,18 +91,21 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         """Closes the connections of a runtime that is closed."""
 
     @abstractmethod
-    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
-        """Sets the wakeup, whatever the thread is on which it is set."""
+    def _on_any_thread(self, wakeup: Wakeup) -> Wake: ...
 
     @abstractmethod
     async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Runs operations that don't raise, at the same time where the backend can."""
 
+    def _all_connections(self) -> Sequence[C]:
+        return list(self._connections.values())
+
     # --- Sending
 
     def acquiring(self, granted: Granted) -> Sender:
-        config = self._config
-        return AcquireSender(self, ReplicaCheck(self, config), granted) if config.check_lock_synced_replicas else self
+        if not self._config.check_lock_synced_replicas:
+            return self
+        return AcquireSender(self, ReplicaCheck(self, self._table, self._config), granted)
 
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
         connections = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
@@ -121,12 +117,10 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         connections = self.connections_of(await self.known_node(payload))
         return await connections.send(self.as_sent(payload), new_connection=new_connection)
 
-    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> Answer:
         return await self._send_again(await self.known_node(payload), payload, new_connection=new_connection)
 
-    async def follow(
-        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
-    ) -> tuple[Reply, bytes | None]:
+    async def follow(self, redirect: Redirected, payload: bytes, *, new_connection: bool = False) -> Answer:
         node = self.target(redirect)
         asking = redirect.is_ask
         answer = await self._send_again(node, payload, new_connection=new_connection, asking=asking)
@@ -142,52 +136,34 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         node = self.node_for(payload)
         return node is not None and self._table.has_handed_over(server_id, node)
 
-    async def _send_again(
-        self, node: Node, payload: bytes, *, new_connection: bool, asking: bool = False
-    ) -> tuple[Reply, bytes | None]:
+    async def _send_again(self, node: Node, payload: bytes, *, new_connection: bool, asking: bool = False) -> Answer:
         # An earlier copy may be in doubt at this node, although the latest copy went to another one.
         new_connection = new_connection or bool(node.suspects)
         connections = self.connections_of(node)
         payload = self.as_sent(payload, asking=asking)
-        if asking:
-            return await self._ask(connections, payload, new_connection=new_connection)
-        (reply,), server_id = await connections.exchange((payload,), new_connection=new_connection)
-        return reply, server_id
-
-    async def _ask(self, connections: C, payload: bytes, *, new_connection: bool) -> tuple[Reply, bytes | None]:
-        """Sends a command whose slot is being moved to the server."""
-        (_, reply), server_id = await connections.exchange((ASKING, payload), new_connection=new_connection)
+        payloads = (ASKING, payload) if asking else (payload,)
+        (*_, reply), server_id = await connections.exchange(payloads, new_connection=new_connection)
         return reply, server_id
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
-        replies: list[Reply] = [None] * len(payloads)
-        groups: dict[Node | None, list[int]] = {}
-        for i, payload in enumerate(payloads):
-            groups.setdefault(self.node_for(payload), []).append(i)
-        batches = [Batch(payloads, replies, places, self.as_sent) for places in groups.values()]
-        if len(batches) == 1:
-            await self._send_batch(batches[0], new_connection)
+        groups = _places_by_node(enumerate(map(self.node_for, payloads)))
+        if len(groups) == 1:
+            replies = await self._send_some(payloads, None, new_connection)
         else:
-            await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
+            replies = [None] * len(payloads)
+            sending = [self._fill_in(replies, payloads, places, None, new_connection) for places in groups.values()]
+            await self._run_all(sending)
+        redirects = {i: reply for i, reply in enumerate(replies) if isinstance(reply, Redirected)}
         # MOVED changes the routing table, so the caller's next copy of the command goes to the other node.
-        targets = {i: self.target(reply) for i, reply in enumerate(replies) if isinstance(reply, Redirected)}
-        asked = {i: node for i, node in targets.items() if replies[i].is_ask}
+        targets = {i: self.target(redirect) for i, redirect in redirects.items()}
+        asked = {i: node for i, node in targets.items() if redirects[i].is_ask}
         if asked:
-            await self._ask_all(asked, payloads, replies, new_connection)
+            groups = _places_by_node(asked.items())
+            sending = [self._fill_in(replies, payloads, groups[node], node, new_connection) for node in groups]
+            await self._run_all(sending)
+            for i in asked:
+                await self._publish_at_source(redirects[i], payloads[i], replies[i])
         return replies
-
-    async def _ask_all(
-        self, asked: dict[int, Node], payloads: Sequence[bytes], replies: list[Reply], new_connection: bool
-    ) -> None:
-        """Of several commands, sends the ones that ASK has sent to other nodes, by their places."""
-        redirects = {i: replies[i] for i in asked}
-        groups: dict[Node, list[int]] = {}
-        for i, node in asked.items():
-            groups.setdefault(node, []).append(i)
-        batches = [Batch(payloads, replies, places, self.as_sent, node) for node, places in groups.items()]
-        await self._run_all([self._try_batch(batch, new_connection) for batch in batches])
-        for i, redirect in redirects.items():
-            await self._publish_at_source(redirect, payloads[i], replies[i])
 
     async def _publish_at_source(self, redirect: Redirected, payload: bytes, reply: Reply) -> None:
         """Repeats the message of a command that has followed ASK on the node where its waiters are subscribed."""
@@ -202,20 +178,33 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             # The command has run. If the waiters' node is gone, they make an attempt by themselves.
             logger.debug("a message could not be repeated on %s: %s", source.address, error)
 
-    async def _try_batch(self, batch: Batch, new_connection: bool) -> None:
-        """As `_send_batch`. If the server doesn't reply, its error becomes the reply to each of the commands."""
+    async def _fill_in(
+        self,
+        replies: list[Reply],
+        payloads: Sequence[bytes],
+        places: Sequence[int],
+        asked: Node | None,
+        new_connection: bool,
+    ) -> None:
+        """Sends the commands at these places. If the server doesn't reply, its error is the reply to each of them."""
         try:
-            await self._send_batch(batch, new_connection)
-        except NoReply as failure:
-            batch.fail(failure.error)
-        except RedisError as error:
-            batch.fail(error)
+            received = await self._send_some([payloads[i] for i in places], asked, new_connection)
+        except (NoReply, RedisError) as failure:
+            received = [copy_error(failure.error if isinstance(failure, NoReply) else failure) for _ in places]
+        for i, reply in zip(places, received, strict=True):
+            replies[i] = reply
 
-    async def _send_batch(self, batch: Batch, new_connection: bool) -> None:
-        node = batch.node or await self.known_node(batch.payload)
-        new_connection = new_connection or (batch.node is not None and bool(node.suspects))
-        replies, _ = await self.connections_of(node).exchange(batch.commands(), new_connection=new_connection)
-        batch.put(replies)
+    async def _send_some(self, payloads: Sequence[bytes], asked: Node | None, new_connection: bool) -> list[Reply]:
+        """Sends commands that go to one node. `asked`: the one which ASK has named."""
+        if asked is None:
+            node = await self.known_node(payloads[-1])
+            commands = [self.as_sent(payload) for payload in payloads]
+            replies, _ = await self.connections_of(node).exchange(commands, new_connection=new_connection)
+            return replies
+        new_connection = new_connection or bool(asked.suspects)
+        commands = [part for payload in payloads for part in (ASKING, self.as_sent(payload, asking=True))]
+        replies, _ = await self.connections_of(asked).exchange(commands, new_connection=new_connection)
+        return replies[1::2]
 
     # --- Nodes
 
@@ -240,12 +229,12 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     async def _wait_for_topology(self) -> None:
         wakeup = self.wakeup()
-        settable = self._on_any_thread(wakeup)
+        wake = self._on_any_thread(wakeup)
         try:
-            self._keeper.wait_until_known(settable)
+            self._keeper.wait_until_known(wake)
             await self._wait_unless_closed(wakeup, self._patience)
         finally:
-            self._keeper.forget(settable)
+            self._keeper.forget(wake)
         if self._closed:
             raise ClosedError("the client is closed")
         self._keeper.check_known()
@@ -259,17 +248,18 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         replies, _ = await self.connections_of(node).exchange(payloads)
         return replies
 
-    def replicas_in_view(self, node: Node) -> int:
-        """How many replicas a master has as far as the routing table knows."""
-        return self._table.replicas.get(node.endpoint, 0)
-
-    def successors_in_view(self, node: Node) -> tuple[Address, ...]:
-        """The servers that may take over from a master as far as the routing table knows."""
-        return self._table.successors.get(node.endpoint, ())
-
     def connections_of_peer(self, address: Address, master: Node) -> C:
         """The connections to a server that may have replaced a master."""
-        connections = self._peers.connections_of(address, master, self._connections_to)
+        node = self._peers.get(address)
+        if node is None:
+            made = PeerNode(self._config.at(address)).with_timeout(LONGEST)
+            made.client_id = master.client_id
+            node = self._peers.setdefault(address, made)
+            # The servers that were asked first are forgotten, if there are many.
+            for oldest in list(self._peers)[:-MOST_PEERS]:
+                if (forgotten := self._peers.pop(oldest, None)) is not None:
+                    self._retire(forgotten)
+        connections = self._connections.get(node) or self._connections.setdefault(node, self._connections_to(node))
         # Read after the connections were stored, as in `connections_of`.
         if self._closed:
             self._end(connections)
@@ -290,15 +280,20 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             connections.retire()
         return connections
 
+    def _retire(self, node: Node) -> C | None:
+        """Forgets the connections to a node, which close after their calls."""
+        connections = self._connections.pop(node, None)
+        if connections is not None:
+            connections.retire()
+        return connections
+
     def _on_change(self, changes: Changes) -> None:
         """Follows a change of the topology. Called on the keeper's thread."""
         for node in changes.removed_nodes:
-            connections = self._connections.pop(node, None)
-            if connections is not None:
-                connections.retire()
-                if node in changes.demoted_nodes:
-                    # It may hang. What is sent to it is refused or lost, so its calls need not wait for a timeout.
-                    connections.disconnect()
+            connections = self._retire(node)
+            if connections is not None and node in changes.demoted_nodes:
+                # It may hang. What is sent to it is refused or lost, so its calls need not wait for a timeout.
+                connections.disconnect()
         for node in changes.demoted_nodes:
             # The address has a new server now, to which the old connections don't lead.
             connections = self._connections.get(node)
@@ -306,20 +301,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
                 connections.disconnect()
         for pause in list(self._retries):
             if self.node_for(pause.payload) is not pause.shard:
-                pause.wakeup.set()
+                pause.wake()
 
     @property
     def connected(self) -> bool:
-        return any(connections.connected for connections in list(self._connections.values()))
+        return any(connections.connected for connections in self._all_connections())
 
     def is_open(self) -> bool:
         return True
-
-    def _end_all(self) -> None:
-        """Ends all pauses and connections, also any that begin later."""
-        self._end_pauses()
-        for connections in list(self._connections.values()):
-            self._end(connections)
 
     # --- Failures
 
@@ -329,14 +318,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         if code in ONE_SLOT_ONLY:
             logger.debug("slot %d isn't served by one server at this moment: %s", slot_of_command(payload), error)
         elif node is not None:
-            node.availability.on_command_failed(node.address, error)
+            node.availability.on_command_failed(error)
         if code not in SERVER_IS_RIGHT:
             self._table.request_refresh(str(error))
 
     def on_command_served(self, payload: bytes) -> None:
         node = self.node_for(payload)
         if node is not None:
-            node.availability.on_command_served(node.address)
+            node.availability.on_command_served()
 
     def located(self, payload: bytes, error: RedisError) -> RedisError:
         node = self.node_for(payload)
@@ -358,40 +347,9 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             self._retries.pop(pause, None)
 
 
-def _no_slots(key: bytes) -> int:
-    return 0
-
-
-# --- Commands for several servers at once
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Of several commands the ones that go to one server, and the list into which their replies belong."""
-
-    payloads: Sequence[bytes]
-    replies: list[Reply]
-    places: Sequence[int]
-    """Which of all commands these are."""
-    as_sent: Callable[..., bytes]
-    """`RoutedRuntime.as_sent`."""
-    node: Node | None = None
-    """The one which ASK has named."""
-
-    @property
-    def payload(self) -> bytes:
-        """One of the commands, which tells where all of them go."""
-        return self.payloads[self.places[-1]]
-
-    def commands(self) -> list[bytes]:
-        asking = self.node is not None
-        commands = [self.as_sent(self.payloads[i], asking=asking) for i in self.places]
-        return [part for payload in commands for part in (ASKING, payload)] if asking else commands
-
-    def put(self, replies: Sequence[Reply]) -> None:
-        for i, reply in zip(self.places, replies if self.node is None else replies[1::2], strict=True):
-            self.replies[i] = reply
-
-    def fail(self, error: RedisError) -> None:
-        for i in self.places:
-            self.replies[i] = copy_error(error)
+def _places_by_node(nodes: Iterable[tuple[int, Node | None]]) -> dict[Node | None, list[int]]:
+    """For each node the places of its commands."""
+    groups: dict[Node | None, list[int]] = {}
+    for i, node in nodes:
+        groups.setdefault(node, []).append(i)
+    return groups

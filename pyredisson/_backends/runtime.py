@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from pyredisson._backends.clock import clock
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import Redirected, Reply
+from pyredisson._protocol.replies import Answer, Answers, Redirected, Reply
 from pyredisson._protocol.routing import Changes
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic.ports import Granted, Sender, Wakeup
@@ -27,13 +27,8 @@ class NodeConnections(Protocol):
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Reply]:
         """Sends one command and returns its reply. Raises an error reply, or `NoReply`."""
 
-    async def exchange(
-        self, payloads: Sequence[bytes], *, new_connection: bool = False
-    ) -> tuple[list[Reply], bytes | None]:
-        """Sends several commands in one write on one connection. Error replies are in the list; `NoReply` is raised.
-
-        Also returns the identity of the server that replied.
-        """
+    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
+        """Sends several commands in one write on one connection. Raises `NoReply`."""
 
 
 class ReplyApplier:
@@ -54,6 +49,10 @@ class BackendRuntime(ReplyApplier, ABC):
         self.scripts = scripts
         self._pauses: dict[Wakeup, None] = {}
         self._closed = False
+
+    @abstractmethod
+    def _all_connections(self) -> Sequence[Any]:
+        """The connections, by their servers."""
 
     @abstractmethod
     def wakeup(self) -> Wakeup: ...
@@ -85,11 +84,19 @@ class BackendRuntime(ReplyApplier, ABC):
         return random.random()
 
 
-class OneServer:
-    """What every runtime with a single server says of servers: this one serves all slots, and is always the same."""
+class DirectRuntime(BackendRuntime):
+    """The part of a runtime with a single server, which serves all slots, that doesn't depend on the backend."""
 
     sharded = False
-    _node: Hashable
+
+    def __init__(self, node: Node, connections: NodeConnections) -> None:
+        super().__init__(node.scripts)
+        self._node = node
+        self._connections = connections
+        self.send = connections.send
+
+    def _all_connections(self) -> Sequence[NodeConnections]:
+        return (self._connections,)
 
     def slot_of(self, key: bytes) -> int:
         return 0
@@ -106,20 +113,9 @@ class OneServer:
     def located(self, payload: bytes, error: RedisError) -> RedisError:
         return error
 
-
-class DirectRuntime(OneServer, BackendRuntime):
-    """The part of a runtime with a single server that doesn't depend on the backend."""
-
-    _node: Node
-
-    def __init__(self, node: Node, connections: NodeConnections) -> None:
-        super().__init__(node.scripts)
-        self._node = node
-        self._connections = connections
-        self.send = connections.send
-
     def acquiring(self, granted: Granted) -> DirectRuntime:
-        """What sends acquires. On a single server no replica confirms them."""
+        """What sends acquires. `granted` tells from a reply whether something was acquired. Here no replica confirms
+        them."""
         return self
 
     @property
@@ -129,7 +125,7 @@ class DirectRuntime(OneServer, BackendRuntime):
     def is_open(self) -> bool:
         return self.connected
 
-    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
+    async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> Answer:
         (reply,), server_id = await self._connections.exchange((payload,), new_connection=new_connection)
         return reply, server_id
 
@@ -137,9 +133,7 @@ class DirectRuntime(OneServer, BackendRuntime):
         replies, _ = await self._connections.exchange(payloads, new_connection=new_connection)
         return replies
 
-    async def follow(
-        self, redirect: Redirected, payload: bytes, *, new_connection: bool = False
-    ) -> tuple[Reply, bytes | None]:
+    async def follow(self, redirect: Redirected, payload: bytes, *, new_connection: bool = False) -> Answer:
         # The user has given one server. Another one, which that server names, may be meant for other clients only.
         raise ResponseError(str(redirect))
 
@@ -150,10 +144,10 @@ class DirectRuntime(OneServer, BackendRuntime):
         return False
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
-        self._node.availability.on_command_failed(self._node.address, error)
+        self._node.availability.on_command_failed(error)
 
     def on_command_served(self, payload: bytes) -> None:
-        self._node.availability.on_command_served(self._node.address)
+        self._node.availability.on_command_served()
 
     async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
         await self.sleep(seconds)

@@ -1,7 +1,5 @@
 """Starting a thread."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -1,8 +1,5 @@
 """The threads that call functions of the user: the observer with its events, and the on_lost callbacks."""
 
-from __future__ import annotations
-
-import queue
 import threading
 import time
 from collections import Counter, deque
@@ -240,7 +237,7 @@ class CallbackThreads:
     def __init__(self) -> None:
         # Re-entrant: the garbage collector may run a finalizer here that finds another hold lost.
         self._changed = threading.Condition(threading.RLock())
-        self._calls: dict[Callback, queue.SimpleQueue[None]] = {}
+        self._calls: dict[Callback, SimpleQueue[None]] = {}
         """For each callback with calls that run or are due: one entry for each call that has not begun."""
         self._ready: deque[Callback] = deque()
         """CallbackThreads of `_calls` that no thread works on."""
@@ -250,7 +247,7 @@ class CallbackThreads:
     def call(self, callback: Callback) -> None:
         """Has a callback called soon. If no thread can be started, it is called with the next callback."""
         with self._changed:
-            new: queue.SimpleQueue[None] = queue.SimpleQueue()
+            new: SimpleQueue[None] = SimpleQueue()
             calls = self._calls.setdefault(callback, new)
             calls.put(None)
             if calls is new:
@@ -281,7 +278,11 @@ class CallbackThreads:
     def _work(self) -> None:
         while (callback := self._next()) is not None:
             while self._take_call(callback):
-                _call(callback)
+                try:
+                    callback()
+                except BaseException:  # noqa: BLE001
+                    # A user's function may raise anything, also SystemExit. The thread has other callbacks to call.
+                    logger.exception("an on_lost callback failed")
 
     def _next(self) -> Callback | None:
         """Waits for a callback to work on. None: the thread ends."""
@@ -301,11 +302,3 @@ class CallbackThreads:
                 return False
             calls.get()
             return True
-
-
-def _call(callback: Callback) -> None:
-    try:
-        callback()
-    except BaseException:  # noqa: BLE001
-        # A user's function may raise anything, also SystemExit. The thread has other callbacks to call.
-        logger.exception("an on_lost callback failed")

@@ -13,7 +13,8 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.connection import ACTIVE, IDLE, Connection, raised_by_handler
+from pyredisson._backends.threads.connection import ACTIVE, IDLE, Connection
+from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._client.servers import Servers
 from pyredisson._core import Unsent
 from pyredisson._diagnostics import logger
@@ -50,18 +51,16 @@ class FinalRelease:
         servers: Servers,
         unsent: dict[bytes, None],
         deadline: float,
-        count_calls_in_flight: Callable[[], int],
-        abort_calls: Callable[[], None],
+        calls: ThreadBackend | None,
         not_locks: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`abort_calls` ends the calls of other threads that wait for a reply. `not_locks`: commands whose failure is
-        not worth a warning, as they release nothing."""
+        """`calls`: of other threads, which are waited for, and aborted in the end. `not_locks`: commands whose failure
+        is not worth a warning, as they release nothing."""
         self._client_id = client_id
         self._servers = servers
         self._unsent = unsent
         self._deadline = deadline
-        self._count_calls_in_flight = count_calls_in_flight
-        self._abort_calls = abort_calls
+        self._calls = calls
         self._not_locks = not_locks
         self._connections: dict[tuple[Node, bool], LastConnection] = {}
         self._failed: dict[Node | None, RedisError] = {}
@@ -90,7 +89,8 @@ class FinalRelease:
             for connection in list(self._connections.values()):
                 connection.close()
             # No caller needs the result of a call that is still in flight: the client is closed.
-            self._abort_calls()
+            if self._calls is not None:
+                self._calls.abort_calls()
         if self._lost:
             errors = "; ".join(dict.fromkeys(map(str, self._failed.values())))
             logger.warning("%d locks were not released and end with their leases: %s", self._lost, errors)
@@ -101,7 +101,7 @@ class FinalRelease:
         while True:
             # The calls are counted before the commands are read: a call adds its commands before it ends, or within
             # the time `QUIET` after that.
-            now, in_flight = clock(), self._count_calls_in_flight()
+            now, in_flight = clock(), 0 if self._calls is None else self._calls.calls_in_flight
             if in_flight:
                 busy_at = now
             if unsent := list(self._unsent):
@@ -115,8 +115,8 @@ class FinalRelease:
                 logger.warning("%d calls were still in flight when client %s was closed", in_flight, self._client_id)
                 return
             else:
-                if now >= abort_at:
-                    self._abort_calls()
+                if now >= abort_at and self._calls is not None:
+                    self._calls.abort_calls()
                 time.sleep(POLL_INTERVAL)
 
     def _send_batch(self, batch: Sequence[bytes]) -> None:
@@ -166,7 +166,7 @@ class FinalRelease:
             return
 
         def connect(target: Target) -> None:
-            self._use(target, 1, lambda connection, _, deadline: connection.open(deadline), [])
+            self._use(target, 1, LastConnection.write, [])
 
         threads = [threading.Thread(target=connect, args=(target,), name=THREAD_NAME, daemon=True) for target in new]
         started: list[threading.Thread] = []
@@ -226,20 +226,13 @@ class LastConnection:
         self._connection: _PartedConnection | None = None
         self._closed = False
 
-    def open(self, deadline: float) -> None:
-        """Connects. Half of the time may be used for it."""
-        for remaining in reversed(range(ATTEMPTS)):
-            try:
-                self._open(deadline)
-                return
-            except NoReply:
-                if not remaining or clock() >= deadline:
-                    raise
-
     def write(self, payloads: Sequence[bytes], deadline: float) -> None:
+        """Connects where needed, and sends the commands, if there are any."""
         for remaining in reversed(range(ATTEMPTS)):
             try:
-                self._open(deadline).write(self._commands(payloads))
+                connection = self._open(deadline)
+                if payloads:
+                    connection.write(self._commands(payloads))
                 return
             except NoReply:
                 self._disconnect()
@@ -331,6 +324,7 @@ class _PartedConnection(Connection):
         try:
             yield
         except (Unsent, OSError, RedisError) as error:
-            if raised_by_handler(error):
+            failure = self._close_after(error)
+            if failure is error:
                 raise
-            raise self._close_after_failure(error) from error
+            raise failure from error

@@ -1,7 +1,5 @@
 """One client without its API: how it is made, closed, dropped, and reset after a fork."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading
@@ -16,13 +14,12 @@ from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.runtime import ThreadBackend, run, start
 from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import THREAD_NAME, FinalRelease
-from pyredisson._client.servers import Servers, open_servers
+from pyredisson._client.servers import Servers, SeveralServers, SingleServer
 from pyredisson._settings.config import Config
-from pyredisson._settings.durations import lease_ms
 from pyredisson.errors import ConfigError
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.groups.registry import GroupRegistry
-from pyredisson.logic.locks.fair_queue import LocalQueues
+from pyredisson.logic.locks.fair_queue import FairQueues
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.losses import Callback
 from pyredisson.logic.observing import Observing
@@ -45,35 +42,20 @@ DELIVERY_TIMEOUT = 0.2
 
 def registries() -> Registries:
     """For a new client id."""
-    return Registries(LocalQueues(), GroupRegistry(), PermitRegistry())
+    return Registries(FairQueues(), GroupRegistry(), PermitRegistry())
 
 
 class Connections(Runtime, Nodes, Protocol):
     """The runtime of a backend."""
 
-    def acquiring(self, granted: Granted) -> Sender:
-        """What sends acquires. `granted` tells from a reply whether something was acquired."""
-
     @property
-    def connected(self) -> bool:
-        """Whether there is a connection that is not closed."""
-
-    def drop(self) -> None:
-        """Closes the connections of a dropped client. Called on any thread; takes no mutex and doesn't block."""
+    def connected(self) -> bool: ...
+    def acquiring(self, granted: Granted) -> Sender: ...
+    def drop(self) -> None: ...
 
 
-class Listening(Protocol):
-    """The subscriptions of a backend."""
-
-    def drop(self) -> None:
-        """Closes the connections of a dropped client. Called on any thread; takes no mutex and doesn't block."""
-
-
-class Callers(Protocol):
-    """Which owner the calling thread or task is."""
-
-    def begin(self, session: Session) -> None:
-        """Forgets all owners: the session is new, or the process was forked."""
+Made = tuple[Connections, Callable[[], None], ChannelRegistry]
+"""The runtime of a backend, the `drop` of its subscriptions, and the channels."""
 
 
 class ClientLifecycle:
@@ -82,23 +64,23 @@ class ClientLifecycle:
     def __init__(
         self,
         config: Config,
-        callers: Callers,
-        connect: Callable[[Servers, Callable[[bytes], None]], tuple[Connections, Listening, ChannelRegistry]],
+        begin: Callable[[Session], None],
+        connect: Callable[[Servers, Callable[[bytes], None]], Made],
     ) -> None:
-        """`connect` makes the runtime, the subscriptions and the channels of the backend. Its last argument sends an
-        idempotent command over the connections of the watchdog, in the background."""
+        """`begin` forgets all owners: the session is new, or the process was forked. The last argument of `connect`
+        sends an idempotent command over the connections of the watchdog, in the background."""
         check_not_patched()
         self.config = config
-        self._callers = callers
+        self._begin = begin
         self._connect = connect
         self.session = Session(config, self)
-        callers.begin(self.session)
+        begin(self.session)
         _clients.add(self)
 
     def reset_after_fork(self) -> None:
         """In the child: becomes a new client, without anything that belongs to the parent."""
         self.session.reset_after_fork()
-        self._callers.begin(self.session)
+        self._begin(self.session)
 
     # --- What the session needs (`Host`)
 
@@ -119,12 +101,10 @@ class ClientLifecycle:
         self.delivery = None if observer is None else Delivery(observer, client_id)
         observing = None if self.delivery is None else Observing(self.delivery, client_id, clock)
         observe = None if observing is None else observing.availability_changed
-        self.servers = open_servers(self.config, client_id, observe)
-        self._runtime, self._listening, channels = self._connect(self.servers, post)
-        # With the usual timeout, one lost reply would cost a lock with a short lease.
-        lease = lease_ms(self.config.lock_watchdog_timeout) / 1000
-        timeout = max(SHORTEST_REPLY_TIMEOUT, lease / ROUNDS_PER_LEASE / 2)
-        self._watchdog_runtime = self.servers.watchdog_runtime(timeout)
+        servers = SingleServer if self.config.topology == "single" else SeveralServers
+        self.servers: Servers = servers(self.config, client_id, observe)
+        self._runtime, self._drop_subscriptions, channels = self._connect(self.servers, post)
+        self._watchdog_runtime = self.servers.watchdog_runtime()
         return Resources(
             client_id,
             self._runtime,
@@ -134,6 +114,11 @@ class ClientLifecycle:
             self._runtime.acquiring,
             observing,
         )
+
+    def expect_lease(self, lease: int) -> None:
+        # With the usual timeout, one lost reply would cost a lock with a short lease.
+        timeout = max(SHORTEST_REPLY_TIMEOUT, lease / 1000 / ROUNDS_PER_LEASE / 2)
+        self._watchdog_runtime.limit_timeout(timeout)
 
     def start_loop(self, loop: Loop) -> None:
         start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
@@ -156,7 +141,7 @@ class ClientLifecycle:
             if not session.closed:
                 # Before any waiter wakes: else each would start a final release of its own.
                 self._release_coming = True
-                self._unsent.update((payload, None) for payload in session.local_queues.leave_commands())
+                self._unsent.update((payload, None) for payload in session.fair_queues.leave_commands())
                 self._unsent.update((hold.commands.abandon(hold), None) for hold in session.close())
                 self._announce_end()
         finally:
@@ -219,22 +204,13 @@ class ClientLifecycle:
                 self.send_final_releases()
 
     def _final_release(self, deadline: float) -> FinalRelease:
-        in_flight = self._count_calls_in_flight
-        if self._unsent and not in_flight() and self._not_locks.issuperset(list(self._unsent)):
-            deadline = min(deadline, clock() + WITHDRAWAL_TIMEOUT)
-        return FinalRelease(
-            self.session.id, self.servers, self._unsent, deadline, in_flight, self._abort_calls, self._not_locks
-        )
-
-    def _count_calls_in_flight(self) -> int:
+        runtime = self.session.runtime
         # The calls of threads only: in asyncio, `close` waits for its calls itself before the final release.
-        runtime = self.session.runtime
-        return runtime.calls_in_flight if isinstance(runtime, ThreadBackend) else 0
-
-    def _abort_calls(self) -> None:
-        runtime = self.session.runtime
-        if isinstance(runtime, ThreadBackend):
-            runtime.abort_calls()
+        calls = runtime if isinstance(runtime, ThreadBackend) else None
+        in_flight = calls is not None and calls.calls_in_flight
+        if self._unsent and not in_flight and self._not_locks.issuperset(list(self._unsent)):
+            deadline = min(deadline, clock() + WITHDRAWAL_TIMEOUT)
+        return FinalRelease(self.session.id, self.servers, self._unsent, deadline, calls, self._not_locks)
 
     def _announce_end(self) -> None:
         """Has the final release tell others that this client ends."""
@@ -257,7 +233,7 @@ class ClientLifecycle:
         unclosed = not session.closed and (session.watchdog.started or self._runtime.connected)
         try:
             session.drop()
-            self._unsent.update((payload, None) for payload in session.local_queues.leave_commands())
+            self._unsent.update((payload, None) for payload in session.fair_queues.leave_commands())
             self._unsent.update(dict.fromkeys(session.watchdog.repairs.pending()))
             self._announce_end()
         finally:
@@ -274,7 +250,7 @@ class ClientLifecycle:
         # Also if the client is closed already: its `close` may have been interrupted.
         with contextlib.ExitStack() as steps:
             # The last one first; each is called even if one before it raises.
-            for drop in (self._runtime.drop, self._listening.drop, self._watchdog_runtime.drop, self.servers.close):
+            for drop in (self._runtime.drop, self._drop_subscriptions, self._watchdog_runtime.drop, self.servers.close):
                 steps.callback(drop)
 
 

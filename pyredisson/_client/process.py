@@ -1,7 +1,5 @@
 """What all clients of a process do when it forks, when it exits, and, on request, when a signal ends it."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

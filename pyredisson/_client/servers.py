@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime, ThreadRuntime
 from pyredisson._client.topology.cluster_source import ClusterSource
 from pyredisson._client.topology.keeper import Source, TopologyKeeper
-from pyredisson._client.topology.replicated_source import ReplicatedSource
-from pyredisson._client.topology.sentinel_source import SentinelSource
+from pyredisson._client.topology.master_source import ReplicatedSource, SentinelSource
 from pyredisson._protocol.node import Node, Observe
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import Redirected
@@ -22,12 +21,12 @@ MOST_WATCHDOG_CONNECTIONS = 2
 
 
 class SingleServer:
-    """The server of a client that has one."""
+    """The server of a client that has one. To make it connects nothing. `observe` is told of each outage."""
 
     def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.node = Node(config)
         self.node.client_id = client_id
-        self.node.availability.tell(observe, self.node.address)
+        self.node.availability.tell(observe)
 
     def serving(self, payload: bytes) -> Node | None:
         return self.node
@@ -43,16 +42,16 @@ class SingleServer:
         """Whether it is known that the server doesn't serve."""
         return False
 
-    def watchdog_runtime(self, timeout: float) -> ThreadRuntime:
-        """The watchdog's own connections, on which a reply may take so many seconds."""
-        return ThreadRuntime(self.node.with_timeout(timeout), _post_nothing, MOST_WATCHDOG_CONNECTIONS)
+    def watchdog_runtime(self) -> ThreadRuntime:
+        """The watchdog's own connections."""
+        return ThreadRuntime(self.node, _post_nothing, MOST_WATCHDOG_CONNECTIONS)
 
     def close(self) -> None:
         """Ends what runs in the background. Can be called on any thread, and takes no mutex."""
 
 
 class SeveralServers:
-    """The servers of a client that has several: a cluster, or a master with replicas."""
+    """The servers of a client that has several: a cluster, or a master with replicas. To make it starts no thread."""
 
     def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.config = config
@@ -70,10 +69,8 @@ class SeveralServers:
     def is_failing(self, node: Node | None) -> bool:
         return node is None or self.table.is_failing(node.endpoint)
 
-    def watchdog_runtime(self, timeout: float) -> RoutedThreadRuntime:
-        return RoutedThreadRuntime(
-            self.config, self.scripts, self.keeper, _post_nothing, MOST_WATCHDOG_CONNECTIONS, timeout=timeout
-        )
+    def watchdog_runtime(self) -> RoutedThreadRuntime:
+        return RoutedThreadRuntime(self.config, self.scripts, self.keeper, _post_nothing, MOST_WATCHDOG_CONNECTIONS)
 
     def close(self) -> None:
         """As `SingleServer.close`. The table stays as it is."""
@@ -81,12 +78,6 @@ class SeveralServers:
 
 
 Servers = SingleServer | SeveralServers
-
-
-def open_servers(config: Config, client_id: str, observe: Observe | None = None) -> Servers:
-    """The servers of a new client. Nothing is connected, and no thread started. `observe` is told of each outage."""
-    kind = SingleServer if config.topology == "single" else SeveralServers
-    return kind(config, client_id, observe)
 
 
 def _post_nothing(_: bytes) -> None:
@@ -113,18 +104,19 @@ def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: O
         node = Node(config.at(address))
         node.client_id = client_id
         node.scripts = scripts
-        node.availability.tell(observe, node.address)
+        node.availability.tell(observe)
         return node
 
     settling = max(SHORTEST_SETTLING, 3 * config.topology_refresh_interval) if scripts.pubsub is PubSub.AUTO else 0.0
-    table = RoutingTable(make_node, None if config.address_mapper is None else config.map_address, settling)
-    return TopologyKeeper(table, _source(config, table), config.topology_refresh_interval, config.describe())
+    table = RoutingTable(make_node, config.map_address, settling)
+    return TopologyKeeper(
+        table, _SOURCES[config.topology](config, table), config.topology_refresh_interval, config.describe()
+    )
 
 
-def _source(config: Config, table: RoutingTable) -> Source:
-    if config.topology == "cluster":
-        return ClusterSource(config, table)
-    if config.topology == "sentinel":
-        return SentinelSource(config, table)
-    assert config.topology == "replicated", config.topology
-    return ReplicatedSource(config, table)
+_SOURCES: dict[str, Callable[[Config, RoutingTable], Source]] = {
+    "cluster": ClusterSource,
+    "sentinel": SentinelSource,
+    "replicated": ReplicatedSource,
+}
+"""What finds out each topology."""

@@ -9,8 +9,6 @@ reaches the subscribers of all nodes, a sharded one doesn't. So the client repea
 sent ASK. For a lock whose clients wait in a list it has that node wake all clients that have subscribed there.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from time import monotonic

@@ -17,10 +17,10 @@ from pyredisson._core import command
 from pyredisson._diagnostics import logger, with_notes
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replication import ReplicaState
+from pyredisson._protocol.replies import info_fields
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
-from pyredisson._settings.durations import seconds
 from pyredisson.errors import UnsupportedServerError
 from pyredisson.identity import connection_name, identity
 from pyredisson.version import VERSION
@@ -35,26 +35,26 @@ class Node:
         self.config = config
         self.client_id = ""
         """The id of the client that these connections belong to, for messages."""
-        self.timeout = seconds(config.timeout, "timeout")
-        self.connect_timeout = seconds(config.connect_timeout, "connect_timeout")
-        self.ping_interval = seconds(config.ping_interval, "ping_interval")
+        self.timeout = config.timeout
+        self.connect_timeout = config.connect_timeout
+        self.ping_interval = config.ping_interval
         self.scripts = ScriptSet(PubSub.of(config))
         """The scripts in the form that the server of the latest connection takes."""
         self.suspects: list[ConnectionId] = []
         """Connections that were closed while a command had no reply, so the server may still execute that command.
         The next handshake has the server drop them before any other command is sent."""
-        self.availability = Availability()
+        self.availability = Availability(config.address)
         """Whether the server serves its clients. Copies of this node share it."""
         self.replicas = ReplicaState()
         """The replicas of the server. Copies of this node share it."""
-        self.on_failure: Callable[[], None] = _do_nothing
+        self.on_failure: Callable[[], None] = lambda: None
         """Called when no connection can be made, or when a command or a PING gets no reply. A master that dies or hangs
         doesn't say who replaces it, so a client of several servers has to ask the others."""
         self.silence_checks: dict[Callable[[], None], None] = {}
         """Called when a command gets no reply, or no connection can be made: the network may have lost the other
         connections too, and one that only receives wouldn't notice that. Each checks one connection. They are called on
         any thread, don't block, and acquire no mutex. Copies of this node share them."""
-        self.on_handshake: Callable[[bytes | None], None] = _do_nothing
+        self.on_handshake: Callable[[bytes | None], None] = lambda _: None
         """Called after each handshake that succeeded, with the identity of the server's process."""
 
     def with_timeout(self, seconds: float) -> Node:
@@ -90,7 +90,7 @@ class Node:
         An interrupt is not the server's failure, and is not reported.
         """
         if isinstance(error, Exception):
-            self.availability.on_unreachable(self.address, error, began)
+            self.availability.on_unreachable(error, began)
             self._on_silence()
 
     def _on_silence(self) -> None:
@@ -100,7 +100,7 @@ class Node:
 
     def on_connected(self, info: ServerInfo, dropped: list[ConnectionId]) -> None:
         """A handshake succeeded; the server has dropped the connections `dropped`, which are no longer suspect."""
-        self.availability.on_connected(self.address)
+        self.availability.on_connected()
         self.scripts.on_connected(with_shebang=info.script_flags)
         for connection_id in dropped:
             try:
@@ -119,10 +119,6 @@ class Node:
     def endpoint(self) -> Address:
         """The server's address, for routing."""
         return Address(self.config.host, self.config.port)
-
-
-def _do_nothing(*_: object) -> None:
-    pass
 
 
 # --- Whether a server serves its clients, and one warning whenever that changes
@@ -154,45 +150,45 @@ class Availability:
     change at the same time, only one of them logs it.
     """
 
-    __slots__ = ("_connected_at", "_observe", "_outage")
+    __slots__ = ("_address", "_connected_at", "_observe", "_outage")
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        """`address`: of the server, for messages."""
+        self._address = address
         self._observe: Observe | None = None
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
         self._connected_at = -math.inf
         """When the latest connection was made."""
 
-    def tell(self, observe: Observe | None, address: str) -> None:
+    def tell(self, observe: Observe | None) -> None:
         """Has `observe` told of each change, and now that the client knows the server."""
         self._observe = observe
         if observe is not None:
-            observe("discovered", address, None)
+            observe("discovered", self._address, None)
 
-    def on_unreachable(self, address: str, error: BaseException, began: float) -> None:
+    def on_unreachable(self, error: BaseException, began: float) -> None:
         """A connection could not be made. The attempt began at `began`, on the clock `monotonic`."""
         if began < self._connected_at:
             # An outage that begins now would last until the next connection is made, which may be in hours.
-            logger.debug("another connection to the server %s was made since this attempt began: %s", address, error)
+            logger.debug(
+                "another connection to the server %s was made since this attempt began: %s", self._address, error
+            )
             return
-        self._on_failure(address, error, unreachable=True)
+        self._on_failure(error, unreachable=True)
 
-    def on_command_failed(self, address: str, error: BaseException) -> None:
+    def on_command_failed(self, error: BaseException) -> None:
         """A command was not served, though a connection may exist."""
-        self._on_failure(address, error, unreachable=False)
+        self._on_failure(error, unreachable=False)
 
-    def on_connected(self, address: str) -> None:
+    def on_connected(self) -> None:
         """A connection was made. A server that failed to serve commands before may still fail to serve them."""
         self._connected_at = monotonic()
         outage = self._outage.get("present")
         if outage is not None and outage.unreachable:
-            self._end_outage(address)
+            self.on_command_served()
 
-    def on_command_served(self, address: str) -> None:
-        """A command was served after others had failed."""
-        self._end_outage(address)
-
-    def _on_failure(self, address: str, error: BaseException, *, unreachable: bool) -> None:
+    def _on_failure(self, error: BaseException, *, unreachable: bool) -> None:
         now = monotonic()
         present = self._outage.get("present")
         if present is not None and now - present.last_failure > FORGOTTEN_AFTER:
@@ -201,20 +197,23 @@ class Availability:
         present = self._outage.setdefault("present", new)
         if present is new:
             if self._observe is not None:
-                self._observe("disconnected", address, error)
+                self._observe("disconnected", self._address, error)
             reason = with_notes(str(error) or "timed out", error)  # asyncio's timeouts have no text
-            logger.warning("the server %s is not available: %s; calls try again within their limits", address, reason)
+            logger.warning(
+                "the server %s is not available: %s; calls try again within their limits", self._address, reason
+            )
             return
         present.last_failure = now
         present.unreachable = present.unreachable or unreachable
-        logger.debug("the server %s is still not available: %s", address, error)
+        logger.debug("the server %s is still not available: %s", self._address, error)
 
-    def _end_outage(self, address: str) -> None:
+    def on_command_served(self) -> None:
+        """A command was served after others had failed. The outage is over."""
         outage = self._outage.pop("present", None)
         if outage is not None:
             if self._observe is not None:
-                self._observe("connected", address, None)
-            logger.warning("the server %s is available again after %.1f s", address, monotonic() - outage.began)
+                self._observe("connected", self._address, None)
+            logger.warning("the server %s is available again after %.1f s", self._address, monotonic() - outage.began)
 
 
 # --- The commands that a new connection sends first, and what their replies say about the server
@@ -297,7 +296,7 @@ class Handshake:
                 results[name] = reply
         hello = results.get("hello", ())
         greeting = dict(zip(hello[::2], hello[1::2], strict=True))
-        info = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", results.get("server info", b"")))
+        info = info_fields(results.get("server info"))
         version = greeting.get(b"version") or info.get(b"redis_version", b"")
         self._check(version, greeting.get(b"mode") or info.get(b"redis_mode", b""))
         if len(replies) < len(self):

@@ -34,11 +34,6 @@ class PubSub(Enum):
     def of(cls, config: Config) -> PubSub:
         return _BY_SETTING[config.sharded_pubsub] if config.topology == "cluster" else cls.PLAIN
 
-    @property
-    def hears_both(self) -> bool:
-        """Whether a message may come in either flavour."""
-        return self is PubSub.AUTO or self is PubSub.BOTH
-
     def flavours(self, channel: bytes) -> tuple[Flavour, ...]:
         """The flavours in which a channel is heard."""
         if self is PubSub.PLAIN or is_on_other_slot(channel):
@@ -130,7 +125,8 @@ class Subscription:
     def __init__(self, channels: Channels, pubsub: PubSub = PubSub.PLAIN) -> None:
         self._channels = channels
         self._pubsub = pubsub
-        self._hears_both = pubsub.hears_both
+        self._hears_both = pubsub in (PubSub.AUTO, PubSub.BOTH)
+        """Whether a message may come in either flavour."""
         self._in_flight: deque[_Sent] = deque()
         self._plain: list[Reply] | None = None
         """A plain message that the next reply may repeat in the other flavour."""

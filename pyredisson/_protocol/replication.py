@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.replies import Reply
+from pyredisson._protocol.replies import Reply, info_fields
 from pyredisson._settings.address import Address
 
 INFO = command(b"INFO", b"replication")
@@ -64,6 +65,7 @@ class Replication(NamedTuple):
         return self._replace(replicas=tuple(map(mapper, self.replicas)))
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaState:
     """Which replicas one master has, as that master itself says, and which of them have left it.
 
@@ -75,40 +77,26 @@ class ReplicaState:
     So where replicas are away, an acquire counts only after they were asked (`_backends.acquiring`).
     """
 
-    __slots__ = (
-        "ask_again_at",
-        "asked_at",
-        "away",
-        "history",
-        "left",
-        "none_until",
-        "online",
-        "refused",
-        "seen",
-        "unreachable",
-    )
-
-    def __init__(self) -> None:
-        self.online: int | None = None
-        """How many replicas can confirm a write. None: it isn't known."""
-        self.history = b""
-        """The id of the history that the master writes. Empty: unknown."""
-        self.asked_at = NEVER
-        """When the question was sent that was answered, on the clock of the runtime."""
-        self.ask_again_at = NEVER
-        """When a call is to ask the master again. The latest question may not be answered yet."""
-        self.none_until = NEVER
-        """Until when the master is known to have no replica that can be waited for, and none that is away."""
-        self.refused = False
-        """Whether the server doesn't let this user run WAIT."""
-        self.seen: dict[Address, float] = {}
-        """When a replica was connected last."""
-        self.away: tuple[Address, ...] = ()
-        """Servers that are not connected to the master at present, but were its replicas, or are to be."""
-        self.left: dict[Address, float] = {}
-        """When a server was found to be away that was not away before, until it is known that it is no master."""
-        self.unreachable: dict[Address, float] = {}
-        """Until when a server that gave no answer isn't asked again."""
+    online: int | None = None
+    """How many replicas can confirm a write. None: it isn't known."""
+    history: bytes = b""
+    """The id of the history that the master writes. Empty: unknown."""
+    asked_at: float = NEVER
+    """When the question was sent that was answered, on the clock of the runtime."""
+    ask_again_at: float = NEVER
+    """When a call is to ask the master again. The latest question may not be answered yet."""
+    none_until: float = NEVER
+    """Until when the master is known to have no replica that can be waited for, and none that is away."""
+    refused: bool = False
+    """Whether the server doesn't let this user run WAIT."""
+    seen: dict[Address, float] = field(default_factory=dict)
+    """When a replica was connected last."""
+    away: tuple[Address, ...] = ()
+    """Servers that are not connected to the master at present, but were its replicas, or are to be."""
+    left: dict[Address, float] = field(default_factory=dict)
+    """When a server was found to be away that was not away before, until it is known that it is no master."""
+    unreachable: dict[Address, float] = field(default_factory=dict)
+    """Until when a server that gave no answer isn't asked again."""
 
     def begin_question(self, now: float) -> None:
         """The server is asked. Until it has replied, other calls use what it has said last, if that isn't too old."""
@@ -174,7 +162,7 @@ def wait_command(replicas: int, seconds: float) -> bytes:
 
 def read_replication(reply: bytes) -> Replication:
     """The meaning of the reply to INFO."""
-    fields = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", reply))
+    fields = info_fields(reply)
     replicas = re.findall(rb"(?m)^slave\d+:ip=([^,\r\n]*),port=(\d+),(?:[^\r\n]*,)?state=online\b", reply)
     return Replication(
         fields.get(b"role") == b"master",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,6 +107,12 @@ def _copy_without_init(error: E) -> E:
 
 Reply = Any
 
+Answer = tuple[Reply, bytes | None]
+"""A reply, and the identity of the server's process that has sent it (None: unknown)."""
+
+Answers = tuple[list[Reply], bytes | None]
+"""As `Answer`, for commands that were sent in one write on one connection. Error replies are in the list."""
+
 
 class NoReply(Exception):
     """A command got no reply: the connection failed, or the reply didn't come before the timeout.
@@ -206,6 +213,11 @@ def public(error: exceptions.RedisError) -> exceptions.RedisError:
             shown.__cause__ = error.__cause__
             return shown.with_traceback(error.__traceback__)
     return error
+
+
+def info_fields(reply: Reply) -> dict[bytes, bytes]:
+    """The fields of a reply to INFO or CLUSTER INFO. An error reply has none: a user may have no right to ask."""
+    return dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", reply)) if isinstance(reply, bytes) else {}
 
 
 def reader() -> Any:

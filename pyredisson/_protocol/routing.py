@@ -34,6 +34,7 @@ class Changes(NamedTuple):
     """Slots whose former master was replaced, for example by one of its replicas, which may lack its latest writes; or
     was restarted, perhaps without its data."""
     new_masters: tuple[Node, ...] = ()
+    """Alone if a view has left out a master, and the next one has it again: its slots had no node in between."""
     removed_nodes: tuple[Node, ...] = ()
     """Nodes that serve no slot any more."""
     demoted_nodes: tuple[Node, ...] = ()
@@ -62,10 +63,11 @@ class RoutingTable:
         map_address: Callable[[Address], Address] | None,
         settling: float = 0.0,
     ) -> None:
-        """`make_node` makes a node for a server. `map_address` translates an address that a server has announced.
+        """`make_node` makes a node for a server. `map_address` translates an address that a server has announced (None:
+        it stays as it is).
         `settling`: as for `Settling`."""
         self._make_node = make_node
-        self._map_address = map_address
+        self._map_address = map_address or (lambda address: address)
         self._slots = SlotMap()
         self.node_for = cast(Callable[[bytes], Node | None], self._slots.node_for)
         """The node for a packed command. None: it has no key, or its slot has no known node."""
@@ -84,7 +86,7 @@ class RoutingTable:
         self.settling = Settling(settling)
         self.epoch = 0
         """The largest epoch of an applied view."""
-        self.on_request: Callable[[], None] = _do_nothing
+        self.on_request: Callable[[], None] = lambda: None
         """Has the topology looked at in the background. It must not block."""
         self._shards: tuple[Shard, ...] = ()
         self._served: list[_Served | None] = [None] * SLOTS
@@ -95,7 +97,7 @@ class RoutingTable:
         """For each slot the number of its latest MOVED, and the node that it named, until a later view is applied."""
         self._asked: dict[Address, float] = {}
         """When ASK has named a node last."""
-        self._health = ServerHealth()
+        self.health = ServerHealth()
         self._listeners: list[weakref.WeakMethod[Callable[[Changes], None]]] = []
 
     # --- What callers need
@@ -108,8 +110,7 @@ class RoutingTable:
             self.request_refresh(f"a redirect without an address: {error}")
             # Connections may have a copy of the node, with other timeouts.
             return self._node_at(asked.endpoint)
-        map_address = self._map_address
-        node = self._node_at(redirect.address if map_address is None else map_address(redirect.address))
+        node = self._node_at(self._map_address(redirect.address))
         if redirect.ask:
             self._asked[node.endpoint] = monotonic()
             self.nodes.setdefault(node.endpoint, node)
@@ -133,8 +134,7 @@ class RoutingTable:
         redirect = read_redirect(error, asked.endpoint)
         if redirect.ask or redirect.address is None:
             return redirect.ask
-        target = redirect.address if self._map_address is None else self._map_address(redirect.address)
-        return {asked.endpoint, target} <= self._masters()
+        return {asked.endpoint, self._map_address(redirect.address)} <= self._masters()
 
     def has_handed_over(self, server_id: bytes, node: Node) -> bool:
         """Whether a node that serves a slot has the data of the process with that identity, which is another node.
@@ -144,7 +144,7 @@ class RoutingTable:
         masters = self._masters()
         if node.endpoint not in masters:
             return False
-        known = self._health.identified_as(server_id)
+        known = self.health.identified_as(server_id)
         return any(one is not node and one.endpoint in masters for one in known)
 
     def masters(self) -> list[Node]:
@@ -160,7 +160,7 @@ class RoutingTable:
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
         logger.debug("the topology is looked at: %s", reason)
-        self._health.on_not_served()
+        self.health.on_not_served()
         self.on_request()
 
     def listen(self, callback: Callable[[Changes], None]) -> None:
@@ -182,17 +182,12 @@ class RoutingTable:
     def is_failing(self, address: Address) -> bool:
         """Whether the server has failed lately, and has not recovered."""
         node = self._known.get(address)
-        return node is not None and self._health.is_failing(node)
+        return node is not None and self.health.is_failing(node)
 
     @property
     def troubled(self) -> bool:
         """Whether the topology is likely to change now, because a master fails or doesn't serve."""
-        return self._health.urgent or any(map(self.is_failing, list(self.nodes)))
-
-    @property
-    def trouble_lasts(self) -> float:
-        """For how many seconds the latest trouble has lasted, if there is any."""
-        return self._health.trouble_lasts
+        return self.health.urgent or any(map(self.is_failing, list(self.nodes)))
 
     def contradicts(self, view: TopologyView, begun: int) -> bool:
         """Whether a redirect that came after `begun` names another master than the view."""
@@ -210,7 +205,7 @@ class RoutingTable:
         Called on one thread at a time. The addresses in the view are those at which the client reaches the servers.
         """
         self.epoch = view.epoch
-        if self.ready and view.shards == self._shards and not self._moved and not self._health.restarted:
+        if self.ready and view.shards == self._shards and not self._moved and not self.health.restarted:
             self._remove_unused({shard.master.address for shard in view.shards})
             return
         changes = self._replace(view, begun)
@@ -293,7 +288,7 @@ class RoutingTable:
 
     def _restarted_slots(self) -> set[int]:
         """The slots of the servers that were restarted, perhaps without their data."""
-        restarted = self._health.take_restarted()
+        restarted = self.health.take_restarted()
         if not restarted:
             return set()
         return {slot for slot, served in enumerate(self._served) if served is not None and served.node in restarted}
@@ -308,7 +303,7 @@ class RoutingTable:
                 continue
             self.nodes.pop(address, None)
             self._asked.pop(address, None)
-            self._health.recovered(node)
+            self.health.recovered(node)
             removed.append(node)
         return tuple(removed)
 
@@ -338,26 +333,22 @@ class RoutingTable:
         if len(self._known) > MAX_KNOWN:
             oldest = next((one for one in list(self._known) if one not in self.nodes and one != address), None)
             if oldest is not None and (forgotten := self._known.pop(oldest, None)) is not None:
-                self._health.forget(forgotten)
+                self.health.forget(forgotten)
         return node
 
     def _on_failure(self, node: Node) -> None:
         if self.nodes.get(node.endpoint) is node:
-            self._health.on_failure(node)
+            self.health.on_failure(node)
             self.on_request()
 
     def _on_handshake(self, node: Node, server_id: bytes | None) -> None:
-        if self._health.on_handshake(node, server_id):
+        if self.health.on_handshake(node, server_id):
             self.on_request()
 
 
 def _contains(members: Iterable[Member], member: Member) -> bool:
     """Whether the server is one of these, of which perhaps only the address is known."""
     return any(one.address == member.address or (one.id and one.id == member.id) for one in members)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 # --- Which servers fail, and which were found to be another process than before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyredisson._protocol.pubsub import PubSub
 
-_INCLUDE = "-- include: "
+_INCLUDE = re.compile(r"(?m)^-- include: (.*)\n")
 
 _SHAPES: dict[str, tuple[int, int] | None] = {
     "client_announce": None,
@@ -37,6 +38,7 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "lock_keep": (3, 6),
     "lock_holder": (1, 0),
     "lock_leave": None,
+    "lock_move": (1, 3),
     "lock_release": (3, 6),
     "lock_renew": None,
     "lock_wake_waiters": None,
@@ -48,11 +50,12 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
     "permit_set": (6, 3),
     "read_acquire": (6, 7),
     "read_locked": (1, 0),
+    "read_move": (2, 3),
     "read_release": (6, 5),
     "read_renew": None,
     "read_write_force_release": (4, 4),
     "semaphore_acquire": (6, 9),
-    "semaphore_add": (5, 4),
+    "semaphore_add": (5, 5),
     "semaphore_correct": (5, 4),
     "semaphore_finish": (5, 4),
     "semaphore_hand_over": (5, 6),
@@ -100,13 +103,9 @@ def _sha(text: bytes) -> bytes:
 
 def _text(name: str, pubsub: PubSub) -> str:
     """The text of a file, with the texts of the files that it includes."""
-    lines = files("pyredisson.lua").joinpath(f"{name}.lua").read_text("utf-8").splitlines(keepends=True)
-    return "".join(_included(line, pubsub) if line.startswith(_INCLUDE) else line for line in lines)
-
-
-def _included(line: str, pubsub: PubSub) -> str:
-    name = line.removeprefix(_INCLUDE).strip()
-    return _text(f"publish_{pubsub.value}" if name == "publish" else name, pubsub)
+    file = f"publish_{pubsub.value}" if name == "publish" else name
+    text = files("pyredisson.lua").joinpath(f"{file}.lua").read_text("utf-8")
+    return _INCLUDE.sub(lambda line: _text(line[1], pubsub), text)
 
 
 class ScriptSet:

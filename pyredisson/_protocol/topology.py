@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import InvalidResponse, NoPermissionError, RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.replies import Reply
+from pyredisson._protocol.replies import Reply, info_fields
 from pyredisson._settings.address import Address
 
 SLOTS = 16384
@@ -113,13 +113,9 @@ def read_cluster(replies: Sequence[Reply], asked: Address) -> TopologyView:
     slots, info = replies
     if isinstance(slots, RedisError):
         raise slots
-    view = read_slots(slots, asked)
-    if isinstance(info, RedisError):
-        # A user may have no right to CLUSTER INFO.
-        return view
-    state = dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", info))
+    state = info_fields(info)
     epoch = int(state.get(b"cluster_current_epoch", 0))
-    return TopologyView(view.shards, epoch, state.get(b"cluster_state") != b"fail")
+    return TopologyView(read_slots(slots, asked).shards, epoch, state.get(b"cluster_state") != b"fail")
 
 
 def read_slots(reply: Reply, asked: Address) -> TopologyView:
@@ -222,7 +218,7 @@ def read_role(replies: Sequence[Reply], address: Address, epoch: int = 0) -> Top
     An error reply is raised if it leaves the role unknown.
     """
     role, replication, server = replies
-    details = _info(replication)
+    details = info_fields(replication)
     if isinstance(role, RedisError):
         if b"role" not in details:
             raise role
@@ -245,7 +241,7 @@ def unconfirmed_master(replies: Sequence[Reply], address: Address, epoch: int) -
 
 
 def _master(address: Address, server: Reply) -> Member:
-    return Member(address, _info(server).get(b"run_id", b""))
+    return Member(address, info_fields(server).get(b"run_id", b""))
 
 
 def _addresses(servers: Reply) -> tuple[Address, ...]:
@@ -256,10 +252,6 @@ def _addresses(servers: Reply) -> tuple[Address, ...]:
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _info(reply: Reply) -> dict[bytes, bytes]:
-    return dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", reply)) if isinstance(reply, bytes) else {}
 
 
 def _replicas_of_info(details: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:

@@ -8,7 +8,7 @@ import os
 import re
 import ssl as tls
 from collections.abc import Callable, Iterable
-from typing import IO, Any, Unpack, get_args
+from typing import IO, Any, Unpack, get_args, get_type_hints
 
 from redis.credentials import CredentialProvider
 
@@ -332,23 +332,8 @@ _INTEGERS = {
     "connection_pool_size": (1, 2**31 - 1),
     "min_synced_replicas": (1, 2**31 - 1),
 }
-_FLAGS = (
-    "announce",
-    "check_lock_synced_replicas",
-    "release_when_owner_ends",
-    "sentinel_ssl",
-    "socket_keepalive",
-    "ssl",
-)
-_TEXTS = (
-    "path",
-    "username",
-    "password",
-    "client_name",
-    "server_hostname",
-    "master_name",
-    "sentinel_username",
-    "sentinel_password",
-)
+_TYPES = get_type_hints(Config)
+_FLAGS = [name for name, kind in _TYPES.items() if kind is bool]
+_TEXTS = [name for name, kind in _TYPES.items() if kind == (str | None)]
 _CHOICES: dict[str, tuple[str, ...]] = {"topology": get_args(Topology), "sharded_pubsub": get_args(ShardedPubsub)}
 _FUNCTIONS = ("name_mapper", "address_mapper")

@@ -1,7 +1,5 @@
 """Checks durations, and converts them: to seconds for the client, to milliseconds for the server."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The fields of a Config as keywords: their types for type checkers, and an error for a name that isn't one."""
 
-from __future__ import annotations
-
 import difflib
 import ssl as tls
 from collections.abc import Callable, Collection, Iterable

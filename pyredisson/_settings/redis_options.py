@@ -1,7 +1,5 @@
 """Reads URLs, and the clients and connection options of redis-py, as fields of a Config."""
 
-from __future__ import annotations
-
 import re
 import ssl as tls
 from collections.abc import Iterable, Mapping

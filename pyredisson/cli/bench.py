@@ -1,11 +1,9 @@
 """`pyredisson bench`: how many pairs of lock and unlock this machine gets from the user's own server."""
 
-from __future__ import annotations
-
 import asyncio
-import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 import click
@@ -84,33 +82,23 @@ class _Run:
 
     def in_threads(self, reading: Reader, count: int) -> None:
         """Raises the first error of a thread."""
-        errors: list[Exception] = []
         began = time.perf_counter()
-        given = [(reading, number, began, errors) for number in range(count)]
-        workers = [threading.Thread(target=self._thread, args=each, daemon=True) for each in given]
         try:
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+            with ThreadPoolExecutor(count) as pool:
+                try:
+                    for ended in [pool.submit(self._thread, reading, number, began) for number in range(count)]:
+                        ended.result()
+                finally:
+                    self._stop = True
         finally:
-            self._stop = True
-            for worker in workers:
-                if worker.ident is not None:
-                    worker.join()
             self.lasted = time.perf_counter() - began
-        if errors:
-            raise errors[0]
 
-    def _thread(self, reading: Reader, number: int, began: float, errors: list[Exception]) -> None:
-        try:
-            lock = reading.client.get_lock(f"{self._prefix}:{number}")
-            while not self._stop and (now := time.perf_counter()) - began < self._seconds:
-                with lock:
-                    pass
-                self.pairs.append(time.perf_counter() - now)
-        except Exception as error:  # noqa: BLE001 - it is raised by the thread that waits
-            errors.append(error)
+    def _thread(self, reading: Reader, number: int, began: float) -> None:
+        lock = reading.client.get_lock(f"{self._prefix}:{number}")
+        while not self._stop and (now := time.perf_counter()) - began < self._seconds:
+            with lock:
+                pass
+            self.pairs.append(time.perf_counter() - now)
 
     async def in_tasks(self, config: Config, count: int) -> None:
         """Raises the first error of a task."""

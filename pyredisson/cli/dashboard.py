@@ -1,7 +1,5 @@
 """`pyredisson dashboard`: a page in the browser that shows all locks live."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

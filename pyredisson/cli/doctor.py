@@ -1,12 +1,11 @@
 """`pyredisson doctor`: whether a server does what locks need, and what to do where it doesn't."""
 
-from __future__ import annotations
-
-import threading
+import math
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -18,12 +17,13 @@ from pyredisson._api.sync.client import Client
 from pyredisson._api.sync.locks import FencedLock, Lock
 from pyredisson._api.sync.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
 from pyredisson._core import command
+from pyredisson._diagnostics import printable, readable
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.topology import CLUSTER_QUERY, TopologyView, read_slots
 from pyredisson._settings.config import Config
 from pyredisson.cli import INCOMPLETE, findings
 from pyredisson.cli.findings import Finding, Level
-from pyredisson.cli.options import Settings, common, readable
+from pyredisson.cli.options import Settings, common
 from pyredisson.cli.reading import Reader, reader
 from pyredisson.cli.tables import as_json
 from pyredisson.errors import RedissonError
@@ -66,7 +66,7 @@ The exit status is 1 if there is an error."""
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object a line.")
 @common
 def doctor(settings: Settings, name: str, as_lines: bool) -> int:
-    """Check the servers: version, rights, eviction, replicas, clocks, messages, round trip, keys that leak."""
+    """Check the servers: version, rights, eviction, replicas, clocks, messages, round trip, leaks, deadlocks."""
     worst = Level.OK
     order = list(Level)
     with reader(settings.config) as reading:
@@ -84,9 +84,9 @@ def doctor(settings: Settings, name: str, as_lines: bool) -> int:
 def _print(finding: Finding, *, several: bool, color: bool) -> None:
     level = click.style(f"{finding.level:8}", fg=COLORS[finding.level])
     where = f"{finding.server}: " if several and finding.server else ""
-    click.echo(f"{level} {finding.check:12} {where}{readable(finding.text)}", color=None if color else False)
+    click.echo(f"{level} {finding.check:12} {where}{printable(finding.text)}", color=None if color else False)
     if finding.advice:
-        click.echo(f"{'':21} -> {readable(finding.advice)}")
+        click.echo(f"{'':21} -> {printable(finding.advice)}")
 
 
 # --- The checks
@@ -245,31 +245,25 @@ class Checks:
 
     def _wakes(self, name: str) -> float:
         """Seconds from a release to the acquire of a waiter in another client."""
-        acquired: list[float] = []
-        errors: list[BaseException] = []
 
-        def wait(other: Client) -> None:
-            try:
-                lock = other.get_lock(name)
-                if lock.try_lock(wait_time=5 * LATE, lease_time=10):
-                    acquired.append(time.monotonic())
-                    lock.unlock()
-            except (RedisError, RedissonError) as error:
-                errors.append(error)
+        def acquired_at(other: Client) -> float:
+            lock = other.get_lock(name)
+            if not lock.try_lock(wait_time=5 * LATE, lease_time=10):
+                return math.inf
+            at = time.monotonic()
+            lock.unlock()
+            return at
 
-        with Client(Config.of(self._config, announce=False)) as other:
+        with futures.ThreadPoolExecutor(1) as pool, Client(Config.of(self._config, announce=False)) as other:
             lock = self._reading.client.get_lock(name)
             lock.lock(10)
-            waiter = threading.Thread(target=wait, args=(other,), daemon=True)
-            waiter.start()
+            waiter = pool.submit(acquired_at, other)
             # Until the other client listens. Without a subscription it looks again every second.
-            waiter.join(SUBSCRIBED)
+            futures.wait([waiter], SUBSCRIBED)
             released = time.monotonic()
             lock.unlock()
-            waiter.join(10 * LATE)
-        if errors:
-            raise errors[0]
-        return acquired[0] - released if acquired else 5 * LATE
+            futures.wait([waiter], 10 * LATE)
+        return min(waiter.result() - released, 5 * LATE)
 
     # --- What is there
 
@@ -293,19 +287,22 @@ class Checks:
         for problem in {str(each) for each in [*discovery.failed.values(), *failed.values()]}:
             yield Finding("keys", Level.WARNING, f"some keys couldn't be read: {problem}", "run it again")
         yield from _leaks(states)
+        deadlocks = self._reading.deadlocks([state.key for state in states if state.waiters])
+        advice = "end one of these processes, or pyredisson unlock NAME; acquire locks in one order, or as a multi-lock"
+        yield from (Finding("deadlocks", Level.ERROR, text, advice) for text in deadlocks)
 
 
 def _leaks(states: list[State]) -> Iterator[Finding]:
     locks = ("lock", "fair", "fenced", "spin", "read-write", "group")
-    endless = [state.name for state in states if state.kind in locks and state.held and _no_end(state.time_to_live)]
+    endless = [state.name for state in states if state.kind in locks and state.held and state.time_to_live == math.inf]
     if endless:
         text = f"{len(endless)} locks have no lease, so nothing frees them if the holder is dead: {_some(endless)}"
         yield Finding("leases", Level.WARNING, text, "pyredisson inspect NAME, then pyredisson unlock NAME")
     ours = [
-        readable(each.key.decode("utf-8", "backslashreplace"))
+        printable(readable(each.key))
         for state in states
         for each in state.companions
-        if each.key.startswith(b"pyredisson_") and _no_end(each.time_to_live)
+        if each.key.startswith(b"pyredisson_") and each.time_to_live == math.inf
     ]
     if ours:
         text = f"{len(ours)} keys of pyredisson have no TTL: {_some(ours)}"
@@ -327,12 +324,8 @@ def _leaks(states: list[State]) -> Iterator[Finding]:
         yield Finding("java", Level.NOTE, f"{len(foreign)} clients of Redisson hold something")
 
 
-def _no_end(seconds: float | None) -> bool:
-    return seconds == float("inf")
-
-
 def _some(names: list[str]) -> str:
-    shown = ", ".join(readable(name) for name in names[:SHOWN])
+    shown = ", ".join(printable(name) for name in names[:SHOWN])
     return shown if len(names) <= SHOWN else f"{shown}, ..."
 
 

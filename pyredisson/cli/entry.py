@@ -1,7 +1,5 @@
 """Starts the command line, or says which extra is missing. Imports nothing that an extra brings."""
 
-from __future__ import annotations
-
 import sys
 
 from pyredisson._diagnostics import installation_of

@@ -1,7 +1,5 @@
 """What `doctor` finds, and the checks that read one server's own reports."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

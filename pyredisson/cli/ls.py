@@ -1,18 +1,16 @@
 """`pyredisson ls` and `inspect`: what is held and what is waited for, and all that the servers know of one object."""
 
-from __future__ import annotations
-
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 import click
 from redis.exceptions import RedisError
 
-from pyredisson._diagnostics import readable as as_text
+from pyredisson._diagnostics import printable, readable
 from pyredisson.cli import INCOMPLETE, INTERRUPTED
-from pyredisson.cli.options import Settings, common, explained, fail, readable, say_error
+from pyredisson.cli.options import Settings, common, explained, fail, say_error
 from pyredisson.cli.reading import Reader, name_argument, read_state, reader
 from pyredisson.cli.tables import KINDS, NOTHING, as_json, duration, holders, lasts, moment, print_table, waiters, who
 from pyredisson.inspection.discovery import Discovery
@@ -33,9 +31,9 @@ Examples:
   pyredisson ls --json 'cron:*' | jq -r '.owners[].holder.host'
 
 It looks at all keys in small steps, so that a server is busy with it for half of the time at most. SINCE is known of
-holds that have lived for a second or two. WAITERS are the queue of a fair lock; of other objects, the clients that
-listen for a release. A semaphore is listed, with its use, also while nobody uses it. The exit status is 1 if
-something may be missing, as a server didn't answer."""
+holds that have lived for a second or two. WAITERS are the queue of a fair lock; of other objects, who has waited for
+longest, or how many clients listen for a release. A semaphore is listed, with its use, also while nobody uses it. The
+exit status is 1 if something may be missing, as a server didn't answer."""
 )
 @click.argument("pattern", default="*")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object a line.")
@@ -69,7 +67,7 @@ def ls(settings: Settings, pattern: str, as_lines: bool, everything: bool, kind:
 
 def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
     """The names on the servers, and whether the search was ended by Ctrl-C."""
-    discovery = reading.inspector.discovery(pattern)
+    discovery = Discovery(reading.session, reading.nodes, pattern)
     begun, shown = time.monotonic(), False
     try:
         while reading.run(discovery.step):
@@ -86,7 +84,7 @@ def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
 
 
 def row(state: State) -> tuple[str, ...]:
-    name = readable(state.name)
+    name = printable(state.name)
     return name, state.kind, holders(state), moment(state.since), lasts(state), waiters(state)
 
 
@@ -114,17 +112,18 @@ Examples:
 @click.option("--json", "as_line", is_flag=True, help="One JSON object.")
 @common
 def inspect(settings: Settings, name: str, kind: Kind | None, as_line: bool) -> None:
-    """Show all of one object: holders, queue in order, permits, token, its keys.
+    """Show all of one object: holders, waiters, deadlocks, permits, token, its keys.
 
     The kind is found out from what the server has. If it can't be, or is wrong, say it with --as.
     """
     assert kind is None or kind in get_args(Kind)
     with reader(settings.config) as reading:
         state = read_state(reading, name, kind=kind)
+        deadlocks = reading.deadlocks([state.key]) if state.waiters else []
     if as_line:
-        click.echo(as_json(state))
+        click.echo(as_json(state, deadlocks=deadlocks))
         return
-    for line in head(state):
+    for line in [*head(state), *map(printable, deadlocks)]:
         click.echo(line)
     for columns, rows in _tables(state):
         click.echo()
@@ -132,7 +131,7 @@ def inspect(settings: Settings, name: str, kind: Kind | None, as_line: bool) -> 
 
 
 def head(state: State) -> list[str]:
-    name = readable(state.name)
+    name = printable(state.name)
     if state.kind == "unknown":
         return [f"{name}: {state.why}"]
     guess = "" if state.certain else "a guess: "
@@ -156,15 +155,14 @@ def head(state: State) -> list[str]:
     return lines
 
 
-def _tables(state: State) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
+def _tables(state: State) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
     """Owners, waiters and further keys, as far as there are any."""
-    found: list[tuple[Sequence[str], list[Sequence[str]]]] = []
     if state.kind == "unknown":
         # Keys that look like its companions are somebody else's.
-        return found
+        return
     if state.owners and state.kind == "permits":
         permits = [(o.raw, who(o), moment(o.holder.since), duration(o.holder.time_to_live)) for o in state.owners]
-        found.append((("PERMIT", "HOLDER", "SINCE", "TTL"), [*permits]))
+        yield ("PERMIT", "HOLDER", "SINCE", "TTL"), permits
     elif state.owners:
         owners = [
             (
@@ -173,22 +171,28 @@ def _tables(state: State) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
                 owner.side or NOTHING,
                 moment(owner.holder.since),
                 duration(owner.holder.time_to_live),
-                f"{readable(owner.raw)}{' (work done, only kept)' if owner.kept else ''}",
+                f"{printable(owner.raw)}{' (work done, only kept)' if owner.kept else ''}",
             )
             for owner in state.owners
         ]
-        found.append((("HOLDER", "LEVELS", "SIDE", "SINCE", "TTL", "OWNER"), [*owners]))
+        yield ("HOLDER", "LEVELS", "SIDE", "SINCE", "TTL", "OWNER"), owners
     if state.waiters:
         alive = {True: "alive", False: "silent", None: "of Redisson"}
         waiters = [
-            (who(each.owner), str(each.place), alive[each.alive], duration(each.place_lasts), readable(each.owner.raw))
+            (
+                who(each.owner),
+                moment(each.owner.holder.since),
+                each.owner.side or (NOTHING if each.place is None else str(each.place)),
+                alive[each.alive],
+                duration(each.place_lasts),
+                printable(each.owner.raw),
+            )
             for each in state.waiters
         ]
-        found.append((("WAITER", "PLACE", "STATE", "PLACE LASTS", "OWNER"), [*waiters]))
+        yield ("WAITER", "SINCE", "PLACE" if state.kind == "fair" else "SIDE", "STATE", "PLACE LASTS", "OWNER"), waiters
     if state.companions:
         keys = [
-            (readable(as_text(each.key)), each.type, duration(each.time_to_live), each.purpose)
+            (printable(readable(each.key)), each.type, duration(each.time_to_live), each.purpose)
             for each in state.companions
         ]
-        found.append((("KEY", "TYPE", "TTL", "PURPOSE"), [*keys]))
-    return found
+        yield ("KEY", "TYPE", "TTL", "PURPOSE"), keys

@@ -1,7 +1,5 @@
 """The group of all subcommands, and what its errors say."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """What all commands have in common: options such as the address of the server, and how they say what is wrong."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -14,6 +12,7 @@ import click
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, RedisError, TimeoutError
 
 from pyredisson._backends.connecting import NO_TLS
+from pyredisson._diagnostics import printable
 from pyredisson._protocol.replies import is_transient_reply
 from pyredisson._settings.config import Config
 from pyredisson.cli import DEFECT, NO_PERMISSION, UNAVAILABLE
@@ -86,11 +85,7 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 def settings_of(context: click.Context) -> Settings:
     """What the common options say. Those behind the subcommand count more. Raises `click.UsageError`."""
     before, behind = context.find_root().params, context.params
-    return _settings(**{name: before.get(name) if behind.get(name) is None else behind[name] for name in _NAMES})
-
-
-def _settings(url: str | None, config: str | None, timeout: float | None, no_color: bool | None) -> Settings:
-    """Raises `click.UsageError`."""
+    url, config, timeout, no_color = (before.get(name) if behind.get(name) is None else behind[name] for name in _NAMES)
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     if not 0.001 <= timeout <= LONGEST_TIMEOUT:
         raise click.UsageError(f"--timeout must be from 0.001 to {LONGEST_TIMEOUT} seconds")
@@ -123,7 +118,7 @@ def say_error(text: str) -> None:
     """One line on stderr, `pyredisson: TEXT`. Raises nothing if stderr can't be written: the exit status must stay."""
     flush_stdout()
     try:
-        click.echo(f"pyredisson: {readable(text)}", err=True)
+        click.echo(f"pyredisson: {printable(text)}", err=True)
     except OSError:
         # The reader has gone, the terminal has hung up, or the disk is full. At its end Python would try again to write
         # what it has kept, and change the exit status to 120.
@@ -142,13 +137,6 @@ def flush_stdout() -> None:
 def debugging() -> bool:
     """Whether the user wants tracebacks."""
     return bool(os.environ.get("PYREDISSON_DEBUG"))
-
-
-def readable(name: str) -> str:
-    """A name for a terminal: what can't be printed is escaped, as a name must not control the terminal."""
-    if name.isprintable():
-        return name
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in name)
 
 
 def explained(error: BaseException, config: Config) -> tuple[int, str]:

@@ -1,7 +1,5 @@
 """What commands read from the servers, on their own thread; and the argument NAME, which a shell can complete."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson.cli.options import settings_of
 from pyredisson.errors import RedissonError
+from pyredisson.inspection import deadlocks
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import Evidence, Kind, State, States
 from pyredisson.inspection.states import LIMIT, MOST_LISTED, Inspector
@@ -36,7 +35,6 @@ COMPLETION_TIME = 1.0
 """Seconds for which a shell waits for names."""
 SEARCH_TIME = 2.0
 """Seconds for which other keys are looked for that say more of an object."""
-C = TypeVar("C", bound=Callable[..., Any])
 VARIABLE = "_PYREDISSON_COMPLETE"
 """By this variable the script asks what there is to complete. click derives it from the name of the program."""
 
@@ -48,7 +46,7 @@ class Reader:
         self.client = client
         self.session = client._session
         self.nodes = client._runtime
-        self.inspector = Inspector(self.session, self.nodes)
+        self.inspector = Inspector(self.session)
 
     def run(self, operation: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs an operation of the inspection. Raises what Redis and the network report, not `NoReply`."""
@@ -75,16 +73,9 @@ class Reader:
             times.append(time.perf_counter() - began)
         return sorted(times)
 
-    def check(self) -> None:
-        masters = self.masters()
-        if len(masters) == 1:
-            [reply] = self.ask(masters[0], _PING)
-            if isinstance(reply, RedisError) and not isinstance(reply, NoPermissionError):
-                raise reply
-
     def walk(self, pattern: str = "*", on_step: Callable[[Discovery], bool] = lambda _: True) -> Discovery:
         """One pass over all keys. `on_step` is called after each step; False ends the walk."""
-        discovery = self.inspector.discovery(pattern)
+        discovery = Discovery(self.session, self.nodes, pattern)
         while self.run(discovery.step):
             if not on_step(discovery):
                 break
@@ -102,11 +93,18 @@ class Reader:
             failed.update(its_failed)
         return States(states, failed)
 
-    def states(
-        self, keys: Iterable[bytes], *, kind: Kind | None = None, clients: Sequence[str] = (), limit: int = LIMIT
-    ) -> States:
-        """The states of objects that the user names."""
-        return self.run(lambda: self.inspector.states(keys, kind=kind, clients=clients, limit=limit))
+    def named(self, key: bytes, kind: Kind | None, clients: Sequence[str] = ()) -> States:
+        """The state of an object that the user names, with all that can be listed."""
+        return self.run(lambda: self.inspector.states([key], kind=kind, clients=clients, limit=MOST_LISTED))
+
+    def deadlocks(self, keys: Iterable[bytes]) -> list[str]:
+        """Owners that wait for each other, and hold these locks or wait for them. If there is one, it looks twice."""
+        search, wanted = deadlocks.DeadlockSearch(self.inspector), [*keys]
+        self.run(lambda: search.look(wanted))
+        if not search.has_suspects:
+            return []
+        time.sleep(deadlocks.CONFIRMED_AFTER)
+        return sorted(deadlock.text for deadlock in self.run(lambda: search.look(wanted)))
 
 
 @contextmanager
@@ -114,23 +112,22 @@ def reader(config: Config) -> Iterator[Reader]:
     """A reader, whose connections are closed at the end. Raises at once if no server can be reached."""
     with Client(Config.of(config, retry_attempts=RETRIES, announce=False)) as client:
         made = Reader(client)
-        made.check()
+        masters = made.masters()
+        if len(masters) == 1:
+            [reply] = made.ask(masters[0], _PING)
+            if isinstance(reply, RedisError) and not isinstance(reply, NoPermissionError):
+                raise reply
         yield made
 
 
 # --- The argument NAME, as it is on the server
 
 
-def name_argument(command: C) -> C:
-    """Adds the argument NAME; the command gets `name`."""
-    return click.argument("name", shell_complete=complete)(command)
-
-
 def read_state(reading: Reader, name: str, *, kind: Kind | None = None) -> State:
     """The state of the object of that name, with all that can be listed. Raises what its server replies."""
     # The bytes that the shell has passed, also if they are no text.
     key = os.fsencode(name)
-    known, failed = reading.states([key], kind=kind, limit=MOST_LISTED)
+    known, failed = reading.named(key, kind)
     if failed:
         raise failed[key]
     [state] = known
@@ -142,7 +139,7 @@ def read_state(reading: Reader, name: str, *, kind: Kind | None = None) -> State
         if kind is None and key in discovery.found:
             known, _ = reading.found({key: discovery.found[key]}, clients, MOST_LISTED)
         else:
-            known, _ = reading.states([key], kind=kind, clients=clients, limit=MOST_LISTED)
+            known, _ = reading.named(key, kind, clients)
         state = next((each for each in known if each.key == key), state)
     return state
 
@@ -165,6 +162,10 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
     names = sorted(key.decode("utf-8", "replace") for key in found)
     # The protocol between shell and program has one name a line. A name with other characters must be typed.
     return [name for name in names if name.isprintable() and " " not in name]
+
+
+name_argument = click.argument("name", shell_complete=complete)
+"""Adds the argument NAME; the command gets `name`."""
 
 
 @click.command(

@@ -1,7 +1,5 @@
 """`pyredisson run`: a command under a lock."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
@@ -16,21 +14,23 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._api.arguments import key_of
+from pyredisson._api.arguments import key_of, limited
 from pyredisson._api.sync.client import Client
 from pyredisson._api.sync.locks import FairLock, FencedLock, Lock
 from pyredisson._backends.clock import clock
 from pyredisson._core import Run, command
+from pyredisson._diagnostics import printable
 from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
 from pyredisson.cli import LOST, NOT_ACQUIRED, UNAVAILABLE, USAGE
-from pyredisson.cli.options import Seconds, Settings, common, fail, readable, say_error
+from pyredisson.cli.options import Seconds, Settings, common, fail, say_error
 from pyredisson.cli.supervision import (
     NOT_EXECUTABLE,
     NOT_FOUND,
     Child,
     Ended,
+    NotStarted,
     Signals,
     Stopped,
     has_terminal,
@@ -38,7 +38,7 @@ from pyredisson.cli.supervision import (
 )
 from pyredisson.errors import LockLostError, LockTimeoutError, NotReplicatedError, PermitNotHeldError
 from pyredisson.logic import retry
-from pyredisson.logic.holds import LEASE_ENDED, Hold
+from pyredisson.logic.holds import AT_MOST, LEASE_ENDED, Hold
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingCommands, KeepingFairLock, KeepingFencedLock
@@ -60,6 +60,8 @@ class Wanted(NamedTuple):
     conflict: int
     quiet: bool
     verbose: bool = False
+    at_most: float | None = None
+    ttl: float | None = None
 
     @property
     def says_that_it_waits(self) -> bool:
@@ -82,10 +84,6 @@ class Held(NamedTuple):
     """What is renewed. None: a permit with a fixed lease."""
     ends: float
     """The reading of the clock at which a permit with a fixed lease ends."""
-
-
-class NotStarted(OSError):
-    """The command can't be executed."""
 
 
 @click.command(
@@ -116,6 +114,12 @@ stays on the server, one key for each NAME, until 'pyredisson rm NAME'.
 @click.option("--lease", metavar="SECONDS", type=Seconds(min=0.001), help="Stop COMMAND after that time.")
 @click.option(
     "--at-least", metavar="SECONDS", type=Seconds(min=0), default=0.0, help="Keep the lock for at least SECONDS."
+)
+@click.option(
+    "--at-most", metavar="SECONDS", type=Seconds(min=0.001), help="Renew the lock for SECONDS, then stop COMMAND."
+)
+@click.option(
+    "--ttl", metavar="SECONDS", type=Seconds(min=0.001), help="The lock's lease if 'run' is killed.  [default: 30]"
 )
 @click.option("--fair", is_flag=True, help="First come, first served.")
 @click.option("--semaphore", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Up to N commands at a time.")
@@ -149,6 +153,12 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
         raise click.UsageError("--wait and --no-wait exclude each other")
     if wanted.fair and wanted.semaphore is not None:
         raise click.UsageError("--fair and --semaphore exclude each other")
+    if wanted.lease is not None and wanted.at_most is not None:
+        raise click.UsageError("--lease and --at-most exclude each other")
+    if wanted.lease is not None and wanted.ttl is not None:
+        raise click.UsageError("--lease and --ttl exclude each other")
+    if wanted.semaphore is not None and (wanted.at_most is not None or wanted.ttl is not None):
+        raise click.UsageError("--at-most and --ttl are for locks: use --lease with --semaphore")
     if wanted.quiet and wanted.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     if no_wait:
@@ -159,14 +169,14 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
     except Stopped as stopped:
         return 128 + stopped.number
     except NotStarted as failure:
-        wanted.say(f"{readable(arguments[0])}: {failure.strerror}")
+        wanted.say(f"{printable(arguments[0])}: {failure.strerror}")
         return NOT_FOUND if failure.errno == errno.ENOENT else NOT_EXECUTABLE
 
 
 def _check(wanted: Wanted, config: Config) -> None:
     """Raises `click.UsageError` for a name or a time that no lock can have."""
     try:
-        for seconds in (wanted.lease, wanted.at_least):
+        for seconds in (wanted.lease, wanted.at_least, wanted.at_most, wanted.ttl):
             if seconds:
                 lease_ms(seconds)
         key_of(wanted.name, config.name_mapper, config.topology == "cluster")
@@ -209,7 +219,7 @@ def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) 
             return LOST
         except RedisError as error:
             if ended is not None:
-                wanted.say(f"the lock {readable(wanted.name)!r} can't be released, and ends with its lease: {error}")
+                wanted.say(f"the lock {printable(wanted.name)!r} can't be released, and ends with its lease: {error}")
             elif isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
                 used, needs = ("a lock", "a semaphore") if wanted.semaphore else ("something else", "a lock")
                 fail(USAGE, f"{wanted.name!r} is used as {used}; {needs} needs a name of its own")
@@ -221,10 +231,7 @@ def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) 
 
 def _executed(wanted: Wanted, held: Held, child: Child, signals: Signals) -> Ended:
     """Runs the command until its end. Raises `NotStarted`."""
-    try:
-        child.start({**os.environ, **held.environment})
-    except OSError as error:
-        raise NotStarted(error.errno, error.strerror) from error
+    child.start({**os.environ, **held.environment})
     try:
         on_lost = functools.partial(_lost, wanted, held)
         return supervise(child, signals, held.hold, held.ends, wanted.grace, on_lost)
@@ -241,6 +248,8 @@ def _lost(wanted: Wanted, held: Held) -> None:
     ended = f"{held.what} was lost ({reason})"
     if wanted.lease is not None and reason == LEASE_ENDED:
         ended = "the time of --lease is over"
+    elif reason == AT_MOST:
+        ended = "the time of --at-most is over"
     wanted.say(f"{ended}; stopping the command")
 
 
@@ -304,9 +313,9 @@ def _lock(client: Client, wanted: Wanted) -> Lock:
     kept = lease_ms(wanted.at_least) if wanted.at_least else 0
     if wanted.fair:
         fair = functools.partial(KeepingFairLock, at_least=kept) if kept else FairLockLogic
-        return client._lock(FairLock, fair, wanted.name, None)
+        return limited(client._lock(FairLock, fair, wanted.name, None, wanted.ttl), wanted.at_most)
     fenced = functools.partial(KeepingFencedLock, at_least=kept) if kept else FencedLockLogic
-    return client._lock(FencedLock, fenced, wanted.name, None)
+    return limited(client._lock(FencedLock, fenced, wanted.name, None, wanted.ttl), wanted.at_most)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """The process of the command of `run`, and waiting for its end."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
@@ -26,6 +24,10 @@ OF_THE_TERMINAL = {signal.SIGINT, signal.SIGQUIT}
 """A terminal sends these to the whole group of processes."""
 GROUP_POLL = 0.05
 """Seconds between two looks whether processes are left that the command has started."""
+
+
+class NotStarted(OSError):
+    """The command can't be executed."""
 
 
 class Child:
@@ -54,7 +56,7 @@ class Child:
         os.close(failure)
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Runs the command. Raises `OSError` if that can't be done; then the process has ended."""
+        """Runs the command. Raises `NotStarted` if that can't be done; then the process has ended."""
         self._told = True
         # A broken pipe: a signal has ended the process, which its exit status says.
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._begin, "w", encoding="utf-8") as begin:
@@ -64,7 +66,7 @@ class Child:
             number = failure.read()
         if number:
             self.wait()
-            raise OSError(int(number), os.strerror(int(number)))
+            raise NotStarted(int(number), os.strerror(int(number)))
 
     def cancel(self) -> None:
         """Ends the process, unless it was told to run the command."""

@@ -1,20 +1,19 @@
 """How states are shown: holders, times and numbers in words, as JSON, and in tables that fit the terminal."""
 
-from __future__ import annotations
-
-import dataclasses
 import json
 import math
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
 
-from pyredisson.cli.options import readable
+from pyredisson._diagnostics import printable, readable
+from pyredisson.cli.findings import Finding
 from pyredisson.holder import who as named
 from pyredisson.inspection.model import Owner, State
 
@@ -62,11 +61,11 @@ def who(owner: Owner) -> str:
     """Who an owner is, in few words: host and process, or else what is known, its ids."""
     holder = owner.holder
     if holder.host is not None:
-        return readable(named(holder, owner.id))
+        return printable(named(holder, owner.id))
     if holder.client_id is None:
         return NOTHING if holder.owner_id is None else str(holder.owner_id)
     program = {True: "Redisson", False: "pyredisson", None: "client"}[holder.foreign]
-    return f"{program} {readable(holder.client_id)[:SHORT_ID]}:{holder.owner_id}"
+    return f"{program} {printable(holder.client_id)[:SHORT_ID]}:{holder.owner_id}"
 
 
 def holders(state: State) -> str:
@@ -95,39 +94,39 @@ def lasts(state: State) -> str:
 
 
 def waiters(state: State) -> str:
-    """The waiters, for one column. Only a fair lock knows each waiter; else it is known how many clients listen."""
+    """The waiters, for one column: of a queue how many, else who has waited for longest, or how many clients listen."""
     if state.waiter_count is not None:
         silent = sum(waiter.is_silent for waiter in state.waiters)
         living = str(state.waiter_count or NOTHING)
         return living if not silent else f"{silent} silent" if not state.waiter_count else f"{living}, {silent} silent"
+    if state.waiters:
+        more = len(state.waiters) - 1
+        return f"{who(state.waiters[0].owner)}{f', and {more} more' if more else ''}"
     if not state.waiting_clients:
         return NOTHING
     return f"{state.waiting_clients} client{'s' if state.waiting_clients > 1 else ''}"
 
 
-def as_json(value: object) -> str:
-    """A state as one line of JSON: durations in seconds (null: no end, or not known), moments as ISO 8601."""
-    return json.dumps(_plain(value))
+def as_json(value: State | Finding, **more: Any) -> str:
+    """One line of JSON: durations in seconds (null: no end, or not known), moments as ISO 8601. `more`: more fields."""
+    fields = asdict(value, dict_factory=_fields) | more
+    if isinstance(value, State):
+        # The name says the same as text.
+        del fields["key"]
+    return json.dumps(fields)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # The id of an owner is its raw name in another form.
+    return {name: _plain(value) for name, value in pairs if name != "id"}
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        if isinstance(value, State):
-            # The name says the same as text.
-            fields.pop("key")
-        if isinstance(value, Owner):
-            fields.pop("id")
-        return {name: _plain(each) for name, each in fields.items()}
     if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
+        return readable(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # --- Tables

@@ -1,18 +1,18 @@
 """The commands that change what is on the servers: `unlock`, `rm` and `permits`."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from pyredisson._api.arguments import MAX_PERMITS
+from pyredisson._diagnostics import printable
 from pyredisson.cli import INCOMPLETE, UNAVAILABLE
-from pyredisson.cli.options import Settings, common, fail, readable, say_error
+from pyredisson.cli.options import Settings, common, fail, say_error
 from pyredisson.cli.reading import Reader, complete, name_argument, read_state, reader
 from pyredisson.cli.tables import KINDS, holders, moment, who
 from pyredisson.inspection.model import Owner, State
@@ -48,7 +48,7 @@ def unlock(settings: Settings, name: str, yes: bool, all_readers: bool, permit: 
         state = read_state(reading, name)
         owners = _chosen(state, all_readers, permit)
         kind = f"permit {permit} of" if permit else KINDS[state.kind]
-        what = f"{kind} {readable(state.name)!r}"
+        what = f"{kind} {printable(state.name)!r}"
         for owner in owners:
             click.echo(f"{what} is held by {_holder(owner)}.")
         if not yes:
@@ -58,7 +58,7 @@ def unlock(settings: Settings, name: str, yes: bool, all_readers: bool, permit: 
 
 def _chosen(state: State, all_readers: bool, permit: str | None) -> Sequence[Owner]:
     """The owners whose holds are to be released."""
-    name = readable(state.name)
+    name = printable(state.name)
     if state.kind == "permits":
         if permit is None:
             raise click.UsageError(f"{name!r} has permits with ids: say which one with --permit; 'inspect' lists them")
@@ -98,15 +98,22 @@ def _question(owners: Sequence[Owner]) -> str:
     return "Release it? The holder finds out at its next renewal, and may still be working."
 
 
+@contextmanager
+def _in_doubt(text: str) -> Iterator[None]:
+    """Around a command that is sent once: without a reply it isn't known whether it has run, as the text says."""
+    try:
+        yield
+    except RedisError as error:
+        if type(error) not in (ConnectionError, TimeoutError):
+            raise
+        fail(UNAVAILABLE, text)
+
+
 def _release(reading: Reader, state: State, owners: Sequence[Owner], what: str) -> None:
     released = 0
     for owner in owners:
-        try:
+        with _in_doubt(f"no reply to the release: 'pyredisson inspect' says whether {what} was released"):
             released += reading.run(lambda owner=owner: release_shown(reading.session, state, owner))  # type: ignore[misc]
-        except RedisError as error:
-            if type(error) not in (ConnectionError, TimeoutError):
-                raise
-            fail(UNAVAILABLE, f"no reply to the release: 'pyredisson inspect' says whether {what} was released")
     if released < len(owners):
         left = "nothing was done" if not released else f"{released} of {len(owners)} were released"
         fail(INCOMPLETE, f"the holder of {what} has changed meanwhile: {left}")
@@ -143,9 +150,9 @@ def rm(settings: Settings, names: Sequence[str]) -> int:
 def _remove(reading: Reader, name: str) -> bool:
     """Whether something was removed; says what."""
     state = read_state(reading, name)
-    what = f"lock {readable(state.name)!r}"
+    what = f"lock {printable(state.name)!r}"
     if state.kind != "unknown" and state.kind not in LOCKS:
-        say_error(f"{readable(state.name)!r} is a {KINDS[state.kind]}, which leaves nothing")
+        say_error(f"{printable(state.name)!r} is a {KINDS[state.kind]}, which leaves nothing")
         return False
     if state.held or state.waiter_count:
         say_error(f"{what} is {f'held by {holders(state)}' if state.held else 'waited for'}: it stays as it is")
@@ -195,12 +202,12 @@ def permits(settings: Settings, name: str, wanted: int | None, yes: bool) -> Non
     """
     with reader(settings.config) as reading:
         state, doubt = _semaphore(reading, name)
-        what = f"semaphore {readable(state.name)!r}"
+        what = f"semaphore {printable(state.name)!r}"
         click.echo(f"{what} has {_count(state.free)}{f' (a guess: {doubt})' if doubt else ''}.")
         if wanted is None or wanted == state.free:
             return
         if yes and doubt:
-            raise click.UsageError(f"{readable(state.name)!r} may be something else: --yes is refused ({doubt})")
+            raise click.UsageError(f"{printable(state.name)!r} may be something else: --yes is refused ({doubt})")
         if not yes:
             _ask(f"Set it to {_count(wanted)}? Those who have a permit now will add it when they release it.")
         _correct(reading, state, wanted, what)
@@ -210,7 +217,7 @@ def permits(settings: Settings, name: str, wanted: int | None, yes: bool) -> Non
 def _semaphore(reading: Reader, name: str) -> tuple[State, str]:
     """The state of the semaphore, and why it may be something else; empty: it is used as one."""
     state = read_state(reading, name)
-    shown = readable(state.name)
+    shown = printable(state.name)
     if state.kind == "unknown" and not state.certain:
         # A number that nobody has used in the last minutes.
         return read_state(reading, name, kind="semaphore"), state.why
@@ -225,12 +232,8 @@ def _semaphore(reading: Reader, name: str) -> tuple[State, str]:
 
 
 def _correct(reading: Reader, state: State, wanted: int, what: str) -> None:
-    try:
+    with _in_doubt(f"no reply: 'pyredisson permits' says whether the number of {what} was set"):
         done = reading.run(lambda: correct_free(reading.session, state, wanted))
-    except RedisError as error:
-        if type(error) not in (ConnectionError, TimeoutError):
-            raise
-        fail(UNAVAILABLE, f"no reply: 'pyredisson permits' says whether the number of {what} was set")
     if not done:
         fail(INCOMPLETE, f"the number of free permits of {what} has changed meanwhile: nothing was done")
 

@@ -16,11 +16,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from pyredisson._diagnostics import printable
 from pyredisson.cli import USAGE
 from pyredisson.cli.ls import COLUMNS, OPTIONAL, row
-from pyredisson.cli.options import Seconds, Settings, common, fail, readable
+from pyredisson.cli.options import Seconds, Settings, common, fail
 from pyredisson.cli.reading import Reader, reader
 from pyredisson.cli.tables import table
+from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import State
 
 RATE = 20_000
@@ -91,7 +93,7 @@ class _Seen:
         self.states: list[State] = []
         self.scanned = 0
         self._reading = reading
-        self._discovery = reading.inspector.discovery(pattern, rate=RATE)
+        self._discovery = Discovery(reading.session, reading.nodes, pattern, RATE)
         self._away_since: float | None = None
         self._error: RedisError | None = None
 
@@ -124,7 +126,7 @@ class _Seen:
         """What is wrong, if a server doesn't answer."""
         if self._away_since is None:
             return ""
-        return f"server away for {time.monotonic() - self._away_since:.1f} s: {readable(str(self._error))}"
+        return f"server away for {time.monotonic() - self._away_since:.1f} s: {printable(str(self._error))}"
 
     def _note(self, error: RedisError) -> None:
         self._error = error

@@ -1,7 +1,5 @@
 """The HTTP side of the dashboard: the page, the stream, the same data once for scripts, and releases by force."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -22,6 +20,7 @@ from starlette.routing import Route
 from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson.dashboard.collector import Collector
 from pyredisson.dashboard.guards import Guard
+from pyredisson.dashboard.metrics import METRICS_TYPE, metrics_of
 from pyredisson.dashboard.snapshot import Point, Snapshot, who
 from pyredisson.dashboard.views import Query, QueryError, query_of, totals_of, view_of
 from pyredisson.errors import ClosedError
@@ -39,7 +38,7 @@ FIRST_SNAPSHOT = 5.0
 """Seconds for which a script waits for a snapshot."""
 LARGEST_BODY = 200_000
 MOST_STREAMS = 100
-SCRIPTS = ("app.js", "views.js", "cells.js", "charts.js", "dom.js", "stream.js")
+SCRIPTS = ("app.js", "views.js", "cells.js", "charts.js", "dom.js", "graph.js", "stream.js", "wall.js")
 ASSETS = {"index.html": "text/html", "style.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
 """The files of the page. They contain no data, so they need no token."""
 
@@ -60,6 +59,7 @@ class Dashboard:
             Route("/page/{name}", self.asset),
             Route("/healthz", self.health),
             Route("/events", self.events),
+            Route("/metrics", self.metrics),
             Route("/api/unlock", self.unlock, methods=["POST"]),
             Route("/api/{view}", self.once),
         ]
@@ -108,6 +108,13 @@ class Dashboard:
             return PlainTextResponse("the dashboard is being stopped\n", 503)
         return JSONResponse({"totals": totals_of(snapshot), "view": view_of(snapshot, query).content})
 
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus. Whoever scrapes looks: what isn't looked for would be missing."""
+        snapshot = await self._collector.fresh(FIRST_SNAPSHOT)
+        if snapshot is None:
+            return PlainTextResponse("the dashboard is being stopped\n", 503)
+        return PlainTextResponse(metrics_of(snapshot), media_type=METRICS_TYPE)
+
     async def events(self, request: Request) -> Response:
         """The stream of one page, as server-sent events."""
         try:
@@ -154,15 +161,31 @@ class Dashboard:
             return PlainTextResponse("name and owner are missing\n", 400)
         address = "unknown" if request.client is None else request.client.host
         try:
-            whose = await unlock(self._collector, name, owner, address)
-        except Changed:
-            return PlainTextResponse("the holder has changed meanwhile; nothing was released\n", 409)
-        except KeyError:
-            return PlainTextResponse("there is no such lock\n", 404)
+            return await self._release(name, owner, address)
         except ValueError as error:
             return PlainTextResponse(f"{error}\n", 422)
         except (RedisError, ClosedError) as error:
             return PlainTextResponse(f"it isn't known whether it was released: {error}\n", 502)
+
+    async def _release(self, name: str, owner: str, address: str) -> Response:
+        """Releases the hold of that owner, and of no other one, and says whose it was. `address`: of the browser.
+
+        Raises `ValueError` for an object without holds of its own, and the errors of Redis.
+        """
+        seen = self._collector.snapshot.named(name)
+        if seen is None:
+            return PlainTextResponse("there is no such lock\n", 404)
+        known, failed = await self._collector.inspector.states([seen.state.key], limit=MOST_LISTED)
+        for error in failed.values():
+            raise error
+        state = known[0]
+        owners = () if state.kind == "unknown" else state.owners
+        shown = next((each for each in owners if each.raw == owner), None)
+        if shown is None or not await release_shown(self._collector.session, state, shown):
+            return PlainTextResponse("the holder has changed meanwhile; nothing was released\n", 409)
+        # Any program can write anything to Redis, also line breaks: nobody shall write lines of this log.
+        whose = who(shown.holder)
+        logger.warning("the hold of %r (%r) on %r was released by force, from %s", whose, owner, name, address)
         return JSONResponse({"released": whose})
 
 
@@ -235,34 +258,3 @@ async def _json(request: Request) -> dict[str, Any]:
         # The latter: lists in lists in lists.
         return {}
     return content if isinstance(content, dict) else {}
-
-
-# --- Releases by force
-
-
-class Changed(Exception):
-    """The owner that the page has shown doesn't hold it any more."""
-
-
-async def unlock(collector: Collector, name: str, owner: str, address: str) -> str:
-    """Releases the hold of that owner, and of no other one. Returns whose it was.
-
-    `address`: of the browser. Raises `Changed`, `ValueError` for an object without holds of its own, `KeyError` for a
-    name that isn't known, and the errors of Redis.
-    """
-    seen = collector.snapshot.named(name)
-    if seen is None:
-        raise KeyError(name)
-    known, failed = await collector.inspector.states([seen.state.key], limit=MOST_LISTED)
-    for error in failed.values():
-        raise error
-    state = known[0]
-    if state.kind == "unknown":
-        raise Changed
-    shown = next((each for each in state.owners if each.raw == owner), None)
-    if shown is None or not await release_shown(collector.session, state, shown):
-        raise Changed
-    # Any program can write anything to Redis, also line breaks: nobody shall write lines of this log.
-    whose = who(shown.holder)
-    logger.warning("the hold of %r (%r) on %r was released by force, from %s", whose, owner, name, address)
-    return whose

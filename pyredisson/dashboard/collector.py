@@ -1,7 +1,5 @@
 """Reads what the servers hold, again and again: the objects on visible pages each time, all others in turn."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -20,9 +18,11 @@ from pyredisson._core import command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
-from pyredisson.dashboard.snapshot import History, Seen, Snapshot, error_words
-from pyredisson.inspection.model import ClientState, Evidence, State
-from pyredisson.inspection.states import MOST_LISTED, Inspector
+from pyredisson.dashboard.snapshot import Edge, History, PastHold, Seen, Snapshot, error_words, remember
+from pyredisson.inspection.deadlocks import DeadlockSearch, find
+from pyredisson.inspection.discovery import Discovery
+from pyredisson.inspection.model import AnnouncedWait, ClientState, Evidence, State
+from pyredisson.inspection.states import MOST_LISTED, Inspector, waiters_of
 from pyredisson.logic.announcement import client_key
 from pyredisson.logic.ports import Nodes
 
@@ -76,6 +76,9 @@ class Collector:
         """What has ended `run` before `stop` was called."""
         self._seen: dict[bytes, Seen] = {}
         self._clients: dict[str, ClientState] = {}
+        self._past: dict[bytes, tuple[PastHold, ...]] = {}
+        self._deadlocks: tuple[str, ...] = ()
+        self._deadlocked: frozenset[Edge] = frozenset()
         self._turns = Turns()
         self._client_position = 0
         self._watches: set[Watch] = set()
@@ -159,8 +162,9 @@ class Collector:
             session = client._session
             self.session = session
             self._nodes = client._runtime
-            self.inspector = Inspector(session, self._nodes)
-            self._discovery = self.inspector.discovery(rate=WALK_RATE)
+            self.inspector = Inspector(session)
+            self._discovery = Discovery(session, self._nodes, rate=WALK_RATE)
+            self._search = DeadlockSearch(self.inspector)
             walking = asyncio.create_task(self._walk())
             try:
                 while not self.stopped:
@@ -242,15 +246,38 @@ class Collector:
             problems += [f"{key!r} can't be read: {error}" for key, error in failed.items()]
             self._note(known, [], time.monotonic())
         kept = found.keys() | details
+        for key in self._seen.keys() - kept:
+            remember(self._past, self._seen[key], None, time.monotonic())
         self._seen = {key: seen for key, seen in self._seen.items() if key in kept}
+        await self._find_deadlocks()
         return problems
+
+    async def _find_deadlocks(self) -> None:
+        """Looks for owners that wait for each other, if that seems to be so."""
+        waits = [wait for client in self._clients.values() for wait in client.waiting]
+        seeming = find(waits, {key: seen.state for key, seen in self._seen.items()})
+        keys = {key for deadlock in seeming for key in deadlock.keys if not self._is_silent(key)}
+        found = await self._search.look(keys)
+        self._deadlocks = tuple(sorted(deadlock.text for deadlock in found))
+        self._deadlocked = frozenset(edge for deadlock in found for edge in deadlock.edges)
 
     def _note(self, states: Iterable[State], asked: Iterable[bytes], at: float) -> None:
         """Remembers states. Of what was asked for, everything else is gone."""
         before = self._seen
+        waits: dict[bytes, list[AnnouncedWait]] = {}
+        for client in self._clients.values():
+            for wait in client.waiting:
+                waits.setdefault(wait.key, []).append(wait)
+        # Clients say more of their waiters than the server knows. The queue of a fair lock is on the server.
+        states = [
+            state
+            if state.kind in ("fair", "unknown")
+            else replace(state, waiters=tuple(waiters_of(waits.get(state.key, ()))))
+            for state in states
+        ]
         new = {state.key: Seen.of(state, at, before.get(state.key)) for state in states}
-        for key in asked:
-            before.pop(key, None)
+        for key in {*asked, *new}:
+            remember(self._past, before.pop(key, None), new.get(key), at)
         before.update(new)
 
     def _names(self) -> tuple[dict[bytes, Evidence], int]:
@@ -333,12 +360,16 @@ class Collector:
             clients=dict(self._clients),
             away_since=self._away_since,
             problems=problems,
+            deadlocks=self._deadlocks,
+            deadlocked=self._deadlocked,
             scanned=self._discovery.scanned,
             total=self._discovery.total,
             complete=self._complete,
             round_trip=round_trip,
             waiting=waiting,
             held=held,
+            lost=self.history.lost,
+            past=dict(self._past),
         )
         self._changed.set()
         self._changed = asyncio.Event()

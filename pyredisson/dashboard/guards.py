@@ -1,7 +1,5 @@
 """Who may ask the dashboard: checks of host, token and origin before each request."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 from collections.abc import Collection

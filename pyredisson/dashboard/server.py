@@ -1,7 +1,5 @@
 """Runs the dashboard until a signal ends it."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import signal

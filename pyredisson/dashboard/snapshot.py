@@ -7,7 +7,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -23,10 +23,15 @@ SCALES = (1, 2, 3, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 1440
 MINUTES = 5
 """How far back the charts go."""
 MOST_POINTS = 600
+MOST_PAST = 50
+"""Former holders of one lock that are remembered."""
+MOST_CHANGED = 1_000
+"""Locks whose former holders are remembered: the ones whose holders have changed last."""
 MOST_CLIENTS = 20_000
 """Clients whose last counts are remembered."""
 SHOWN_OF_ID = 8
 """Characters of a client's id that tell it from others."""
+_NOT_LOCKS = ("semaphore", "permits", "latch", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +44,74 @@ class Seen:
     longest: float
     """The longest TTL that this hold was seen with."""
     holder: str
+    first: float = 0.0
+    """When this hold was seen first, on that clock."""
+    since: datetime | None = None
+    """When it began, if that was ever known."""
+    most_waiting: int = 0
+    """How many waited for it at most."""
 
     @classmethod
     def of(cls, state: State, at: float, before: Seen | None) -> Seen:
         left = state.time_to_live
         longest = left if left is not None and math.isfinite(left) else 0.0
-        holders = [owner.raw for owner in state.owners]
-        if before is not None and holders == [owner.raw for owner in before.state.owners]:
-            longest = max(longest, before.longest)
-        return cls(state, at, longest, holder_words(state))
+        made = cls(state, at, longest, holder_words(state), at, state.since, waiting_of(state))
+        if before is None or not made.goes_on(before):
+            return made
+        return replace(
+            made,
+            longest=max(longest, before.longest),
+            first=before.first,
+            since=before.since or state.since,
+            most_waiting=max(made.most_waiting, before.most_waiting),
+        )
+
+    def goes_on(self, before: Seen) -> bool:
+        """Whether the same owners hold it. Of very many owners only some are listed, and not always the same ones."""
+        now, then = self.state, before.state
+        cut = min(len(now.owners), len(then.owners)) < then.owner_count
+        same = cut or [owner.raw for owner in now.owners] == [owner.raw for owner in then.owners]
+        return now.owner_count == then.owner_count and same
 
     @property
     def scale(self) -> float:
         """Seconds that a full bar stands for: the lease, if it is one of the usual lengths and was renewed in time."""
         return next((float(scale) for scale in SCALES if scale >= self.longest), self.longest)
+
+
+class PastHold(NamedTuple):
+    """A hold that has ended, as far as it was seen."""
+
+    holder: str
+    client: str | None
+    """The id of the client. None: not known, or there were several holders."""
+    first: float
+    """When it was seen first, on a monotonic clock."""
+    since: datetime | None
+    """When it began, if that is known."""
+    until: float
+    """When it was seen first that it had ended, on that clock."""
+    most_waiting: int
+
+
+Past = Mapping[bytes, tuple[PastHold, ...]]
+"""The former holders of locks, the latest one last."""
+Edge = tuple[str | None, int | None, bytes]
+"""A hold or a wait: the client, the id of the owner there, and the key of the lock."""
+
+
+def remember(past: dict[bytes, tuple[PastHold, ...]], before: Seen | None, now: Seen | None, at: float) -> None:
+    """Remembers who held a lock if its holder has changed. `now`: None: nothing is known of it any more."""
+    if before is None or not before.state.owners or before.state.kind in _NOT_LOCKS:
+        return
+    if now is not None and now.goes_on(before):
+        return
+    key, client = before.state.key, sole_client(before.state)
+    ended = PastHold(before.holder, client, before.first, before.since, at, before.most_waiting)
+    # Last in the dict: first the locks are dropped whose holders haven't changed for the longest time.
+    past[key] = (*past.pop(key, ()), ended)[-MOST_PAST:]
+    if len(past) > MOST_CHANGED:
+        del past[next(iter(past))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +133,10 @@ class Snapshot:
     """Since when no server replies."""
     problems: tuple[str, ...] = ()
     """What can't be shown, and why: no connection, a right that is missing, a node that doesn't reply."""
+    deadlocks: tuple[str, ...] = ()
+    """Owners that wait for each other."""
+    deadlocked: frozenset[Edge] = frozenset()
+    """Their holds and waits."""
     scanned: int = 0
     total: int = 0
     """Keys of the present walk."""
@@ -83,6 +146,9 @@ class Snapshot:
     """Seconds of a PING; of several servers the slowest."""
     waiting: int = 0
     held: int = 0
+    lost: int = 0
+    """Holds whose loss was announced since the dashboard began."""
+    past: Past = field(default_factory=dict)
 
     def named(self, name: str) -> Seen | None:
         """The object that is shown under this name. Names that are no text may look like another one."""
@@ -119,11 +185,14 @@ class History:
         self._counts: dict[str, tuple[int, float, int]] = {}
         """What each client has announced last: its waits, the seconds of them, and its losses."""
         self._begun = False
+        self.lost = 0
+        """Losses of all points, also of dropped ones."""
 
     def add(self, time: float, held: int, waiting: int, clients: Iterable[ClientState]) -> None:
         """Adds a point. Points that are too old are dropped."""
         known = list(clients)
         waits, waited, lost = self._differences(known)
+        self.lost += lost
         self._points.append(Point(time, held, waiting, len(known), waits, waited, lost))
         while self._points[0].time < time - MINUTES * 60:
             self._points.popleft()
@@ -165,6 +234,16 @@ def who(holder: Holder) -> str:
         return f"client {short}"
     thread = "" if holder.owner_id is None else f", thread {holder.owner_id}"
     return f"Redisson {short}{thread}" if holder.foreign else f"client {short}{thread}"
+
+
+def waiting_of(state: State) -> int:
+    """How many wait: as the server knows it, or as clients say, whichever is more."""
+    return max(state.waiting, len(state.waiters))
+
+
+def sole_client(state: State) -> str | None:
+    """The client of the holder, if there is one holder and its client is known."""
+    return state.owners[0].holder.client_id if state.owners and state.owner_count == 1 else None
 
 
 def holder_words(state: State) -> str:

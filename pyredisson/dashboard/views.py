@@ -1,20 +1,18 @@
 """From a snapshot and a query to what a browser shows: rows that are filtered, sorted and cut into pages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from pyredisson._diagnostics import readable
-from pyredisson.dashboard.snapshot import Seen, Snapshot, who
+from pyredisson.dashboard.snapshot import PastHold, Seen, Snapshot, sole_client, waiting_of, who
 from pyredisson.holder import Holder
-from pyredisson.inspection.model import ClientState, Owner, Waiter
+from pyredisson.inspection.model import ClientState, Owner, WaitingOwner
 
-ViewName = Literal["locks", "semaphores", "latches", "clients", "lock", "client"]
+ViewName = Literal["locks", "semaphores", "latches", "clients", "lock", "client", "graph", "wall"]
 VIEWS = get_args(ViewName)
 SORTS: Mapping[str, tuple[str, ...]] = {
     "locks": ("name", "kind", "holder", "since", "ttl", "waiters"),
@@ -36,6 +34,10 @@ KINDS = {
 ENDLESS = -1
 """In place of a TTL: there is none, as PTTL says it."""
 MOST_HOLDS = 1000
+MOST_EDGES = 50
+"""Holds and waits in the graph."""
+MOST_ON_WALL = 10
+"""Locks, and clients, that are shown on a wall."""
 _DISTANT = datetime.max.replace(tzinfo=UTC)
 
 
@@ -116,6 +118,10 @@ def view_of(snapshot: Snapshot, query: Query) -> View:
             return View(lock_page(snapshot, query.name))
         case "client":
             return View(client_page(snapshot, query.name))
+        case "graph":
+            return _contended_view(snapshot, graph)
+        case "wall":
+            return _contended_view(snapshot, wall)
         case "clients":
             clients = [row for row in client_rows(snapshot) if query.matches(row["who"], row["id"], row["program"])]
             page, rows = _page(clients, query, lambda row: row[query.sort])
@@ -166,14 +172,13 @@ _SORTED_BY: dict[str, Callable[[Seen], Any]] = {
 def object_row(seen: Seen, now: float) -> Json:
     """One row of a list of objects. `now`: the moment of the snapshot."""
     state = seen.state
-    first = state.owners[0].holder if state.owners else None
     return {
         "name": state.name,
         "kind": state.kind,
         "certain": state.certain,
         "held": state.held,
         "holder": seen.holder,
-        "client": None if first is None or state.owner_count != 1 else first.client_id,
+        "client": sole_client(state),
         "since": _moment(state.since),
         "ttl": _left(state.time_to_live, now - seen.at),
         "scale": seen.scale,
@@ -200,6 +205,7 @@ def lock_page(snapshot: Snapshot, name: str) -> Json:
         "server": state.server,
         "owners": [_owner(owner, passed) for owner in state.owners],
         "queue": [_waiter(waiter, passed) for waiter in state.waiters],
+        "past": [_past(hold, snapshot) for hold in reversed(snapshot.past.get(state.key, ()))],
         "companions": [
             {
                 "key": readable(companion.key),
@@ -226,15 +232,77 @@ def _owner(owner: Owner, passed: float) -> Json:
     }
 
 
-def _waiter(waiter: Waiter, passed: float) -> Json:
+def _waiter(waiter: WaitingOwner, passed: float) -> Json:
     return {
         "place": waiter.place,
         "raw": waiter.owner.raw,
         "who": who(waiter.owner.holder),
         "client": waiter.owner.holder.client_id,
         "alive": waiter.alive,
+        "side": waiter.owner.side,
+        "since": _moment(waiter.owner.holder.since),
         "lasts": _left(waiter.place_lasts, passed),
     }
+
+
+def _past(hold: PastHold, snapshot: Snapshot) -> Json:
+    now = datetime.fromtimestamp(snapshot.time, UTC)
+    began = hold.since or now - timedelta(seconds=snapshot.at - hold.first)
+    until = max(began, now - timedelta(seconds=snapshot.at - hold.until))
+    return {
+        "who": hold.holder,
+        "client": hold.client,
+        "from": _moment(began),
+        "until": _moment(until),
+        "waiters": hold.most_waiting,
+    }
+
+
+# --- The graph of waits, and the screen on a wall
+
+
+def _contended_view(snapshot: Snapshot, content: Callable[[Snapshot, list[Seen]], Json]) -> View:
+    """A view of the locks and semaphores that have waiters, the most contended one first."""
+    kinds = (*KINDS["locks"], *KINDS["semaphores"])
+    waited_for = [seen for seen in snapshot.seen.values() if waiting_of(seen.state) and seen.state.kind in kinds]
+    waited_for.sort(key=lambda seen: (-waiting_of(seen.state), seen.state.name))
+    return View(content(snapshot, waited_for), frozenset(seen.state.key for seen in waited_for[:MOST_ROWS]))
+
+
+def graph(snapshot: Snapshot, contended: list[Seen]) -> Json:
+    """The holders and the waiters of these objects, as edges between owners and locks. Deadlocks come first."""
+    in_cycles = {key for _, _, key in snapshot.deadlocked}
+    first = sorted(contended, key=lambda seen: seen.state.key not in in_cycles)
+    edges: list[tuple[bool, int, int, str, Owner]] = []
+    for number, seen in enumerate(first[:MOST_ROWS]):
+        waiters = [waiter.owner for waiter in seen.state.waiters]
+        for what, owners in (("holds", seen.state.owners), ("waits", waiters)):
+            for place, owner in enumerate(owners):
+                edge = (owner.holder.client_id, owner.holder.owner_id, seen.state.key)
+                edges.append((edge not in snapshot.deadlocked, place, number, what, owner))
+    # Of each lock the first holder and the first waiter, then the second ones: no lock takes all the place.
+    edges.sort(key=lambda each: each[:2])
+    shown = [
+        _owner(owner, 0.0)
+        | {"owner": _owner_node(owner), "what": what, "deadlock": not apart, "lock": number}
+        | {"name": first[number].state.name, "waiting": waiting_of(first[number].state)}
+        for apart, _, number, what, owner in edges[:MOST_EDGES]
+    ]
+    total = sum(len(seen.state.owners) + len(seen.state.waiters) for seen in contended)
+    return {"edges": shown, "left_out": total - len(shown)}
+
+
+def _owner_node(owner: Owner) -> str:
+    """The same text for all holds and waits of one owner. `raw` has the side of a read-write lock, too."""
+    holder = owner.holder
+    return owner.raw if holder.client_id is None else f"{holder.client_id}:{holder.owner_id}"
+
+
+def wall(snapshot: Snapshot, contended: list[Seen]) -> Json:
+    clients = client_rows(snapshot)
+    losers = sorted((row for row in clients if row["lost"]), key=lambda row: (-row["lost"], row["who"]))
+    rows = [object_row(seen, snapshot.at) | {"waiting": waiting_of(seen.state)} for seen in contended[:MOST_ON_WALL]]
+    return {"rows": rows, "clients": losers[:MOST_ON_WALL], "lost": sum(row["lost"] for row in clients)}
 
 
 # --- Clients
@@ -323,6 +391,7 @@ def totals_of(snapshot: Snapshot) -> Json:
         "round_trip": snapshot.round_trip,
         "away_since": _moment(snapshot.away_since),
         "problems": snapshot.problems,
+        "deadlocks": snapshot.deadlocks,
     }
 
 

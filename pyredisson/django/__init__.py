@@ -3,8 +3,6 @@
 `INSTALLED_APPS` gets `"pyredisson.django"`; `client()` works without it, too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyredisson._api.sync.client import Client, connect

@@ -1,7 +1,5 @@
 """The application for `INSTALLED_APPS`, and its system checks of the setting `LOCKS`."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,30 +1,43 @@
 """What clients say of themselves, each in a hash under a key of its own; and many commands that only read, at once."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from redis.exceptions import NoPermissionError, RedisError, TryAgainError
 
 from pyredisson._core import command, slot_of_command
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.replies import NoReply, Reply, is_transient
-from pyredisson.holder import ANNOUNCED, Holder, with_announcement
-from pyredisson.inspection.model import AnnouncedHold, ClientState
-from pyredisson.inspection.raw import NO_KEY, number_of, seconds
+from pyredisson.holder import ANNOUNCED, Holder, moment_of, seconds_of, with_announcement
+from pyredisson.inspection.model import AnnouncedHold, AnnouncedWait, ClientState
+from pyredisson.inspection.raw import NO_KEY, number_of
 from pyredisson.logic import retry
-from pyredisson.logic.announcement import HOLD_PREFIX, client_key
+from pyredisson.logic.announcement import HOLD_PREFIX, WAITING, client_key
 from pyredisson.logic.session import Session
 
 MOST_HOLDS = 100
 """Holds of one client that are returned."""
-LAST_MOMENT = 253402300799000
-"""The end of the year 9999 in ms. A number beyond that is no time."""
-_FIELDS = ("name", "host", "pid", "program", "version", "since", "waits", "waited", "lost", "more", "n", "lease")
+_FIELDS = (
+    "name",
+    "host",
+    "pid",
+    "program",
+    "version",
+    "since",
+    "waits",
+    "waited",
+    "lost",
+    "more",
+    "n",
+    "lease",
+    "waiting",
+)
 """All other fields."""
+_SAID = (*ANNOUNCED, b"since", WAITING)
+"""The fields that are read for a client who holds something, or waits."""
 _COMMANDS_EACH = 4
 _OTHER_TYPE = "WRONGTYPE"
 """The key isn't a hash: it has the name of an announcement only, and is no concern of ours."""
@@ -48,6 +61,8 @@ class Announced:
     """The values of the fields `ANNOUNCED`."""
     holds: Mapping[bytes, bytes]
     """The value of each field of a hold that exists: when it began, and its kind."""
+    waits: Sequence[AnnouncedWait] = ()
+    """The calls of this client that wait."""
 
     def complete(self, holder: Holder, hold: bytes) -> Holder:
         """The holder with what its client says of itself. `hold`: the field of the hold."""
@@ -64,19 +79,40 @@ async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]
 
     A client whose server doesn't answer is left out: the state of the locks is known without it.
     """
-    payloads = [command(b"HMGET", client_key(client), *ANNOUNCED, *holds) for client, holds in wanted.items()]
+    payloads = [command(b"HMGET", client_key(client), *_SAID, *holds) for client, holds in wanted.items()]
     replies = await ask_all(session, payloads)
     return {
-        client: _announced(holds, reply)
+        client: _announced(client, holds, reply)
         for (client, holds), reply in zip(wanted.items(), replies, strict=True)
         if not isinstance(reply, RedisError)
     }
 
 
-def _announced(holds: Sequence[bytes], reply: Reply) -> Announced:
-    values = reply[: len(ANNOUNCED)]
-    listed = zip(holds, reply[len(ANNOUNCED) :], strict=True)
-    return Announced(values, {hold: value for hold, value in listed if value is not None})
+def _announced(client: str, holds: Sequence[bytes], reply: Reply) -> Announced:
+    values, began, waiting = reply[: len(ANNOUNCED)], reply[len(ANNOUNCED)], reply[len(ANNOUNCED) + 1]
+    listed = zip(holds, reply[len(_SAID) :], strict=True)
+    return Announced(
+        values,
+        {hold: value for hold, value in listed if value is not None},
+        _waits(client, values, began, waiting),
+    )
+
+
+def _waits(
+    client: str, values: Sequence[bytes | None], began: bytes | None, waiting: bytes | None
+) -> list[AnnouncedWait]:
+    """What a client says of its calls that wait. `values`: of the fields `ANNOUNCED`. Anybody may write any text."""
+    here = with_announcement(Holder(client_id=client), [*values, None])
+    waits = []
+    for line in (waiting or b"").split(b"\n"):
+        words = line.split(b" ")
+        after = number_of(words[0])
+        if len(words) == 5 and after is not None:
+            _, kind, owner, firm, key = words
+            since = moment_of(b"%d" % ((number_of(began) or 0) + after))
+            holder = replace(here, owner_id=number_of(owner), since=since)
+            waits.append(AnnouncedWait(readable(kind), unquote_to_bytes(key), holder, firm == b"1"))
+    return waits
 
 
 async def read_clients(session: Session, ids: Sequence[str]) -> ClientStates:
@@ -122,13 +158,14 @@ def _client_state(client: str, values: Reply, ttl: int, size: int, scanned: Repl
         pid=number_of(known.get("pid")),
         program=text["program"],
         version=text["version"],
-        since=_moment(known.get("since")),
-        time_to_live=seconds(ttl),
+        since=moment_of(known.get("since", b"")),
+        time_to_live=seconds_of(ttl),
         holds=tuple(holds[:MOST_HOLDS]),
         hold_count=listed + number["more"],
         waits=number["waits"],
         waited=number["waited"] / 1000,
         lost=number["lost"],
+        waiting=tuple(_waits(client, values[: len(ANNOUNCED)], known.get("since"), known.get("waiting"))),
     )
 
 
@@ -141,15 +178,7 @@ def _announced_hold(field: bytes, value: bytes) -> AnnouncedHold:
 
 def _kind_and_begin(value: bytes) -> tuple[str, datetime | None]:
     since, _, kind = value.partition(b" ")
-    return readable(kind), _moment(since)
-
-
-def _moment(value: bytes | None) -> datetime | None:
-    """A time of the server's clock in ms. None: it is none."""
-    milliseconds = number_of(value)
-    if milliseconds is None or not 0 <= milliseconds < LAST_MOMENT:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return readable(kind), moment_of(since)
 
 
 # --- Commands that only read. Each that was not served is repeated

@@ -1,7 +1,5 @@
 """Finds the names of all objects and clients: a walk over all keys of all masters, in bounded steps."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, NoScriptError, RedisError

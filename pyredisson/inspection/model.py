@@ -1,7 +1,5 @@
 """What the inspection finds out: objects, their owners and waiters, and clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,16 +45,17 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
-    """A place in the queue of a fair lock."""
+class WaitingOwner:
+    """A call that waits, or a place in the queue of a fair lock."""
 
     owner: Owner
-    place: int
-    """1: the next one."""
-    alive: bool | None
+    """`holder.since`: since when it waits. Known once it has waited for a second or two."""
+    place: int | None = None
+    """1: the next one. None: there is no queue."""
+    alive: bool | None = True
     """Whether its client has sent a heartbeat lately. None: a waiter of Java, which sends none."""
-    place_lasts: float | None
-    """Seconds until Redisson drops the place. None: it is in the queue without a score."""
+    place_lasts: float | None = None
+    """Seconds until Redisson drops the place. None: it is in no queue, or has no score there."""
 
     @property
     def is_silent(self) -> bool:
@@ -93,8 +92,9 @@ class State:
     """Some of the owners, sorted; owners of permits by their ends."""
     owner_count: int = 0
     """How many owners there are; of a group the number of `owners` only."""
-    waiters: tuple[Waiter, ...] = ()
-    """The first waiters for a fair lock, in order."""
+    waiters: tuple[WaitingOwner, ...] = ()
+    """The first waiters for a fair lock, in order. Of other objects, calls that have waited for a second or two, the
+    oldest first, of clients that the server or the user has named."""
     waiter_count: int | None = None
     """The waiters in the queue of a fair lock, without waiters that have left it, and without `waiters` that are
     silent. None: not known."""
@@ -127,6 +127,24 @@ class State:
     def waiting(self) -> int:
         """How many wait, as far as it is known: places in the queue, and clients that listen for a release."""
         return (self.waiter_count or 0) + (self.waiting_clients or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedWait:
+    """A call that waits, as its client says."""
+
+    kind: str
+    """`lock`, `fair`, `fenced`, `spin`, `read`, `write`, `semaphore`, `permit` or `latch`."""
+    key: bytes
+    holder: Holder
+    """The waiter; `since`: when the wait began. `owner_id` is None for what has no owners."""
+    firm: bool
+    """Whether the owner does nothing else until it has what it waits for."""
+
+    @property
+    def node(self) -> tuple[str | None, int | None]:
+        """The waiter: the client, and the owner in it."""
+        return self.holder.client_id, self.holder.owner_id
 
 
 class States(NamedTuple):
@@ -168,3 +186,5 @@ class ClientState:
     waited: float
     """Seconds for which they have waited together."""
     lost: int
+    waiting: tuple[AnnouncedWait, ...] = ()
+    """At most 100 calls that have waited for a second, the oldest first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,12 @@ from pyredisson._core import latch_channel, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import ScriptSet
+from pyredisson.holder import seconds_of
 from pyredisson.inspection.model import Companion, Evidence, Kind
 from pyredisson.logic.announcement import CLIENT_PREFIX
 
-NO_KEY, ENDLESS = -2, -1
-"""Replies of PTTL."""
+NO_KEY = -2
+"""The reply of PTTL if there is no such key."""
 NO_TYPE = "none"
 FOREVER = 922337203685477
 """The end of a permit without a lease, ms."""
@@ -109,12 +109,14 @@ class Raw:
     """Permits in use and when they end, the first ones."""
     subscribed: Sequence[int]
     """For each channel of `companions_of` how many connections are subscribed to it. -1: not known."""
+    waiting: Sequence[str]
+    """The ids of the clients that wait for a release, the first ones."""
 
     @cached_property
     def companions(self) -> tuple[Companion, ...]:
         """The companion keys that exist."""
         return tuple(
-            Companion(key, self.types[key], seconds(self.ttls[key]), purpose)
+            Companion(key, self.types[key], seconds_of(self.ttls[key]), purpose)
             for key, purpose in self.names.keys
             if self.types[key] != NO_TYPE
         )
@@ -141,7 +143,7 @@ class Raw:
 def raw_state(key: bytes, reply: Reply) -> Raw:
     """The reply to `state_command` for this object."""
     now, types, ttls, hash_class, mode, size, fields, leases, text, length, waiters, token = reply[:12]
-    in_use, ended, permits, subscribed = reply[12:]
+    in_use, ended, permits, subscribed, entries = reply[12:]
     names = companions_of(key)
     keys = [key, *(companion for companion, _ in names.keys)]
     owners = fields[::2]
@@ -165,6 +167,7 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
         ended=ended,
         permits=dict(zip(permits[::2], map(_end_of_permit, permits[1::2]), strict=True)),
         subscribed=subscribed,
+        waiting=[readable(entry.partition(b":")[0]) for entry in entries],
     )
 
 
@@ -178,11 +181,6 @@ def number_of(text: bytes | None) -> int | None:
     if text is None or not text.removeprefix(b"-").isdigit() or len(text) > 20:
         return None
     return int(text)
-
-
-def seconds(ttl: int) -> float:
-    """The reply of PTTL as seconds."""
-    return math.inf if ttl == ENDLESS else max(ttl, 0) / 1000
 
 
 # --- From a name to its companion keys, and back

@@ -1,20 +1,18 @@
 """The states of objects and clients, read in few round trips."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.node import Node
-from pyredisson.holder import Holder, holder_of
+from pyredisson.holder import Holder, Waiter, holder_of, seconds_of
 from pyredisson.inspection.announcements import Announced, ClientStates, ask_all, read_announced, read_clients
-from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.model import Evidence, Kind, Owner, State, States, Waiter
+from pyredisson.inspection.model import AnnouncedWait, Evidence, Kind, Owner, State, States, WaitingOwner
 from pyredisson.inspection.raw import (
     FOREVER,
     LATCH,
@@ -29,11 +27,9 @@ from pyredisson.inspection.raw import (
     number_of,
     raw_state,
     recognize,
-    seconds,
     state_command,
 )
 from pyredisson.logic.announcement import hold_field
-from pyredisson.logic.ports import Nodes
 from pyredisson.logic.session import Session
 
 LIMIT = 100
@@ -44,6 +40,7 @@ MOST_QUESTIONS = 100_000
 ALIVE = 1500
 """Milliseconds for which a waiter counts as alive after it has asked for a lock, as in `fair_queue.lua`."""
 
+_DISTANT = datetime.max.replace(tzinfo=UTC)
 _MODE = b"mode"
 _WRITER = b":write"
 _KEPT = b":kept"
@@ -66,29 +63,50 @@ class Inspector:
     `+pubsub` it isn't known how many clients wait.
     """
 
-    def __init__(self, session: Session, nodes: Nodes) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._nodes = nodes
 
-    def discovery(self, pattern: str = "*", *, rate: float = 0.0) -> Discovery:
-        """A walk over all keys of all masters. `rate`: keys a second, 0: as fast as half of a server allows."""
-        return Discovery(self._session, self._nodes, pattern, rate)
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock of its client."""
+        return self._session.clock
 
     async def states(
         self, keys: Iterable[bytes], *, kind: Kind | None = None, clients: Sequence[str] = (), limit: int = LIMIT
     ) -> States:
         """The states of objects that a user has named, also of names that are none.
 
-        `kind`: what they are, if the user knows that. `clients`: ids of clients that may have permits, about which the
-        server knows only the ids of the permits. `limit`: how many owners, waiters and permits of each are listed.
+        `kind`: what they are, if the user knows that. `clients`: ids of clients that may have permits, or may wait: the
+        server knows only the ids of permits, and not all that wait. `limit`: how many owners, waiters and permits of
+        each are listed.
         """
-        return await self._read(dict.fromkeys(keys), clients, limit, kind)
+        states, _ = await self._read(dict.fromkeys(keys), clients, limit, kind)
+        return states
+
+    async def states_and_waits(self, keys: Iterable[bytes]) -> tuple[list[State], list[AnnouncedWait]]:
+        """The states of these objects, and what the clients wait for that hold these objects or wait for them."""
+        states, waits = await self._read(dict.fromkeys(keys), (), LIMIT)
+        return states.known, waits
+
+    async def waiters(self, key: bytes) -> list[Waiter]:
+        """The waiters for one object, in order where there is one, else the oldest first. Raises what Redis reports."""
+        states, _ = await self._read({key: None}, (), MOST_LISTED)
+        for error in states.failed.values():
+            raise error
+        return [
+            Waiter(
+                place=each.place,
+                side=each.owner.side,
+                **{field.name: getattr(each.owner.holder, field.name) for field in fields(Waiter)[2:]},
+            )
+            for each in states.known[0].waiters
+        ]
 
     async def found(
         self, found: Mapping[bytes, Evidence], *, clients: Sequence[str] = (), limit: int = LIMIT
     ) -> States:
         """The states of the objects that a walk has found; without the names that turn out to be none."""
-        known, failed = await self._read(found, clients, limit)
+        (known, failed), _ = await self._read(found, clients, limit)
         return States(_without_doubles([state for state in known if state.kind != "unknown"]), failed)
 
     async def clients(self, ids: Sequence[str]) -> ClientStates:
@@ -97,7 +115,7 @@ class Inspector:
 
     async def _read(
         self, keys: Mapping[bytes, Evidence | None], clients: Sequence[str], limit: int, kind: Kind | None = None
-    ) -> States:
+    ) -> tuple[States, list[AnnouncedWait]]:
         scripts = self._session.runtime.scripts
         limit = max(1, min(limit, MOST_LISTED))
         replies = await ask_all(self._session, [state_command(scripts, key, limit) for key in keys])
@@ -110,8 +128,9 @@ class Inspector:
                 raws.append(raw_state(key, reply))
         announced = await read_announced(self._session, _wanted(raws, clients))
         given = None if kind is None else Recognized(kind, True, "the user says so")
+        waits = [wait for client in announced.values() for wait in client.waits]
         builders = [_Builder(raw, keys[raw.key], announced, limit, given) for raw in raws]
-        return States([builder.state(self._server(builder.key)) for builder in builders], failed)
+        return States([builder.state(self._server(builder.key)) for builder in builders], failed), waits
 
     def _server(self, key: bytes) -> str:
         shard = self._session.runtime.shard_of(key)
@@ -151,6 +170,8 @@ def _wanted(raws: Sequence[Raw], clients: Sequence[str]) -> dict[str, list[bytes
             name = readable(client_id)
             if separator and (name in wanted or len(wanted) < MOST_LISTED):
                 wanted.setdefault(name, []).append(hold_field(rest, raw.key))
+        for name in raw.waiting[: MOST_LISTED - len(wanted)]:
+            wanted.setdefault(name, [])
     return wanted
 
 
@@ -204,7 +225,7 @@ class _Builder:
             waiters=tuple(waiters),
             waiter_count=raw.queue_length - absent if kind == "fair" else None,
             waiting_clients=None if subscribed < 0 else subscribed,
-            time_to_live=None if raw.owner_ttl == NO_KEY or raw.type == NO_TYPE else seconds(raw.owner_ttl),
+            time_to_live=None if raw.owner_ttl == NO_KEY or raw.type == NO_TYPE else seconds_of(raw.owner_ttl),
             token=number_of(raw.token) if has_token else None,
             permits=permits,
             free=free,
@@ -282,14 +303,18 @@ class _Builder:
 
     # --- Waiters
 
-    def _waiters(self) -> list[Waiter]:
-        """The waiters for a fair lock, without waiters that have left."""
-        if self._kind != "fair":
+    def _waiters(self) -> list[WaitingOwner]:
+        """The waiters, without waiters for a fair lock that have left."""
+        waits = [wait for client in self._announced.values() for wait in client.waits if wait.key == self.key]
+        if self._kind == "unknown":
             return []
+        if self._kind != "fair":
+            return waiters_of(waits)[: self._limit]
         present = [place for place in self._raw.queue if place.asked_at is None or place.asked_at > 0]
-        return [self._waiter(place, number) for number, place in enumerate(present, 1)]
+        since = {wait.node: wait.holder.since for wait in waits}
+        return [self._waiter(place, number, since) for number, place in enumerate(present, 1)]
 
-    def _waiter(self, place: QueuePlace, number: int) -> Waiter:
+    def _waiter(self, place: QueuePlace, number: int, since: Mapping[Any, datetime | None]) -> WaitingOwner:
         now = self._raw.now
         alive = None
         if place.asked_at is not None:
@@ -297,5 +322,16 @@ class _Builder:
         lasts = None if place.score is None else max(place.score - now, 0) / 1000
         # Its hold has not begun, and the TTL of the lock isn't its own.
         owner = self._owner(place.owner, 1, 0)
-        owner = replace(owner, holder=replace(owner.holder, time_to_live=None, since=None), levels=0)
-        return Waiter(owner, number, alive, lasts)
+        began = since.get((owner.holder.client_id, owner.holder.owner_id))
+        owner = replace(owner, holder=replace(owner.holder, time_to_live=None, since=began), levels=0)
+        return WaitingOwner(owner, number, alive, lasts)
+
+
+def waiters_of(waits: Iterable[AnnouncedWait]) -> list[WaitingOwner]:
+    """The calls that wait for one object, as their clients say; the oldest first."""
+    waiters = []
+    for wait in sorted(waits, key=lambda wait: (wait.holder.since or _DISTANT, str(wait.node))):
+        side: Literal["read", "write"] | None = wait.kind if wait.kind in ("read", "write") else None  # type: ignore[assignment]
+        raw = ":".join(str(part) for part in wait.node if part is not None)
+        waiters.append(WaitingOwner(Owner(raw, wait.holder, 0, side, id=raw.encode())))
+    return waiters

@@ -1,7 +1,5 @@
 """Releases a hold of any client, or corrects a number of free permits, as a user has been shown it."""
 
-from __future__ import annotations
-
 from pyredisson.inspection.model import Owner, State
 from pyredisson.logic import retry
 from pyredisson.logic.locks.commands import LockCommands

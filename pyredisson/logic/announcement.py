@@ -6,8 +6,6 @@ that the server has confirmed last. So a server that lacks an earlier one says s
 lost reply, a restart or a failover.
 """
 
-from __future__ import annotations
-
 import itertools
 import weakref
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from pyredisson.identity import connection_name, identity
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.ports import Runtime
+from pyredisson.logic.waits import LISTED_AFTER, Wait, Waits
 from pyredisson.logic.watchdog import Alarm, Watchdog
 from pyredisson.version import VERSION
 
@@ -31,6 +30,8 @@ CLIENT_PREFIX = b"pyredisson_client"
 """The prefix of the key."""
 HOLD_PREFIX = b"h:"
 """The beginning of the fields that stand for a hold."""
+WAITING = b"waiting"
+"""The field with the calls that wait, see `Waits.listed`."""
 
 
 def client_key(client_id: str) -> bytes:
@@ -101,6 +102,12 @@ class Announcement:
         """How many further holds there are, as counted at the latest tick, and the ones that came since then."""
         self._is_counted = True
         """Whether they were counted since the latest tick."""
+        self._waiting = Waits(holds, clock)
+        self._said: bytes | None = None
+        """What the latest announcement has said of the waits. None: none has said anything."""
+        self._looks = False
+        """Whether the next look at the waits is set."""
+        self._look = _Ringing(self._on_look)
         self._changed: dict[bytes, None] = {}
         """Fields that are to be stored or removed."""
         self._tick = _Ringing(self._on_tick)
@@ -139,6 +146,21 @@ class Announcement:
         # After the entry: a hold that has ended meanwhile calls the listener at once.
         hold.listen(self._on_end)
         self._ask_soon(PAUSE)
+
+    def begin_waiting(self, wait: Wait) -> None:
+        """A call begins to wait. It is listed after a second."""
+        self.waits += 1
+        self._waiting.began[wait] = now = self._clock()
+        # After the entry: the look sets this to False, and then looks whether there is any.
+        if not self._looks and not self._watchdog.closed:
+            self._looks = True
+            self._watchdog.set_alarm(self._look, now + LISTED_AFTER)
+
+    def end_waiting(self, wait: Wait) -> None:
+        """A call has ended its wait, whatever the result is. Idempotent."""
+        began = self._waiting.began.pop(wait, None)
+        if began is not None:
+            self.waited += self._clock() - began
 
     def stay_until(self, moment: float) -> None:
         """The client has released a lock that is kept until then. So long others may ask who it was."""
@@ -183,6 +205,16 @@ class Announcement:
         self._watchdog.set_alarm(self._tick, self._clock() + self._ttl / 1000 / TICKS_PER_TTL)
         self._is_counted = False
         self._ask()
+
+    def _on_look(self) -> None:
+        self._looks = False
+        if not self._waiting.began and not self._said:
+            return
+        self._looks = True
+        self._watchdog.set_alarm(self._look, self._clock() + PAUSE)
+        self._waiting.report_deadlocks()
+        if self._waiting.listed(self._began) != self._said:
+            self._ask()
 
     def _ask_soon(self, pause: float) -> None:
         if self._soon.due < 0 and not self._watchdog.closed:
@@ -235,6 +267,7 @@ class Announcement:
     def _begin_anew(self) -> None:
         """The next announcement makes the hash anew. Earlier changes don't count: they would grow without bound."""
         self._confirmed = 0
+        self._said = None
         # In this order: another thread changes what is listed first.
         self._changed.clear()
         self._changed.update(dict.fromkeys(list(self._listed)))
@@ -264,6 +297,11 @@ class Announcement:
                 stored += (field, f" {hold.commands.kind}", _milliseconds(now - hold.begun))
         for key, number in (("waits", self.waits), ("waited", _milliseconds(self.waited)), ("lost", self.lost)):
             stored += (key, number, as_it_is)
+        self._said = self._waiting.listed(self._began)
+        if self._said:
+            stored += (WAITING, self._said, as_it_is)
+        else:
+            removed.append(WAITING)
         if self._more:
             stored += ("more", self._more, as_it_is)
         else:

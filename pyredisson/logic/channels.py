@@ -4,8 +4,6 @@ A message wakes those waiters that it is meant for. The confirmation of the subs
 closing of the client wake all. A waiter's own timer isn't here: see `logic.waiting`.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Container, Iterable
@@ -14,7 +12,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import ChannelFields, LockQueueFields, LockWaiterFields
+from pyredisson._core import ChannelFields, QueueFields, WaiterFields
 from pyredisson._protocol.replies import public
 from pyredisson.logic.ports import Wakeup
 
@@ -109,6 +107,10 @@ class Channel(ChannelFields):
     def on_unconfirmed(self) -> None:
         """Messages don't arrive any more."""
         self.wake_all()
+
+    def take_look(self, wakeup: Wakeup) -> float | None:
+        """In how many seconds that waiter has to make an attempt, if it was woken to learn that. Only once."""
+        return None
 
     def on_missed(self, wakeup: Wakeup) -> None:
         """A waiter joined that may have missed messages since its latest attempt."""
@@ -317,18 +319,16 @@ class ChannelRegistry:
         channel.waiters = target.waiters
         channel.idle_since = self._clock()
 
-    def join_quietly(
-        self, queue: LockQueueFields, waiter: LockWaiterFields, need: int, now: float, longest: float
-    ) -> bool:
-        """As `join`, for a waiter of a queue whose other waiters listen to the same channel; see `LockQueueFields`."""
+    def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
+        """As `join`, for a waiter of a queue whose other waiters listen to the same channel; see `QueueFields`."""
         return queue.join_quietly(waiter, need, self.waiting, now, longest)
 
-    def leave_quietly(self, queue: LockQueueFields, waiter: LockWaiterFields) -> bool:
-        """As `leave`, for a waiter of a queue that has got the lock; see `LockQueueFields`."""
+    def leave_quietly(self, queue: QueueFields, waiter: WaiterFields) -> bool:
+        """As `leave`, for a waiter of a queue that has got what it waits for; see `QueueFields`."""
         return queue.leave_quietly(waiter, self.waiting)
 
-    def set_aside(self, name: bytes, wakeup: Wakeup) -> int | None:
-        """Messages go to other waiters instead of this one, which keeps its place until `take_back`.
+    def set_aside(self, name: bytes, *wakeups: Wakeup) -> int | None:
+        """Messages go to other waiters instead of these, which keep their places until `take_back`.
 
         Returns the same as `events`.
         """
@@ -336,9 +336,9 @@ class ChannelRegistry:
             channel = self.by_name.get(name)
             if channel is None:
                 return None
-            woken = channel.set_aside(wakeup)
-            if woken:
-                channel.on_leave(woken)
+            # All of them before any wakeup is passed on: none of them is to get it.
+            for need in set(map(channel.set_aside, wakeups)) - {0}:
+                channel.on_leave(need)
             return channel.events if channel.confirmed else None
 
     def take_back(self, name: bytes, wakeup: Wakeup, need: int = 1) -> None:

@@ -1,7 +1,5 @@
 """Who holds a lock: what its hash says, and what the client of the holder has announced."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import UTC, datetime, timedelta

@@ -9,6 +9,7 @@ public documentation, as in Redisson's, each level is called a hold.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
@@ -24,6 +25,11 @@ GONE = "its key expired or was taken away on the server"
 FORGOTTEN = "the server has closed its connections, perhaps as it was restarted, and doesn't know it any more"
 NOT_TAKEN_OVER = "another server serves it now, which doesn't know it"
 LEASE_ENDED = "its lease ended without a confirmed renewal"
+AT_MOST = "it was held for as long as at_most allows"
+HANDED_OFF = "was handed off"
+HAND_OFF_FAILED = "was released by a hand_off() that has failed,"
+MOST_HANDED_OFF = 10_000
+"""So many holds that were handed off are remembered, for the error that `unlock` raises, and for leaving blocks."""
 
 
 class HoldState(Enum):
@@ -58,6 +64,44 @@ Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
 
 With a lease of 0 no lease is changed, and the reply is the same.
 """
+
+
+class RenewedLease(int):
+    """The lease of one level, in ms, that the watchdog renews in another way than usual: as often as `renewed` ms need,
+    and for `at_most` ms from the acquire on. As a number it is the lease with which the level begins.
+    """
+
+    renewed: int
+    """In ms: what each renewal sets."""
+    at_most: int | None
+    """In ms. None: without limit."""
+    ends: float
+    """The reading of the clock beyond which nothing is renewed."""
+
+    def __new__(cls, renewed: int, at_most: int | None = None, ends: float = math.inf) -> RenewedLease:
+        lease = super().__new__(cls, renewed if at_most is None else min(renewed, at_most))
+        lease.renewed, lease.at_most, lease.ends = renewed, at_most, ends
+        return lease
+
+    def begin(self, sent_at: float) -> RenewedLease:
+        """The lease of a level that was acquired by a command sent at that time."""
+        return RenewedLease(
+            self.renewed, self.at_most, math.inf if self.at_most is None else sent_at + self.at_most / 1000
+        )
+
+    def rest(self, now: float) -> RenewedLease:
+        """The lease of a level that begins now, and ends when this one does."""
+        return self if self.at_most is None else RenewedLease(self.renewed, max(1, int((self.ends - now) * 1000)))
+
+    def left(self, now: float, valid_until: float) -> int:
+        """The lease in ms for a renewal at `now`. 0: a hold that is valid until `valid_until` can't last for longer."""
+        if valid_until > self.ends - LEAST_RENEWAL:
+            return 0
+        return int(min(self.renewed, max(0.0, (self.ends - now) * 1000)))
+
+
+LEAST_RENEWAL = 0.002
+"""Seconds. By less than that no lease is extended: a lease is a number of ms on the server."""
 
 
 class HoldCommands(Protocol):
@@ -97,8 +141,8 @@ class Hold(HoldFields):
     owner: bytes
     """The name of the owner on the server when the lock was acquired."""
     leases: int | list[int | None] | None
-    """The lease of each level in ms, the innermost last; None: renewed by the watchdog. A bare value while there is
-    only one level."""
+    """The lease of each level in ms, the innermost last; None or a `RenewedLease`: renewed by the watchdog. A bare
+    value while there is only one level."""
     valid_until: float
     """The reading of the clock after which the hold can't be relied on; for a lost hold, when it was lost."""
     state: HoldState
@@ -112,14 +156,45 @@ class Hold(HoldFields):
     """The owner that began the hold, for the check whether its thread or task has ended. None: a permit."""
     begun: float
     """The reading of the clock when the acquire was sent that began the hold."""
+    extended: int
+    """The longest lease in ms that `extend` has set; 0: none."""
     listed: bool
     """Whether it is part of the client's announcement, or counted there. At first False."""
 
     @property
     def renewed(self) -> bool:
         """Whether the watchdog extends the lease of any level."""
-        leases = self.leases
-        return leases is None or (leases.__class__ is list and None in leases)
+        return self.leases is None or self.next_lease(1, self.valid_until) > 0
+
+    def next_lease(self, usual: int, now: float) -> int:
+        """The lease in ms with which it is renewed at `now`; 0: no level is renewed any more. `usual`: the client's."""
+        return max(
+            (usual if lease is None else lease.left(now, self.valid_until) for lease in self._renewed_leases), default=0
+        )
+
+    def shortest_lease(self, usual: int) -> int:
+        """The shortest lease in ms that the watchdog renews; `usual` if there is none."""
+        return min((usual if lease is None else lease.renewed for lease in self._renewed_leases), default=usual)
+
+    @property
+    def _renewed_leases(self) -> list[RenewedLease | None]:
+        leases = self.leases if isinstance(self.leases, list) else [self.leases]
+        return [lease for lease in leases if lease is None or isinstance(lease, RenewedLease)]
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether it lasts no longer because of `at_most`."""
+        return self._limit < self.valid_until + LEAST_RENEWAL
+
+    def within_limit(self, lease: int, now: float) -> int:
+        """The lease in ms, but not beyond the end of `at_most`, if all levels have that."""
+        return lease if self._limit == math.inf else max(1, min(lease, int((self._limit - now) * 1000)))
+
+    @property
+    def _limit(self) -> float:
+        """The reading of the clock at which the last level ends whose lease is renewed, if all of them have a limit."""
+        leases = self.leases if isinstance(self.leases, list) else [self.leases]
+        return max((lease.ends if isinstance(lease, RenewedLease) else math.inf for lease in leases), default=math.inf)
 
     @property
     def needs_renewal(self) -> bool:
@@ -197,6 +272,8 @@ class HoldTable(HoldTableFields):
         super().__init__(clock, Hold, HELD, RELEASING, RELEASED)
         self._on_lost = on_lost
         self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
+        self.handed_off: dict[HoldKey, tuple[str, float]] = {}
+        """What has ended by `hand_off`, and how and when, until the owner acquires the lock again."""
 
     # Queries
 
@@ -283,12 +360,19 @@ class HoldTable(HoldTableFields):
             self.discard(hold)
         return held
 
+    def note_end(self, hold: Hold, how: str) -> None:
+        """Notes that `hand_off` has ended the hold, for a later release: `HANDED_OFF` or `HAND_OFF_FAILED`."""
+        self.handed_off[hold.key] = how, self._clock()
+        if len(self.handed_off) > MOST_HANDED_OFF:
+            for key in list(self.handed_off)[: MOST_HANDED_OFF // 10]:
+                self.handed_off.pop(key, None)
+
     # HELD -> LOST
 
     def expire_if_due(self, hold: Hold, margin: float = 0.0) -> bool:
         """Declares the hold lost if its lease has ended, or ends within `margin` seconds. True: it is not held."""
         if hold.state is HELD and hold.valid_until - margin <= self._clock():
-            self.declare_lost(hold, LEASE_ENDED)
+            self.declare_lost(hold, AT_MOST if hold.at_limit else LEASE_ENDED)
         return hold.state is not HELD
 
     def declare_lost(self, hold: Hold, reason: str = GONE) -> None:

@@ -1,7 +1,5 @@
 """Loops that run in the background for an object, and don't keep it alive while they wait."""
 
-from __future__ import annotations
-
 import contextlib
 import traceback
 import weakref

@@ -1,7 +1,5 @@
 """Holds that were lost: which losses were not released yet, bounded in number, and the `on_lost` callbacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 

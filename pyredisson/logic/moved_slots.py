@@ -1,7 +1,5 @@
 """Finds the holds of slots that other servers serve now."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -25,13 +25,15 @@ class OwnerCalls:
     became of the call before it. They take turns for each lock, in the order in which they came.
     """
 
-    __slots__ = ("ended", "in_flight", "queued_names")
+    __slots__ = ("ended", "in_flight", "in_group", "queued_names")
 
     def __init__(self) -> None:
         self.in_flight = CallQueues()
         """For each lock, the call whose command is on its way, and the calls that wait for their turn."""
         self.queued_names: set[bytes] = set()
         """The names under which this owner waits in queues of fair locks."""
+        self.in_group = False
+        """Whether it waits for a member of a group, for a while: then the group releases its other members."""
         self.ended = False
         """Whether the thread or task that is the owner has ended."""
 

@@ -1,7 +1,5 @@
 """The interface between the logic and its backend: time, commands, waiting. The tests' simulator is a third backend."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Protocol
 

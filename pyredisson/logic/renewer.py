@@ -130,6 +130,9 @@ class Dispatcher(Protocol):
     def next_renewal(self, batch: Batch, sent_at: float) -> int:
         """When the holds of a batch, which was sent at `sent_at`, are to be renewed next: a tick of the wheel."""
 
+    def next_renewal_of(self, hold: Hold, sent_at: float, usual: int) -> int:
+        """The same for one hold, whose lease may not be the client's. `usual`: for a lease of the client."""
+
     def look_by(self, due: int) -> None:
         """Holds were added to the wheel that are due at that tick."""
 
@@ -170,6 +173,8 @@ class Renewer(LoopOwner):
         self.chores: deque[Chore] = deque()
         self._failures = 0
         """Failed rounds in a row."""
+        self._shortest_failed = math.inf
+        """Seconds: the shortest lease that could not be renewed in the latest round."""
         self._wakeup = runtime.wakeup()
         self.started = False
         self.ended = False
@@ -245,6 +250,7 @@ class Renewer(LoopOwner):
     def _pause(self, failed: bool) -> float:
         pause = self._lease_seconds / ROUNDS_PER_LEASE
         if failed:
+            pause = min(pause, self._shortest_failed / ROUNDS_PER_LEASE)
             return min(pause * (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND, self._look_every)
         idle = self._runtime.clock() - self._last_work
         has_work = self.due or self.repairs.unsent or self.chores
@@ -308,6 +314,7 @@ class Renewer(LoopOwner):
     async def _renew_due(self) -> bool:
         """Renews the leases that are due. Returns whether any attempt failed."""
         remaining = self._take_due()
+        self._shortest_failed = math.inf
         if not remaining:
             return False
         first = remaining[0]
@@ -321,23 +328,25 @@ class Renewer(LoopOwner):
             for batch in (*remaining, *(batch for batch, _ in failed)):
                 for hold in batch.holds:
                     self.due.setdefault(hold, batch.reason)
+        others = [hold for batch, _ in failed for hold in batch.holds if hold.leases is not None]
+        self._shortest_failed = min((hold.shortest_lease(self._lease_ms) for hold in others), default=math.inf) / 1000
         self._report(failed, first)
         return bool(failed)
 
     def _take_due(self) -> list[Batch]:
         """The holds that are due, in batches for one script call each."""
         due: dict[tuple[Renewal, int, int, str], list[Hold]] = {}
-        slot_of = self._runtime.slot_of
+        slot_of, now = self._runtime.slot_of, self._runtime.clock()
         while self.due:
             hold, reason = self.due.popitem()
             owner = hold.acquired_by
             if hold.state is not HELD or (owner is not None and owner.calls.ended and self._is_released(hold)):
                 continue
             commands = hold.commands
-            renew, lease = commands.renew, self._lease_ms if hold.needs_renewal else 0
+            renew, renewed = commands.renew, self._lease_of(hold, now)
+            # A hold with a fixed lease that the watchdog visits keeps that lease.
+            lease = renewed or (self._lease_ms if hold.needs_renewal else 0)
             if reason is not GONE:
-                # Not `needs_renewal`: a hold with a fixed lease that the watchdog visits keeps that lease.
-                renewed = self._lease_ms if hold.renewed else 0
                 renew, lease = commands.restore, max(renewed, self._promised(hold))
             # A level may have been released since the renewal was due: the only one that the watchdog renews.
             if lease:
@@ -352,6 +361,10 @@ class Renewer(LoopOwner):
             if self._keeps(holds, reason)
             for i in range(0, len(holds), BATCH)
         ]
+
+    def _lease_of(self, hold: Hold, now: float) -> int:
+        """The lease in ms with which the hold is renewed at `now`; 0: no level is renewed."""
+        return self._lease_ms if hold.leases is None else hold.next_lease(self._lease_ms, now)
 
     def _promised(self, hold: Hold) -> int:
         """For how many ms from now on the hold is relied on; 0: it isn't. Rounded up, so that many holds share a call.
@@ -403,7 +416,7 @@ class Renewer(LoopOwner):
     def _apply(self, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
         """What the server has said of each hold."""
         ends = sent_at + self._lease_seconds
-        due = self._dispatcher.next_renewal(batch, sent_at)
+        first = due = self._dispatcher.next_renewal(batch, sent_at)
         wheel, extend = self._dispatcher.wheel, self._holds.extend
         if self._dispatcher.observing is not None and batch.lease:
             self._tell_renewed(self._dispatcher.observing, batch, reply)
@@ -413,21 +426,24 @@ class Renewer(LoopOwner):
                 continue
             if known != 1:
                 self._lose(hold, batch.reason)
+            elif hold.leases is None:
+                extend(hold, ends)
+                wheel.add(hold, due)
             elif batch.lease:
-                if hold.renewed:
-                    extend(hold, ends)
-                    wheel.add(hold, due)
-                else:
-                    # A fixed lease may end before the next round.
-                    wheel.add(hold, min(due, int(hold.valid_until * 1000) + 1))
-        self._dispatcher.look_by(due)
+                if lease := hold.next_lease(self._lease_ms, sent_at):
+                    extend(hold, sent_at + min(lease, batch.lease) / 1000)
+                # A lease that is fixed, or is renewed no more, may end before the next round.
+                tick = min(self._dispatcher.next_renewal_of(hold, sent_at, due), int(hold.valid_until * 1000) + 1)
+                wheel.add(hold, tick)
+                first = min(first, tick)
+        self._dispatcher.look_by(first)
 
     def _tell_renewed(self, observing: Observing, batch: Batch, reply: Sequence[int]) -> None:
         """To be called before the holds are extended."""
         found = zip(batch.holds, reply, strict=True)
         renewed = [hold for hold, known in found if known == 1 and hold.renewed and hold.state is HELD]
         if renewed:
-            observing.renewed(len(renewed), lateness(renewed, self._lease_seconds, self._runtime.clock()))
+            observing.renewed(len(renewed), lateness(renewed, batch.lease / 1000, self._runtime.clock()))
 
     def _lose(self, hold: Hold, reason: str) -> None:
         try:

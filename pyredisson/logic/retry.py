@@ -19,8 +19,6 @@ Three places retry by rules of their own: a pool uses another connection if one 
 the background, and the final release of a client has little time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import LockQueueFields, LockWaiterFields
+from pyredisson._core import QueueFields, WaiterFields
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import is_on_other_slot
@@ -133,13 +133,11 @@ class RoutedChannels(ChannelRegistry):
                 self._unplaced[name] = None
         return channel
 
-    def join_quietly(
-        self, queue: LockQueueFields, waiter: LockWaiterFields, need: int, now: float, longest: float
-    ) -> bool:
+    def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
         # Each waiter is noted with the node of its channel.
         return False
 
-    def leave_quietly(self, queue: LockQueueFields, waiter: LockWaiterFields) -> bool:
+    def leave_quietly(self, queue: QueueFields, waiter: WaiterFields) -> bool:
         # As above.
         return False
 

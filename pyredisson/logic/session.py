@@ -14,18 +14,19 @@ from pyredisson.logic import announcement, retry
 from pyredisson.logic.announcement import Announcement
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
-from pyredisson.logic.holds import FORGOTTEN, GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
+from pyredisson.logic.holds import AT_MOST, FORGOTTEN, GONE, LEASE_ENDED, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.losses import Callback, LostCallbacks
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.ports import Granted, Runtime, Sender
 from pyredisson.logic.retry import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
+from pyredisson.logic.waits import Wait
 from pyredisson.logic.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from pyredisson.logic.groups.registry import GroupRegistry
-    from pyredisson.logic.locks.fair_queue import LocalQueues
+    from pyredisson.logic.locks.fair_queue import FairQueues
     from pyredisson.logic.locks.queued_wait import LocalQueue
     from pyredisson.logic.permits.permit_queue import PermitRegistry
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 class Registries(NamedTuple):
     """What the primitives of one kind share in a client. The modules of that kind import this one, and not it them."""
 
-    local_queues: LocalQueues
+    fair_queues: FairQueues
     groups: GroupRegistry
     permits: PermitRegistry
 
@@ -65,6 +66,9 @@ class Host(Protocol):
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
 
+    def expect_lease(self, lease: int) -> None:
+        """A lock is renewed with this lease, in ms. The watchdog notices in time that a reply to a renewal is lost."""
+
     def send_last(self, payload: bytes) -> None:
         """Sends an idempotent command although the client is closed, in the background."""
 
@@ -76,7 +80,7 @@ class Session:
     """
 
     def __init__(self, config: Config, host: Host) -> None:
-        self.lease_ms = lease_ms(config.lock_watchdog_timeout)
+        self.lease_ms = self._shortest_lease = lease_ms(config.lock_watchdog_timeout)
         """Milliseconds: the lease of a lock that the watchdog renews."""
         self.fair_wait = lease_ms(config.fair_lock_wait_timeout)
         """Milliseconds for which Redisson keeps a waiter in the queue of a fair lock."""
@@ -108,7 +112,7 @@ class Session:
         """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id."""
         resources = self._host.open(self.repair)
         self.id, self.runtime, watchdog_runtime, self.channels, registries, _, self.observing = resources
-        self.local_queues, self.groups, self.permits = registries
+        self.fair_queues, self.groups, self.permits = registries
         self.clock = self.runtime.clock
         self.client = self.id.encode()
         self._members = itertools.count(1)
@@ -128,6 +132,7 @@ class Session:
             release_when_owner_ends=self._release_when_owner_ends,
             observing=self.observing,
         )
+        self._host.expect_lease(self._shortest_lease)
         self.announcement: Announcement | None = None
         """What tells others who this client is. None: nothing does."""
         if self.config.announce and not math.isinf(announcement.FIRST_AFTER):
@@ -136,6 +141,12 @@ class Session:
         self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), acquiring(has_run), self.retries)
         self.lock_queues: dict[Hashable, LocalQueue] = {}
         """The waiters of each lock that is contended in this client."""
+
+    def expect_lease(self, lease: int) -> None:
+        """A lock is going to be renewed with this lease, in ms."""
+        if lease < self._shortest_lease:
+            self._shortest_lease = lease
+            self._host.expect_lease(lease)
 
     def _send_as_usual(self, granted: Granted) -> Sender:
         return self.runtime
@@ -146,8 +157,12 @@ class Session:
 
     def new_member(self) -> bytes:
         """Takes another name for the lists of waiting clients, see `waiting_list.lua`."""
-        self._member = b"%b:%d" % (self.client, next(self._members))
+        self._member = self.next_member()
         return self._member
+
+    def next_member(self) -> bytes:
+        """Makes a name for a list of waiting clients, which is used once."""
+        return b"%b:%d" % (self.client, next(self._members))
 
     def list_member(self, identity: Hashable) -> bytes:
         """The name of this client in the list of clients that wait for a lock."""
@@ -168,20 +183,17 @@ class Session:
         if not self.closed:
             self.runtime.post(payload)
 
-    def begin_waiting(self) -> float:
-        """A call begins to wait. Returns what `end_waiting` is to get."""
-        announcement = self.announcement
-        if announcement is None:
-            return 0.0
-        announcement.waits += 1
-        if not self.watchdog.started:
-            self.watchdog.begin_waiting()
-        return self.clock()
+    def begin_waiting(self, wait: Wait) -> None:
+        """A call begins to wait."""
+        if self.announcement is not None:
+            if not self.watchdog.started:
+                self.watchdog.begin_waiting()
+            self.announcement.begin_waiting(wait)
 
-    def end_waiting(self, began: float) -> None:
-        """A call has ended its wait, whatever the result is."""
-        if began and self.announcement is not None:
-            self.announcement.waited += self.clock() - began
+    def end_waiting(self, wait: Wait) -> None:
+        """A call has ended its wait, whatever the result is. Idempotent."""
+        if self.announcement is not None:
+            self.announcement.end_waiting(wait)
 
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run; once, if the client is closed."""
@@ -212,17 +224,17 @@ class Session:
         if self.announcement is not None:
             self.announcement.lost += 1
         self.lost_callbacks.run(hold.key[0])
-        self._forget_lock_queue(hold.key[0])
+        self.forget_lock_queue(hold.key[0])
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
         # that (the server restarted empty, say), nothing is published. No notice is needed after a fixed lease, which
         # ends when the waiters make an attempt anyway, and after a forced release, which publishes.
-        if hold.reason in (GONE, FORGOTTEN, NOT_TAKEN_OVER) or (hold.reason is LEASE_ENDED and hold.renewed):
+        if hold.reason in (GONE, FORGOTTEN, NOT_TAKEN_OVER, AT_MOST) or (hold.reason is LEASE_ENDED and hold.renewed):
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
                 self.watchdog.repairs.notify(notice)
 
-    def _forget_lock_queue(self, identity: Hashable) -> None:
-        """Forgets the queue of a lock that was lost, if nobody waits: the owner may never release it.
+    def forget_lock_queue(self, identity: Hashable) -> None:
+        """Forgets the queue of a lock that its owner doesn't release any more, if nobody waits: it was lost, say.
 
         Takes no mutex, as this may run on the thread that keeps the time. A call that joins the queue meanwhile isn't
         found by a release of this client any more, but it is in the channel: a message wakes it.

@@ -71,6 +71,8 @@ class Watchdog(LoopOwner, RenewalStep):
         self._lease_ms = lease_ms
         self._renewer_type = renewer
         self._grid = RenewalGrid(lease_ms)
+        self._grids = {lease_ms: self._grid}
+        """For each length of a lease that is renewed."""
         self._moved_slots = MovedSlots(holds, runtime.slot_of)
         self.wheel = Wheel(self._now_ms())
         holds.wheel = self.wheel
@@ -102,15 +104,15 @@ class Watchdog(LoopOwner, RenewalStep):
             self._check_if_moved(hold, now)
         due = self._first_due
         if hold.leases is not None:
-            # A fixed lease may end before.
-            due = min(due, int(hold.valid_until * 1000) + 1)
+            # A fixed lease may end before, or a renewal be due.
+            due = min(self.next_renewal_of(hold, now, due), due, int(hold.valid_until * 1000) + 1)
         self.wheel.add(hold, due)
         if due < self._next_look:
             self._start_or_wake()
 
     def watch_nested(self, hold: Hold, now: float) -> None:
         """The same for a nested acquire, which may make the renewal earlier, but never later."""
-        if not hold.needs_renewal or hold.due < 0 or int(now * 1000) + self._grid.round < hold.due:
+        if not hold.needs_renewal or hold.due < 0 or int(now * 1000) + self._grid_of(hold).round < hold.due:
             self.watch(hold, now)
 
     def set_alarm(self, alarm: Alarm, when: float) -> None:
@@ -253,7 +255,7 @@ class Watchdog(LoopOwner, RenewalStep):
         self.wheel.add(hold, ends + 1)
         needs_renewal = hold.needs_renewal
         if self.announcer is not None and not hold.listed:
-            renewal = self._grid.next_renewal(hold.begun)
+            renewal = self._grid_of(hold).next_renewal(hold.begun)
             if needs_renewal and now < renewal:
                 needs_renewal = False
                 self.wheel.add(hold, min(renewal, ends + 1))
@@ -336,6 +338,17 @@ class Watchdog(LoopOwner, RenewalStep):
         if self._sole is not None or len(batch.holds) == BATCH:
             return self._grid.next_renewal(sent_at)
         return self._grid.next_renewal_of_slot(sent_at, batch.slot)
+
+    def next_renewal_of(self, hold: Hold, sent_at: float, usual: int) -> int:
+        """The same for one hold, whose lease may not be the client's. `usual`: for a lease of the client."""
+        grid = self._grid_of(hold)
+        return usual if grid is self._grid else grid.next_renewal(sent_at)
+
+    def _grid_of(self, hold: Hold) -> RenewalGrid:
+        if hold.leases is None:
+            return self._grid
+        lease = hold.shortest_lease(self._lease_ms)
+        return self._grids.get(lease) or self._grids.setdefault(lease, RenewalGrid(lease))
 
     def look_by(self, due: int) -> None:
         """Holds or alarms were added to the wheel that are due at that tick."""

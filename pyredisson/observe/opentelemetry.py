@@ -1,7 +1,5 @@
 """Spans for OpenTelemetry. Needs the extra `opentelemetry`, which is the API only; the program chooses its SDK."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -157,21 +157,17 @@ class PrometheusObserver:
 
     def _series_of(self, event: Event) -> _Series:
         if self._pid != os.getpid():
-            self._begin_in_child()
+            # The process was forked: what the parent waits for and holds is not this process's.
+            self._pid = os.getpid()
+            self._waits.clear()
+            self._holds.clear()
+            for series in self._series.values():
+                series.waiting.set(0)
+                series.held.set(0)
         key = event.kind or "", self._labels.of(event.name or "")
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = _Series(self._metrics, *key)
-        return series
-
-    def _begin_in_child(self) -> None:
-        """The process was forked: what the parent waits for and holds is not this process's."""
-        self._pid = os.getpid()
-        self._waits.clear()
-        self._holds.clear()
-        for series in self._series.values():
-            series.waiting.set(0)
-            series.held.set(0)
+        if key not in self._series:
+            self._series[key] = _Series(self._metrics, *key)
+        return self._series[key]
 
 
 class _Metrics:

@@ -5,12 +5,11 @@
 """
 
 from pyredisson.testing.cluster import Cluster
-from pyredisson.testing.cluster_node import ClusterNode
+from pyredisson.testing.cluster_node import AtomicMove, ClusterNode
 from pyredisson.testing.proxy import Proxy
 from pyredisson.testing.relay import Fault, Hold
 from pyredisson.testing.replicated import Replicated, ReplicatedNode, SentinelNode, Sentinels
 from pyredisson.testing.server import Server, ServerError, find_executable
-from pyredisson.testing.slot_moves import AtomicMove
 
 __all__ = [
     "AtomicMove",

@@ -1,7 +1,5 @@
 """A real Redis or Valkey cluster on loopback ports, whose slots move and whose nodes fail when a test wants it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +13,7 @@ from pyredisson._settings.address import Address
 from pyredisson.testing.cluster_node import (
     REPLICATION_HOST,
     SLOTS,
+    AtomicMove,
     ClusterNode,
     NodeView,
     Slots,
@@ -24,11 +23,12 @@ from pyredisson.testing.cluster_node import (
 from pyredisson.testing.deployment import Deployment, replication_settings
 from pyredisson.testing.proxy import Proxy
 from pyredisson.testing.server import ServerError, credentials, find_executable, read_version
-from pyredisson.testing.slot_moves import AtomicMove, SlotMoves, forget_slot
 
 _FAILOVER_SECONDS = 20.0
 _MANUAL_FAILOVER_SECONDS = 6.0  # a node gives up a manual failover after 5 s
 _SHORTEST_ELECTION_SECONDS = 2.0
+_MIGRATE_MS = 5000
+_KEYS_AT_ONCE = 100
 Views = dict[str, NodeView]
 
 
@@ -82,8 +82,10 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self._master_count = masters
         self._replication_host = REPLICATION_HOST if proxied else None
         self._announce = announce
-        self._moves = SlotMoves(password)
-        self._elections = Elections(node_timeout)
+        self._moves: dict[int, tuple[ClusterNode, ClusterNode]] = {}
+        self._node_timeout = node_timeout
+        self._elected: dict[str, float] = {}
+        """When a node was promoted last."""
         self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
         settings = replication_settings(self.version, password, tls)
         settings |= cluster_settings(node_timeout, tls, self._replication_host)
@@ -91,7 +93,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         options = {"executable": program, "password": password, "users": users, "tls": tls, "config": settings}
         first = ClusterNode(**options)
         others = [ClusterNode(certificates_of=first, **options) for _ in range(masters * (1 + replicas) - 1)]
-        self.nodes = (first, *others)
+        self.nodes = self._servers = (first, *others)
 
     def kill(self, node: ClusterNode) -> None:
         self._remember_replicas(node)
@@ -166,15 +168,26 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         source = self.node_of(slot)
         if source is self._known(to):
             raise ValueError(f"slot {slot} is there already")
-        self._moves.begin(slot, source, to)
+        # In this order: a client that the source sends to the target by ASK must be served there.
+        to.set_slot(slot, "IMPORTING", source.id)
+        source.set_slot(slot, "MIGRATING", to.id)
+        self._moves[slot] = source, to
 
     def move_keys(self, slot: int, *names: str | bytes) -> None:
         """Move keys of a slot that is being moved: the keys that are named, or without names all of them."""
-        self._moves.move_keys(slot, names)
+        source, to = self._move(slot)
+        credentials = [] if self.password is None else ["AUTH", self.password]
+        words: list[str | int] = ["MIGRATE", to.host, to.internal_port, "", 0, _MIGRATE_MS, *credentials, "KEYS"]
+        if names:
+            source.ask(*words, *names)
+            return
+        # Until none is left: clients may add keys to the ones that the source still has.
+        while found := source.ask("CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_ONCE):
+            source.ask(*words, *found)
 
     def finish_move(self, slot: int) -> None:
         """Assign a slot that is being moved to its new node. The old one must have no keys of it any more."""
-        self._moves.finish(slot, self._living_masters())
+        self._finish_move(slot)
         self.wait_until_consistent()
 
     def reshard(self, count: int, source: ClusterNode, to: ClusterNode) -> None:
@@ -183,11 +196,10 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         slots = [slot for slot in range(SLOTS) if view.has(slot)][:count]
         if len(slots) < count:
             raise ValueError(f"{source.host}:{source.port} has {len(slots)} slots only")
-        masters = self._living_masters()
         for slot in slots:
-            self._moves.begin(slot, source, to)
-            self._moves.move_keys(slot, ())
-            self._moves.finish(slot, masters)
+            self.begin_move(slot, to)
+            self.move_keys(slot)
+            self._finish_move(slot)
         self.wait_until_consistent()
 
     def begin_atomic_move(self, first: int, last: int, to: ClusterNode) -> AtomicMove:
@@ -213,9 +225,16 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
     def unassign(self, slot: int) -> None:
         """Take a slot away from its node, which loses its keys. No node has it then, and by default none serves any."""
-        self.node_of(slot).ask("CLUSTER", "DELSLOTS", slot)
+
+        def missing() -> str | None:
+            knowing = [node for node in self.living if any(view.has(slot) for view in node.view().values())]
+            for node in knowing:
+                node.ask("CLUSTER", "DELSLOTS", slot)
+            return f"still assigned: {[node.port for node in knowing]}" if knowing else None
+
         # The owner first: what it says about its slots is what the others learn again.
-        self._wait(f"slot {slot} is unassigned", lambda: forget_slot(slot, self.living))
+        self.node_of(slot).ask("CLUSTER", "DELSLOTS", slot)
+        self._wait(f"slot {slot} is unassigned", missing)
 
     def assign(self, slot: int, to: ClusterNode) -> None:
         """Assign an unassigned slot to a master."""
@@ -238,7 +257,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             raise ServerError(f"{master.host}:{master.port} has no living replica")
         slots = self._view()[master.id].slots
         if not takeover:
-            self._elections.wait_until_electable(replica)
+            self._wait_until_electable(replica)
         mode = ["TAKEOVER"] if takeover else ["FORCE"] if force else []
         end = time.monotonic() + _FAILOVER_SECONDS
         while True:
@@ -282,7 +301,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
     def set_node_timeout(self, seconds: float) -> None:
         """Set after how many seconds a silent node counts as failed, on all living nodes."""
-        self._elections.node_timeout = seconds
+        self._node_timeout = seconds
         for node in self.living:
             node.ask("CONFIG", "SET", "cluster-node-timeout", round(seconds * 1000))
 
@@ -290,9 +309,6 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         """Remove all keys."""
         for node in self.masters():
             node.ask("FLUSHALL")
-
-    def _servers(self) -> Sequence[ClusterNode]:
-        return self.nodes
 
     def _assign_ports(self) -> None:
         self._set_ports(bus=True)
@@ -324,8 +340,19 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             raise ServerError(f"no node of {self!r} is alive")
         return self.living[0].view()
 
-    def _living_masters(self) -> list[ClusterNode]:
-        return [node for node in self.masters() if node.alive]
+    def _move(self, slot: int) -> tuple[ClusterNode, ClusterNode]:
+        """The node that a slot leaves, and the one that gets it."""
+        if slot not in self._moves:
+            raise ValueError(f"slot {slot} is not being moved: begin_move() comes first")
+        return self._moves[slot]
+
+    def _finish_move(self, slot: int) -> None:
+        source, to = self._move(slot)
+        # The new node first: if the old one were told first and both stopped here, no node would have the slot.
+        others = [node for node in self.masters() if node.alive and node not in (to, source)]
+        for node in (to, source, *others):
+            node.set_slot(slot, "NODE", to.id)
+        del self._moves[slot]
 
     def _remember_replicas(self, node: ClusterNode) -> None:
         # Once one of them is promoted, the cluster doesn't tell any more whose replica it was.
@@ -338,7 +365,9 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
         def missing() -> str | None:
             for node in candidates:
-                self._elections.confirm(node)
+                # One that has just become master gets the greatest epoch, unless it has that, so that all accept it.
+                if node.alive and node.view()[node.id].is_master:
+                    node.ask("CLUSTER", "BUMPEPOCH")
             known = [node.view() for node in self.living]
             promoted[:] = [
                 node
@@ -349,39 +378,22 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
         ports = ", ".join(str(node.port) for node in candidates)
         self._wait(f"a replica becomes master (ports: {ports})", missing, timeout)
-        self._elections.won(promoted[0])
+        self._elected[promoted[0].id] = time.monotonic()
         return promoted[0]
+
+    def _wait_until_electable(self, node: ClusterNode) -> None:
+        """A node takes part in an election for twice the node timeout, and begins the next one after as long again.
+
+        If it is to be promoted before that, it counts the votes of its last election again (Redis 7.0), and takes over
+        with an old epoch. The others refuse that: the old master undoes the promotion, or without it the nodes never
+        agree. No server tells when it is ready for the next election.
+        """
+        if node.id in self._elected:
+            next_election = self._elected[node.id] + 2 * max(2 * self._node_timeout, _SHORTEST_ELECTION_SECONDS)
+            time.sleep(max(0.0, next_election - time.monotonic()))
 
     def _inconsistency(self) -> str | None:
         return disagreement(self.living)
-
-
-class Elections:
-    """The elections of one cluster.
-
-    A node takes part in an election for twice the node timeout, and begins the next one after as long again. If it is
-    to be promoted before that, it counts the votes of its last election again (Redis 7.0), and takes over with an old
-    epoch. The others refuse that: the old master undoes the promotion, or without it the nodes never agree.
-    """
-
-    def __init__(self, node_timeout: float) -> None:
-        self.node_timeout = node_timeout
-        self._won: dict[str, float] = {}
-
-    def won(self, node: ClusterNode) -> None:
-        self._won[node.id] = time.monotonic()
-
-    def wait_until_electable(self, node: ClusterNode) -> None:
-        if node.id in self._won:
-            next_election = self._won[node.id] + 2 * max(2 * self.node_timeout, _SHORTEST_ELECTION_SECONDS)
-            # No server tells when it is ready for the next one.
-            time.sleep(max(0.0, next_election - time.monotonic()))
-
-    @staticmethod
-    def confirm(node: ClusterNode) -> None:
-        """Give a node that has just become master the greatest epoch, unless it has that, so that all accept it."""
-        if node.alive and node.view()[node.id].is_master:
-            node.ask("CLUSTER", "BUMPEPOCH")
 
 
 # --- Whether all living nodes know the same, and serve what they have

@@ -1,16 +1,17 @@
-"""One node of a test cluster: its address, how it begins, and what it knows about all nodes."""
+"""One node of a test cluster: its address, what it knows about all nodes, how it begins, and how it hands slots on."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from pyredisson.testing.deployment import Node
+from redis.exceptions import ResponseError
+
+from pyredisson.testing.deployment import Node, pairs
 from pyredisson.testing.proxy import Proxy
-from pyredisson.testing.server import bus_port
+from pyredisson.testing.server import ServerError, bus_port
 
 SLOTS = 16384
 Slots = tuple[tuple[int, int], ...]
@@ -113,36 +114,6 @@ def _range(text: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def slot_ranges(masters: int) -> list[tuple[int, int]]:
-    """All slots in as many ranges of nearly the same size."""
-    bounds = [SLOTS * number // masters for number in range(masters + 1)]
-    return [(first, after - 1) for first, after in pairwise(bounds)]
-
-
-def nodes_file(
-    myself: str, members: Sequence[tuple[str, str, int]], masters: Sequence[str], master_of: Mapping[str, str]
-) -> str:
-    """Return the text of the nodes.conf with which `myself` begins as a member of a cluster that is complete.
-
-    Args:
-        myself: the id of the node whose file it is.
-        members: the id, the address (``host:port@bus``, and what else belongs to it) and the epoch of each node.
-        masters: the ids of the masters, which get all slots in equal parts.
-        master_of: the id of each replica's master.
-    """
-    slots = dict(zip(masters, slot_ranges(len(masters)), strict=True))
-    lines = []
-    for name, address, epoch in members:
-        flags = ("myself," if name == myself else "") + ("master" if name in slots else "slave")
-        line = f"{name} {address} {flags} {master_of.get(name, '-')} 0 0 {epoch} connected"
-        if name in slots:
-            first, last = slots[name]
-            line += f" {first}-{last}"
-        lines.append(line)
-    lines.append(f"vars currentEpoch {len(masters)} lastVoteEpoch 0")
-    return "\n".join(lines) + "\n"
-
-
 # --- How a cluster begins
 
 
@@ -162,17 +133,94 @@ def cluster_settings(node_timeout: float, tls: bool, replication_host: str | Non
 
 
 def write_membership(nodes: Sequence[ClusterNode], master_count: int) -> None:
-    """Let every node begin as a member of a complete cluster: it takes longer to introduce them to each other."""
-    masters, others = nodes[:master_count], nodes[master_count:]
-    master_of = {node.id: masters[number % master_count].id for number, node in enumerate(others)}
-    epochs = {node.id: number for number, node in enumerate(masters, 1)}
-    shards = {node.id: master_of.get(node.id, node.id) for node in nodes}
-    members = [(node.id, node.bus_address + _shard(node, shards[node.id]), epochs[shards[node.id]]) for node in nodes]
-    for node in nodes:
-        text = nodes_file(node.id, members, [each.id for each in masters], master_of)
-        (node.prepare() / "nodes.conf").write_text(text)
+    """Let every node begin as a member of a complete cluster: it takes longer to introduce them to each other.
+
+    The first ones are the masters, which get all slots in equal parts.
+    """
+    bounds = [SLOTS * number // master_count for number in range(master_count + 1)]
+    members = []
+    for number, node in enumerate(nodes):
+        place = number % master_count
+        master = nodes[place]
+        role, slots = f"slave {master.id}", ""
+        if node is master:
+            role, slots = "master -", f" {bounds[place]}-{bounds[place + 1] - 1}"
+        # Without its shard, Valkey 9.1 ends at the first SPUBLISH, if it has no replica.
+        shard = f",,shard-id={master.id}" if node.version >= (7, 2) else ""
+        members.append((f"{node.id} {node.bus_address}{shard}", f"{role} 0 0 {place + 1} connected{slots}"))
+    for myself, node in enumerate(nodes):
+        lines = [f"{who} {'myself,' if at == myself else ''}{rest}" for at, (who, rest) in enumerate(members)]
+        text = "\n".join([*lines, f"vars currentEpoch {master_count} lastVoteEpoch 0", ""])
+        (node._prepare() / "nodes.conf").write_text(text)
 
 
-def _shard(node: ClusterNode, name: str) -> str:
-    """What tells a node who is in its shard. Without it Valkey 9.1 ends at the first SPUBLISH, if it has no replica."""
-    return f",,shard-id={name}" if node.version >= (7, 2) else ""
+# --- A move of slots by the servers themselves, all keys at once
+
+
+_MOVED = {"success", "completed"}
+_FAILED = {"failed", "cancelled", "canceled"}
+
+
+class AtomicMove:
+    """One move, which has begun. Until it ends, its slots are where they were.
+
+    The source goes on serving while it copies the keys. At the end it lets writes wait for some milliseconds, until the
+    target serves the slots.
+    """
+
+    def __init__(self, first: int, last: int, source: ClusterNode, to: ClusterNode) -> None:
+        try:
+            self._asked, self._id = source, _begin_on_valkey(first, last, source, to)
+            self._query: tuple[str, ...] = ("GETSLOTMIGRATIONS",)
+            self._cancellation: tuple[str, ...] = ("CANCELSLOTMIGRATIONS",)
+        except ResponseError as error:
+            if "unknown subcommand" not in str(error):
+                raise
+            self._asked, self._id = to, _begin_on_redis(first, last, to)
+            self._query = ("MIGRATION", "STATUS", "ID", self._id)
+            self._cancellation = ("MIGRATION", "CANCEL", "ID", self._id)
+
+    @property
+    def state(self) -> str:
+        """The state in the words of the server."""
+        return str(self._status()["state"])
+
+    def cancel(self) -> None:
+        """Give the move up: its slots stay where they are. On Valkey this ends all moves of the source."""
+        self._asked.ask("CLUSTER", *self._cancellation)
+
+    def missing(self) -> str | None:
+        """In words, what the move waits for; None when it has ended well.
+
+        Raises:
+            ServerError: it has failed or was cancelled.
+        """
+        status = self._status()
+        if status["state"] in _FAILED:
+            raise ServerError(f"the slots have not moved: {status}")
+        return None if status["state"] in _MOVED else str(status)
+
+    def _status(self) -> dict[str, Any]:
+        answers = map(pairs, self._asked.ask("CLUSTER", *self._query))
+        return next(each for each in answers if self._id in (each.get("name"), each.get("id")))
+
+
+def _begin_on_valkey(first: int, last: int, source: ClusterNode, to: ClusterNode) -> str:
+    before = _exports(source)
+    source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", to.id)
+    [name] = _exports(source) - before
+    return name
+
+
+def _exports(source: ClusterNode) -> set[str]:
+    found = map(pairs, source.ask("CLUSTER", "GETSLOTMIGRATIONS"))
+    return {each["name"] for each in found if each["operation"] == "EXPORT"}
+
+
+def _begin_on_redis(first: int, last: int, to: ClusterNode) -> str:
+    try:
+        return str(to.ask("CLUSTER", "MIGRATION", "IMPORT", first, last))
+    except ResponseError as error:
+        if "unknown subcommand" not in str(error):
+            raise
+        raise ServerError(f"slots move atomically on Valkey 9.0 and Redis 8.4 or later: {error}") from error

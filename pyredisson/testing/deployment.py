@@ -16,8 +16,6 @@ from redis.retry import Retry
 
 from pyredisson.testing.server import Server, ServerError, lasting_ports, quoted
 
-__all__ = ["Deployment", "Node", "replication_settings"]
-
 _START_SECONDS = 20.0
 _PORT_TRIES = 10
 _POLL_SECONDS = 0.02
@@ -73,17 +71,6 @@ class Node(Server):
                 retry=Retry(NoBackoff(), 0),
             )
         return self._admin.execute_command(*words)  # type: ignore[no-untyped-call]
-
-    def prepare(self) -> Path:
-        """Make the directory in which the process is going to run."""
-        return self._prepare()
-
-    def launch(self) -> None:
-        """Start the process without waiting until it answers; `await_start` does that."""
-        self._spawn()
-
-    def await_start(self, deadline: float) -> None:
-        self._await_answer(deadline)
 
     def kill(self) -> None:
         super().kill()
@@ -141,6 +128,8 @@ class Deployment(Generic[N, P]):
 
     nodes: tuple[N, ...]
     """All nodes, living or not, in the order in which they were made: first the original masters."""
+    _servers: Sequence[P]
+    """All processes."""
 
     def __init__(self, password: str | None, tls: bool) -> None:
         self.password = password
@@ -176,7 +165,7 @@ class Deployment(Generic[N, P]):
             self._end()
 
     def _end(self) -> None:
-        for server in self._servers():
+        for server in self._servers:
             server.stop()
 
     def kill(self, node: P) -> None:
@@ -241,10 +230,6 @@ class Deployment(Generic[N, P]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(f'{node.host}:{node.port}' for node in self.nodes)}>"
 
-    def _servers(self) -> Sequence[P]:
-        """All processes of this deployment."""
-        raise NotImplementedError
-
     def _assign_ports(self) -> None:
         """Give each process free ports, and the configuration that depends on them."""
         raise NotImplementedError
@@ -263,7 +248,7 @@ class Deployment(Generic[N, P]):
                 self._launch_all()
                 return
             except ServerError as error:
-                for server in self._servers():
+                for server in self._servers:
                     server.stop()
                 # Another process may have begun to use a port after it was found to be free.
                 if "Address already in use" not in str(error) or attempt == _PORT_TRIES - 1:
@@ -271,25 +256,24 @@ class Deployment(Generic[N, P]):
 
     def _launch_all(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        for server in self._servers():
-            server.prepare()
+        for server in self._servers:
+            server._prepare()
         self._before_launch()
-        for server in self._servers():
-            server.launch()
-        for server in self._servers():
-            server.await_start(deadline)
+        for server in self._servers:
+            server._spawn()
+        for server in self._servers:
+            server._await_answer(deadline)
 
     def _set_ports(self, *, bus: bool) -> None:
         """Give each process a free port, and one more for TLS if it is used. `bus`: as for `lasting_ports`."""
-        servers = self._servers()
-        count = len(servers)
+        count = len(self._servers)
         ports = lasting_ports(count * (2 if self._tls else 1), bus=bus)
-        for number, server in enumerate(servers):
+        for number, server in enumerate(self._servers):
             server.port = ports[number]
             server.tls_port = ports[count + number] if self._tls else 0
 
     def _known(self, node: P) -> P:
-        if node not in self._servers():
+        if node not in self._servers:
             raise ValueError(f"{node.host}:{node.port} is no node of {self!r}")
         return node
 
@@ -306,6 +290,11 @@ class Deployment(Generic[N, P]):
             if time.monotonic() >= end:
                 raise ServerError(f"not within {timeout:g} s: {what}: {answer}")
             time.sleep(_POLL_SECONDS)
+
+
+def pairs(flat: Sequence[Any]) -> dict[Any, Any]:
+    """A reply that has names and values in turn."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def replication_settings(version: tuple[int, int, int], password: str | None, tls: bool) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """A TCP proxy in front of a server that loses, holds, delays and cuts what a test tells it to."""
 
-from __future__ import annotations
-
 import selectors
 import socket
 import threading
@@ -12,8 +10,6 @@ from concurrent.futures import Future
 from typing import Self, TypeVar
 
 from pyredisson.testing.relay import Action, Conditions, Fault, Hold, Relay, Side, Tunnel, arguments
-
-__all__ = ["Proxy"]
 
 _CALL_SECONDS = 5.0
 _F = TypeVar("_F", bound=Fault)
@@ -45,7 +41,6 @@ class Proxy:
         self._conditions = Conditions()
         self._relays: list[Relay] = []
         self._refusing = False
-        self._requests: list[bytes] = []
         self._calls: deque[tuple[Callable[[], object], Future[None]]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -64,15 +59,15 @@ class Proxy:
     @property
     def commands(self) -> list[tuple[bytes, ...]]:
         """The words of every request that has arrived from a client, in order."""
-        return [arguments(frame) for frame in tuple(self._requests)]
+        return [arguments(frame) for frame in tuple(self._conditions.requests)]
 
     def seen(self, match: bytes) -> int:
         """Return how many requests containing `match` have arrived."""
-        return sum(match in frame for frame in tuple(self._requests))
+        return sum(match in frame for frame in tuple(self._conditions.requests))
 
     def forget(self) -> None:
         """Empty `commands`, so that `seen` and `wait_for` count from here."""
-        self._call(self._requests.clear)
+        self._call(self._conditions.requests.clear)
 
     def wait_for(self, what: bytes | Callable[[], bool], timeout: float = 5.0) -> None:
         """Wait until a request containing the given bytes has arrived, or until the given function returns True.
@@ -151,7 +146,7 @@ class Proxy:
         self._woken.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._drain)
+        self._selector.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(1 << 12))
         self._running = True
         self._thread = threading.Thread(target=self._run, name=f"proxy:{self.port}", daemon=True)
         self._thread.start()
@@ -235,14 +230,10 @@ class Proxy:
             self._changed.notify_all()
 
     def _serve(self, side: Side, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
+        if side.open and events & selectors.EVENT_WRITE:
             side.flush()
-        if not (events & selectors.EVENT_READ and side.open):
-            return
-        frames = side.receive()
-        side.relay.arrived(side, frames, time.monotonic())
-        if side is side.relay.client:
-            self._requests.extend(frame for frame in frames if frame)
+        if side.open and events & selectors.EVENT_READ:
+            side.relay.arrived(side, side.receive(), time.monotonic())
 
     def _run_calls(self) -> None:
         while self._calls:
@@ -272,6 +263,3 @@ class Proxy:
             self._tunnels.append(Tunnel(client, server, self._selector))
         else:
             self._relays.append(Relay(client, server, self._selector, self._conditions))
-
-    def _drain(self) -> None:
-        self._woken.recv(1 << 12)

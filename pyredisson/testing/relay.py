@@ -74,10 +74,11 @@ class Hold(Fault):
 
 
 class Conditions:
-    """The state that all connections of one proxy share: the pending faults, and how bytes are passed on."""
+    """What all connections of one proxy share: the pending faults, how bytes are passed on, and what has arrived."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
+        self.requests: list[bytes] = []
         self.stalled = False
         self.latency = 0.0
 
@@ -98,7 +99,14 @@ class Conditions:
 class Side:
     """One of the two sockets, the frames that came from it, and the bytes that wait to be sent to it."""
 
-    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, relay: Relay) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        selector: selectors.BaseSelector,
+        relay: Relay | Tunnel,
+        split: Callable[[bytes], list[bytes]],
+    ) -> None:
+        """`split` makes frames of what arrives."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.waiting: deque[tuple[float, bytes]] = deque()
@@ -106,7 +114,7 @@ class Side:
         self.relay = relay
         self._sock = sock
         self._selector = selector
-        self._frames = Frames()
+        self._split = split
         self._out = bytearray()
         self._last = False
         selector.register(sock, selectors.EVENT_READ, self)
@@ -115,7 +123,7 @@ class Side:
         """Read what has arrived. The end of the connection, or data that isn't RESP, adds the end marker and closes."""
         try:
             data = self._sock.recv(1 << 16)
-            frames = self._frames.feed(data) if data else [_END]
+            frames = self._split(data) if data else [_END]
         except BlockingIOError:
             return []
         except (ConnectionError, ValueError):
@@ -171,8 +179,8 @@ class Relay:
     def __init__(
         self, client: socket.socket, server: socket.socket, selector: selectors.BaseSelector, conditions: Conditions
     ) -> None:
-        self.client = Side(client, selector, self)
-        self.server = Side(server, selector, self)
+        self.client = Side(client, selector, self, Frames().feed)
+        self.server = Side(server, selector, self, Frames().feed)
         self._conditions = conditions
         self._ledger = Ledger()
         self._dark = False
@@ -187,6 +195,8 @@ class Relay:
 
     def arrived(self, side: Side, frames: list[bytes], now: float) -> None:
         side.waiting.extend((now + self._conditions.latency, frame) for frame in frames)
+        if side is self.client:
+            self._conditions.requests.extend(frame for frame in frames if frame != _END)
 
     def pump(self, now: float) -> None:
         """Pass on everything that is not held, stalled or delayed."""
@@ -228,14 +238,15 @@ class Relay:
             hold.delivered.set()
 
     def _next_request(self) -> float:
-        if self._conditions.stalled or self._held_request is not None or not self.client.waiting:
-            return float("inf")
-        return self.client.waiting[0][0]
+        return self._next(self.client, self._held_request)
 
     def _next_reply(self) -> float:
-        if self._conditions.stalled or self._held_reply is not None or not self.server.waiting:
+        return self._next(self.server, self._held_reply)
+
+    def _next(self, side: Side, held: object) -> float:
+        if self._conditions.stalled or held is not None or not side.waiting:
             return float("inf")
-        return self.server.waiting[0][0]
+        return side.waiting[0][0]
 
     def _pass_request(self, frame: bytes) -> None:
         if self._dark:
@@ -292,54 +303,22 @@ class Tunnel:
     """Two sockets; what arrives on one is sent to the other. The end of either closes both."""
 
     def __init__(self, one: socket.socket, other: socket.socket, selector: selectors.BaseSelector) -> None:
-        self.open = True
-        self._selector = selector
-        self._out = {one: bytearray(), other: bytearray()}
-        self._peer = {one: other, other: one}
-        for sock in self._peer:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            selector.register(sock, selectors.EVENT_READ, self.pump)
+        self._one = Side(one, selector, self, lambda data: [data])
+        self._other = Side(other, selector, self, lambda data: [data])
 
-    def pump(self) -> None:
-        """Pass on what has arrived, in both directions."""
-        for sock, peer in self._peer.items():
-            if self.open:
-                self._receive(sock, peer)
-        for sock in self._peer:
-            if self.open:
-                self._send(sock)
+    @property
+    def open(self) -> bool:
+        return self._one.open
+
+    def arrived(self, side: Side, data: list[bytes], now: float) -> None:
+        if data == [_END]:
+            self.close()
+        for each in data:
+            (self._other if side is self._one else self._one).send(each)
 
     def close(self) -> None:
-        if not self.open:
-            return
-        self.open = False
-        for sock in self._peer:
-            self._selector.unregister(sock)
-            sock.close()
-
-    def _receive(self, sock: socket.socket, peer: socket.socket) -> None:
-        try:
-            data = sock.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        self._out[peer] += data
-        if not data:
-            self.close()
-
-    def _send(self, sock: socket.socket) -> None:
-        out = self._out[sock]
-        try:
-            while out:
-                del out[: sock.send(out)]
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self.close()
-            return
-        self._selector.modify(sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0), self.pump)
+        self._one.close()
+        self._other.close()
 
 
 # --- Frames of RESP

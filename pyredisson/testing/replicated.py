@@ -13,7 +13,7 @@ from urllib.parse import quote
 from redis import Redis
 from redis.sentinel import Sentinel
 
-from pyredisson.testing.deployment import Deployment, Node, replication_settings
+from pyredisson.testing.deployment import Deployment, Node, pairs, replication_settings
 from pyredisson.testing.server import HOST, ServerError, credentials, find_executable, quoted, read_version
 
 _QUICK_MS = {
@@ -142,6 +142,7 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
         config: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(replicas, config, executable=executable, password=password, users=users, tls=tls)
+        self._servers = self.nodes
         self._master = self.nodes[0]
 
     def start(self) -> Replicated:
@@ -204,9 +205,6 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
         node.begin_as(None if node is self._master else self._master)
         super().restart(node)
 
-    def _servers(self) -> Sequence[ReplicatedNode]:
-        return self.nodes
-
     def _inconsistency(self) -> str | None:
         return self._unlinked(self._master) if self._master.alive else None
 
@@ -259,11 +257,11 @@ class SentinelNode(Node):
             flags = met.get(other.id, {}).get("flags", "").split(",")
             if other is not self and set(flags) - {"master_down"} != {"sentinel"}:
                 return f"the sentinel {self.port} doesn't know the sentinel {other.port}: {met.get(other.id)}"
-        state = _pairs(self.ask("SENTINEL", "MASTER", name))["flags"]
+        state = pairs(self.ask("SENTINEL", "MASTER", name))["flags"]
         return None if state == "master" else f"the sentinel {self.port} says about the master: {state}"
 
     def _list(self, what: str, name: str) -> list[dict[str, str]]:
-        return [_pairs(each) for each in self.ask("SENTINEL", what, name)]
+        return [pairs(each) for each in self.ask("SENTINEL", what, name)]
 
     def _configuration(self, directory: Path) -> str:
         return super()._configuration(directory) + "".join(f"sentinel {line}\n" for line in self._lines)
@@ -280,10 +278,6 @@ class SentinelNode(Node):
 
 def _address(node: Node) -> str:
     return f"{node.host} {node.internal_port}"
-
-
-def _pairs(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
@@ -340,6 +334,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         made = [SentinelNode(certificates_of=self.nodes[0], **options) for _ in range(sentinels)]
         self.sentinels: tuple[SentinelNode, ...] = tuple(made)
         """All sentinels, living or not."""
+        self._servers = (*self.nodes, *self.sentinels)
 
     @property
     def url(self) -> str:
@@ -415,9 +410,6 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
             query = [*query, f"sentinel_password={quote(self.sentinel_password, safe='')}"]
         asked = "?" + "&".join(query) if query else ""
         return f"{scheme}+sentinel://{credentials(self.password)}{hosts}/{self.master_name}{asked}"
-
-    def _servers(self) -> Sequence[ReplicatedNode | SentinelNode]:
-        return (*self.nodes, *self.sentinels)
 
     def _assign_ports(self) -> None:
         super()._assign_ports()

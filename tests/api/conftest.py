@@ -1,7 +1,5 @@
 """Fixtures of the API tests: the state of the server, and shorter waits."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 
@@ -11,7 +9,8 @@ from tests.support.backends import Backend
 from tests.support.server_state import ServerState
 
 from .fair_queue import Queue
-from .permits import KINDS, Stock
+from .kinds import PERMITS
+from .permits import Stock
 from .read_write import Orders
 
 
@@ -45,7 +44,7 @@ def orders(backend: Backend, server_state: ServerState) -> Orders:
     return Orders(backend, server_state)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=PERMITS)
 def stock(request: pytest.FixtureRequest, backend: Backend, server_state: ServerState) -> Stock:
     """The semaphore "stock", of each kind."""
     return Stock(backend, server_state, request.param)

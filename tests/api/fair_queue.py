@@ -1,7 +1,5 @@
 """The fair lock's queue as the server has it, and waiters for the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any

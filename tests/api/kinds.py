@@ -1,8 +1,7 @@
-"""The kinds of locks: how each is made, and how a test has another owner wait for it."""
+"""The kinds of locks and of semaphores: how each is made, and how a test has another owner wait for it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from pyredisson import LockLostError
 from tests.support.backends import Backend, OtherOwner
 from tests.support.kinds import KINDS
-from tests.support.waiting import fair_waiters, waiters
+from tests.support.waiting import asleep, permit_waiters
 
 GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
     "multi": lambda client, name, owner: client.get_multi_lock(
@@ -24,9 +23,22 @@ PARTLY_EXPLICIT: dict[str, Callable[[Any, str, Any], Any]] = {
     )
 }
 """A group of which one member has an explicit owner."""
+PERMITS = ("semaphore", "permit")
 FAIR = ("fair", "non-reentrant fair")
 NON_REENTRANT = ("non-reentrant", "non-reentrant fair")
 REENTRANT = [kind for kind in KINDS if kind not in NON_REENTRANT]
+WAYS: list[Callable[[Any], Awaitable[Any]]] = [
+    lambda lock: lock.lock(),
+    lambda lock: lock.lock(50),
+    lambda lock: lock.try_lock(),
+    lambda lock: lock.try_lock(5, timedelta(seconds=50)),
+    lambda lock: lock.acquire(),
+    lambda lock: lock.acquire(blocking=False),
+    lambda lock: lock.acquire(timeout=5),
+    lambda lock: lock.__aenter__(),
+    lambda lock: lock.hold(wait_time=5).__aenter__(),
+]
+"""All ways to acquire a lock."""
 kinds = pytest.mark.parametrize("kind", KINDS)
 all_blocks = pytest.mark.parametrize("kind", [*KINDS, *GROUPS, *PARTLY_EXPLICIT])
 CHANNEL = "redisson_lock__channel:{orders}"
@@ -53,10 +65,8 @@ def left(redis: Any) -> set[str]:
 
 
 def sleeping(client: Any, kind: str, name: str = "orders") -> int:
-    """How many calls of a client sleep until the lock is released."""
-    if kind in FAIR:
-        return fair_waiters(client, name)
-    return waiters(client, name, kind if kind in ("read", "write") else None)
+    """How many calls of a client sleep until the lock, or a permit, is released."""
+    return permit_waiters(client, name) if kind in PERMITS else asleep(client, name, kind)
 
 
 async def use(lock: Any, times: int = 1) -> None:

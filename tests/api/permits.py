@@ -1,7 +1,5 @@
 """A semaphore of either kind with the same calls, what the server has of it, and what a Java client does there."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,12 +12,6 @@ CHANNEL, USED = "redisson_sc:{stock}", "{stock}:timeout"
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
 FOREVER = 922337203685477
 ID = "00112233445566778899aabbccddeeff"
-KINDS = ("semaphore", "permit")
-
-
-def wake_channel(client: Any) -> str:
-    """On which the waiters of `stock` in that client are woken."""
-    return f"pyredisson_wake:{{stock}}:{client.id}"
 
 
 class Permits:

@@ -1,7 +1,5 @@
 """The read-write lock `orders`: its sides, its keys, and what a Java client does there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyredisson.asyncio import ReadLock, WriteLock
@@ -12,7 +10,7 @@ from tests.support.waiting import waiters
 from .kinds import JAVA
 
 CHANNEL = "redisson_rwlock:{orders}"
-"""Of Redisson. A client that waits behind one of pyredisson listens to `wake_channel` only."""
+"""Of Redisson. A client that waits behind one of pyredisson listens to its own channel only."""
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
 
 
@@ -83,8 +81,3 @@ class Orders:
     def java_leaves(self) -> None:
         self.redis.delete("orders", lease_key(JAVA))
         self.redis.publish(CHANNEL, "0")
-
-
-def wake_channel(client: Any) -> str:
-    """On which the callers of that client are woken."""
-    return f"pyredisson_wake:{{orders}}:{getattr(client, '_target', client).id}"

@@ -1,7 +1,5 @@
 """A client announces itself under a key of its own, with holds that live for a second; and it names its connections."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -28,9 +26,10 @@ from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
-from .kinds import lock_of, use
+from .kinds import PERMITS, lock_of, rival_of, use
+from .turns import held, take, turn_of
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
+pytestmark = pytest.mark.usefixtures("announced")
 
 ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
 LEASE = 1.5
@@ -89,24 +88,16 @@ async def test_who_and_where(backend: Backend, admin: Redis, fields: dict[str, A
     assert admin.keys("pyredisson*") == [key_of(client).encode()]
 
 
-OTHERS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
-    "semaphore": (lambda client: client.get_semaphore("x"), "try_set_permits", "acquire"),
-    "permits": (lambda client: client.get_permit_expirable_semaphore("x"), "try_set_permits", "acquire"),
-    "latch": (lambda client: client.get_count_down_latch("x"), "try_set_count", "wait"),
-}
-
-
-@pytest.mark.parametrize("kind", ["lock", "fair", "spin", "read", *OTHERS])
+@pytest.mark.parametrize("kind", ["lock", "fair", "spin", "read", *PERMITS, "latch"])
 async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking: None, kind: str) -> None:
     silent = backend.connect(announce=False)
     client = backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE)
-    if kind in OTHERS:
-        make, prepare, wait = OTHERS[kind]
-        await getattr(make(silent), prepare)(int(kind == "latch"))
-        waiter = backend.spawn(getattr(make(client), wait))
+    if kind == "latch":
+        await silent.get_count_down_latch("orders").try_set_count(1)
+        waiter: Any = backend.spawn(client.get_count_down_latch("orders").wait)
     else:
-        await lock_of(silent, "write", "x").lock()
-        waiter = backend.spawn(lock_of(client, kind, "x").lock)
+        await held(silent, rival_of(kind))
+        waiter = backend.spawn(partial(take, turn_of(client, kind)))
     await backend.until(lambda: announced(admin, client).get("waits") == "1")
     assert announced(admin, client)["name"] == "waiting"
     await client.close()

@@ -1,7 +1,5 @@
 """CPython's own tests of locks and semaphores (`test.lock_tests`), for each kind that they apply to. Threads only."""
 
-from __future__ import annotations
-
 import math
 import unittest
 from collections.abc import Callable, Iterable, Iterator

@@ -1,12 +1,10 @@
-"""Settings as fields: durations, what each field accepts, nodes and their addresses, and what describes them."""
-
-from __future__ import annotations
+"""Settings as fields: what each accepts, nodes and their addresses; and settings from a client of redis-py."""
 
 import dataclasses
 import math
 import pickle
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from string import ascii_lowercase, digits
@@ -18,6 +16,7 @@ import redis
 import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
+from redis.cluster import ClusterNode, LoadBalancingStrategy
 
 import pyredisson.asyncio
 from pyredisson._settings.address import Address, AddressMap, OneHost
@@ -26,14 +25,13 @@ from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson._settings.fields import ConfigFields, Topology
 from pyredisson.errors import ConfigError
 from pyredisson.events import Event, Observer, handlers_of
+from pyredisson.testing import Cluster
 
 SECRET = "hunter2"
 FILE = "singleServerConfig:\n  address: redis://h:1\n"
-
-
+CHECKED, BY_CA, UNCHECKED = (ssl.CERT_REQUIRED, True), (ssl.CERT_REQUIRED, False), (ssl.CERT_NONE, False)
 NODES = (Address("h1", 7000), Address("h2", 7001))
 SENTINEL: dict[str, Any] = {"topology": "sentinel", "nodes": NODES, "master_name": "m"}
-
 
 WRONG: list[tuple[str, list[Any]]] = [
     *((field, [math.nan, math.inf, -1, True, "3", None]) for field in sorted(_DURATIONS)),
@@ -68,28 +66,21 @@ WRONG: list[tuple[str, list[Any]]] = [
 """Fields, and values that they can't have."""
 
 
-class TestDurations:
-    @pytest.mark.parametrize(
-        ("value", "expected"),
-        [(0, 0.0), (3, 3.0), (0.25, 0.25), (timedelta(milliseconds=1500), 1.5), (timedelta(0), 0.0)],
-    )
-    def test_seconds(self, value: float | timedelta, expected: float) -> None:
-        config = Config.of(local_hand_over_time=value)
-        assert config.local_hand_over_time == expected
-        assert type(config.local_hand_over_time) is float
+def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
+    """What TLS verifies: the certificate, and the host's name."""
+    return None if context is None else (context.verify_mode, context.check_hostname)
 
-    @pytest.mark.parametrize(
-        ("value", "expected"),
-        [
-            (0.001, 1),
-            (0.0015, 2),
-            (1.0004, 1000),
-            (timedelta(milliseconds=1), 1),
-            (2**52 // 1000, 2**52 // 1000 * 1000),
-        ],
-    )
-    def test_whole_milliseconds(self, value: float | timedelta, expected: int) -> None:
-        assert lease_ms(value) == expected
+
+class TestDurations:
+    def test_seconds(self) -> None:
+        given: list[Duration] = [0, 3, 0.25, timedelta(milliseconds=1500), timedelta(0)]
+        configs = [Config.of(local_hand_over_time=value) for value in given]
+        assert [config.local_hand_over_time for config in configs] == [0.0, 3.0, 0.25, 1.5, 0.0]
+        assert {type(config.local_hand_over_time) for config in configs} == {float}
+
+    def test_whole_milliseconds(self) -> None:
+        given: list[Duration] = [0.001, 0.0015, 1.0004, timedelta(milliseconds=1), 2**52 // 1000]
+        assert [lease_ms(value) for value in given] == [1, 2, 1000, 1, 2**52 // 1000 * 1000]
 
     @given(st.integers(1, 2**52))
     @example(4_495_899_107_221_563)
@@ -327,3 +318,176 @@ class TestServersOfAConfig:
             config = Config(address_mapper=lambda _: wrong)  # noqa: B023
             with pytest.raises(ConfigError, match=r"address_mapper, for h1:7000"):
                 config.map_address(NODES[0])
+
+
+def test_what_config_of_accepts() -> None:
+    assert Config.of() == Config.of(None) == Config()
+    config = Config(database=2, ssl=True)
+    assert Config.of(config) is config
+    assert Config.of(config, timeout=9) == dataclasses.replace(config, timeout=9.0)
+    # Fields win.
+    config = Config.of("redis://u:p@h/1", database=7, password="q")
+    assert (config.database, config.password) == (7, "q")
+    url = "redis+sentinel://:p@s1/m?sentinel_password=q"
+    config = Config.of(url, master_name="n", nodes=["s2:1"], sentinel_password="r", sharded_pubsub="on")
+    assert (config.master_name, config.nodes, config.host) == ("n", (("s2", 1),), "s2")
+    assert (config.password, config.sentinel_password, config.sharded_pubsub) == ("p", "r", "on")
+    for address in (3, b"redis://h", ["redis://h"], object(), redis.ConnectionPool()):
+        with pytest.raises(TypeError, match=r"redis://.*Config.*redis\.Redis"):
+            Config.of(address)
+
+
+PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
+UNLIMITED = 2**31
+modules = pytest.mark.parametrize("module", [redis, redis.asyncio], ids=["threads", "asyncio"])
+
+
+@modules
+class TestClients:
+    @pytest.mark.parametrize(
+        ("theirs", "ours"),
+        [
+            ({"host": "h", "port": 1, "db": 2}, {"host": "h", "port": 1, "database": 2}),
+            ({"username": "u", "password": "p", "client_name": "me"},) * 2,
+            ({"socket_timeout": 7, "socket_connect_timeout": 8}, {"timeout": 7.0, "connect_timeout": 8.0}),
+            # No limit there is our limit here.
+            ({"socket_timeout": None, "socket_connect_timeout": None}, {"timeout": 3.0, "connect_timeout": 10.0}),
+            ({"socket_keepalive": False, "max_connections": 9}, {"socket_keepalive": False, "connection_pool_size": 9}),
+            ({"max_connections": UNLIMITED}, {"connection_pool_size": Config().connection_pool_size}),
+            ({"unix_socket_path": "/run/r.sock", "db": 1}, {"path": "/run/r.sock", "database": 1, "ssl": False}),
+            ({"credential_provider": PROVIDER},) * 2,
+        ],
+    )
+    def test_options(self, module: Any, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+        config = Config.of(module.Redis(**theirs))
+        assert {name: getattr(config, name) for name in ours} == ours
+
+    def test_pools(self, module: Any) -> None:
+        pool = module.BlockingConnectionPool.from_url("rediss://:p@h/3?timeout=1", max_connections=5)
+        config = Config.of(module.Redis(connection_pool=pool), host="other")
+        assert checks(config.ssl_context) == CHECKED
+        assert (config.host, config.database, config.password) == ("other", 3, "p")
+        assert (config.ssl, config.connection_pool_size, config.timeout) == (True, 5, 3.0)
+
+    def test_what_cannot_be_taken_over(self, module: Any) -> None:
+        """A renewal has its own handshake."""
+        with pytest.raises(ConfigError, match="redis_connect_func"):
+            Config.of(module.Redis(redis_connect_func=print))
+        for option in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled") if module is redis else ():
+            with pytest.raises(ConfigError, match="OCSP"):
+                Config.of(module.Redis(ssl=True, **{option: True}))
+
+
+@modules
+class TestSentinelClients:
+    def test_a_master(self, module: Any) -> None:
+        common = {"username": "u", "password": "p"}
+        theirs = {"username": "su", "password": "sp"}
+        sentinels = module.Sentinel([("s1", 1), ("s2", "2")], sentinel_kwargs=theirs, socket_timeout=7, **common)
+        ours: dict[str, Any] = {"sentinel_username": "su", "sentinel_password": "sp", "timeout": 7.0, **common}
+        assert Config.of(sentinels.master_for("m", db=3, max_connections=9)) == Config(
+            topology="sentinel",
+            nodes=(Address("s1", 1), Address("s2", 2)),
+            master_name="m",
+            database=3,
+            connection_pool_size=9,
+            **ours,
+        )
+
+    def test_tls(self, module: Any) -> None:
+        one = module.Redis(host="h", ssl=True, ssl_cert_reqs="none")
+        both = module.Sentinel([("s1", 1)], sentinel_kwargs={"ssl": True, "ssl_cert_reqs": "none"}, ssl=True)
+        master = module.Sentinel([("s1", 1)]).master_for("m", ssl=True)
+        for client, servers, sentinels in (
+            (one, UNCHECKED, None),
+            (both.master_for("m"), CHECKED, UNCHECKED),
+            (master, CHECKED, None),
+        ):
+            config = Config.of(client)
+            assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
+            assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
+
+    def test_what_cannot_be_taken_over(self, module: Any) -> None:
+        sentinels = module.Sentinel([("s1", 1)])
+        own = module.Sentinel([("s1", 1)], sentinel_kwargs={"credential_provider": PROVIDER})
+        for client, message in (
+            (sentinels, r"master_for\(name\)"),
+            (sentinels.slave_for("m"), "slave_for"),
+            (sentinels.master_for("m", redis_connect_func=print), "redis_connect_func"),
+            (module.Sentinel([]).master_for("m"), "no sentinels"),
+            (own.master_for("m"), "credential_provider for Sentinels"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                Config.of(client)
+        assert Config.of(sentinels.master_for("m", credential_provider=PROVIDER)).credential_provider is PROVIDER
+        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
+        assert Config.of(sentinels.master_for("m")).address_mapper == OneHost("10.0.0.1")
+
+
+class TestAsyncioClusterClients:
+    def test_options(self) -> None:
+        client = redis.asyncio.RedisCluster(
+            host="h",
+            port=7000,
+            startup_nodes=[redis.asyncio.cluster.ClusterNode("h2", 7001)],
+            username="u",
+            password="p",
+            socket_timeout=7,
+            max_connections=9,
+            client_name="me",
+            ssl=True,
+            ssl_cert_reqs="none",
+        )
+        config = Config.of(client, timeout=6)
+        assert checks(config.ssl_context) == UNCHECKED
+        assert set(config.nodes) == {("h", 7000), ("h2", 7001)}
+        assert (config.topology, config.username, config.password, config.client_name) == ("cluster", "u", "p", "me")
+        assert (config.timeout, config.connection_pool_size) == (6.0, 9)
+
+    def test_what_has_no_meaning_here(self) -> None:
+        config = Config.of(redis.asyncio.RedisCluster(host="h", max_connections=UNLIMITED))
+        assert config.connection_pool_size == Config().connection_pool_size
+        # Reading from replicas needs no handshake here.
+        config = Config.of(redis.asyncio.RedisCluster(host="h", load_balancing_strategy=LoadBalancingStrategy.RANDOM))
+        assert config.nodes == (("h", 6379),)
+
+    def test_a_url_and_mapped_addresses(self) -> None:
+        config = Config.of(redis.asyncio.RedisCluster.from_url(f"rediss://:{SECRET}@h:7000?socket_timeout=2"))
+        assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2)
+        client = redis.asyncio.RedisCluster(host="h", address_remap=lambda address: ("gate", address[1]))
+        config = Config.of(client)
+        assert config.nodes == (("h", 6379),)
+        assert config.map_address(config.nodes[0]) == ("gate", 6379)
+
+
+@pytest.fixture(scope="module")
+def one_node() -> Iterator[Address]:
+    """The address of a cluster of one node. redis-py's client for threads asks it when it is made."""
+    with Cluster(masters=1, replicas=0) as running:
+        yield Address(*running.nodes[0].address)
+
+
+class TestClusterClients:
+    def test_options(self, one_node: Address) -> None:
+        with redis.RedisCluster(
+            startup_nodes=[ClusterNode(*one_node)],  # type: ignore[no-untyped-call]
+            client_name="me",
+            socket_timeout=7,
+        ) as client:
+            config = Config.of(client)
+        theirs: dict[str, Any] = {"client_name": "me", "timeout": 7.0, "connect_timeout": config.connect_timeout}
+        assert config == Config(topology="cluster", nodes=(Address("127.0.0.1", one_node.port),), **theirs)
+        with redis.RedisCluster.from_url(f"redis://{one_node}?client_name=me") as client:
+            config = Config.of(client)
+        assert (config.topology, config.client_name, config.ssl) == ("cluster", "me", False)
+        assert config.nodes == (one_node,)
+
+    def test_a_handshake_of_the_user(self, one_node: Address) -> None:
+        def greet(connection: Any) -> None:
+            connection.on_connect()
+
+        with (
+            redis.RedisCluster(*one_node, redis_connect_func=greet) as client,
+            pytest.raises(ConfigError, match="redis_connect_func"),
+        ):
+            Config.of(client)

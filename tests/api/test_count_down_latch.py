@@ -1,8 +1,5 @@
-"""The count-down latch on both backends: its contract, waiting, Java clients, and lost replies."""
+"""The count-down latch: its contract, waiting, Java clients; and calls in doubt, of the semaphore that counts, too."""
 
-from __future__ import annotations
-
-import asyncio
 import logging
 import math
 import time
@@ -17,16 +14,13 @@ import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
-pytestmark = pytest.mark.asyncio
+from .permits import Stock
 
 CHANNEL = "redisson_countdownlatch__channel__{done}"
-SET, COUNT_DOWN, DELETE = (
-    script(name, with_shebang=FLAGS).sha for name in ("latch_set", "latch_count_down", "exactly_once_delete")
-)
 
 
 class Done:
@@ -99,16 +93,6 @@ class TestCount:
         assert await latch.get_count() == 0
         assert await latch.delete() is False
 
-    async def test_handles_of_one_name(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect(name_mapper=lambda name: f"app:{name}")
-        one, two = client.get_count_down_latch("done"), client.get_count_down_latch(b"done")
-        await one.try_set_count(2)
-        await two.count_down()
-        assert await one.get_count() == 1
-        assert (one.name, two.name) == ("done", b"done")
-        assert "app:done" in repr(one)
-        assert server_state.redis.get("app:done") == b"1"
-
     async def test_when_its_keys_expire(self, done: Done, latch: Any) -> None:
         await latch.try_set_count(2)
         await latch.count_down()
@@ -116,21 +100,6 @@ class TestCount:
         assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
         assert 600 < done.redis.ttl(ours) <= 660
         assert done.redis.ttl("done") == -1
-
-    async def test_what_cannot_be(self, backend: Backend) -> None:
-        client = backend.connect(NOWHERE)
-        latch: Any = client.get_count_down_latch("done")
-        for call, name, error, values in (
-            (latch.try_set_count, "count", ValueError, [-1, 2**63]),
-            (latch.try_set_count, "count", TypeError, [True, 1.0, "1", None]),
-            (latch.wait, "timeout", ValueError, [-1, math.nan, timedelta(-1)]),
-            (latch.wait, "timeout", TypeError, ["1", True]),
-        ):
-            for value in values:
-                with pytest.raises(error, match=name):
-                    await call(value)
-        with pytest.raises(ValueError, match="name"):
-            client.get_count_down_latch("")
 
 
 class TestNotCounting:
@@ -233,28 +202,47 @@ class TestWaiting:
             with pytest.raises(pyredisson.ClosedError):
                 await call(*arguments)
 
-    async def test_a_cancelled_wait_leaves_no_waiter(self, tasks: Backend, server_state: ServerState) -> None:
-        done = Done(tasks, server_state)
-        waiting = await done.waiter()
-        waiting._task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting.result()
-        assert not any(channel.waiters for channel in done.client._session.channels.by_name.values())
+
+COUNT_DOWN, ACQUIRE, UNDO = (
+    script(name, with_shebang=FLAGS).sha for name in ("latch_count_down", "semaphore_acquire", "semaphore_undo")
+)
+COUNTED: dict[str, list[tuple[str, str, list[int], Any, int]]] = {
+    "latch": [
+        ("latch_set", "try_set_count", [2], True, 2),
+        ("latch_count_down", "count_down", [], None, 1),
+        ("exactly_once_delete", "delete", [], True, 0),
+    ],
+    "semaphore": [
+        ("semaphore_acquire", "try_acquire", [2], True, 3),
+        ("semaphore_acquire", "try_acquire", [2], True, 1),
+        ("semaphore_add", "release", [2], None, 3),
+        ("semaphore_add", "release", [1], None, 4),
+        ("semaphore_add", "release_if_exists", [2], True, 6),
+        ("semaphore_add", "add_permits", [3], None, 9),
+        ("semaphore_add", "reduce_permits", [1], None, 8),
+        ("semaphore_acquire", "drain_permits", [], 8, 0),
+        ("exactly_once_delete", "delete", [], True, 0),
+        ("semaphore_set", "try_set_permits", [6], True, 6),
+        ("semaphore_set", "try_set_permits", [7], False, 6),
+    ],
+}
+"""Scripts, calls that send them, their results, and the count after that."""
 
 
 @LOSSES
-async def test_a_lost_reply(backend: Backend, server_state: ServerState, proxy: Proxy, lose: Lose) -> None:
-    """Each call has its effect once."""
-    latch = Done(backend, server_state, proxy.url, timeout=0.8).latch
-    for script_name, call, result, left in (
-        (SET, lambda: latch.try_set_count(2), True, 2),
-        (COUNT_DOWN, latch.count_down, None, 1),
-        (DELETE, latch.delete, True, 0),
-    ):
-        fault = lose(proxy, script_name)
-        assert await call() is result
-        assert fault.happened.is_set()
-        assert await latch.get_count() == left
+@pytest.mark.parametrize("kind", COUNTED)
+async def test_each_call_counts_once(
+    backend: Backend, server_state: ServerState, proxy: Proxy, lose: Lose, kind: str
+) -> None:
+    client = backend.connect(proxy.url, timeout=0.3)
+    counter: Any = client.get_count_down_latch("done") if kind == "latch" else client.get_semaphore("done")
+    if kind == "semaphore":
+        await counter.try_set_permits(5)
+    for name, call, arguments, result, count in COUNTED[kind]:
+        fault = lose(proxy, script(name, with_shebang=FLAGS).sha)
+        assert await getattr(counter, call)(*arguments) == result, call
+        assert fault.happened.is_set(), call
+        assert int(server_state.redis.get("done") or 0) == count, call
 
 
 @pytest.mark.parametrize("ran", [True, False])
@@ -271,3 +259,35 @@ async def test_what_failed_is_counted_in_the_background(
     await backend.until(lambda: done.redis.get("done") == b"2")
     await done.latch.count_down()
     assert await done.latch.get_count() == 1
+
+
+async def test_the_server_is_a_new_one(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
+    """Permits that were never acquired are not released."""
+    stock = Stock(backend, server_state, "semaphore")
+    semaphore = await stock.made(5, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
+    late = proxy.hold_reply(ACQUIRE)
+    other = backend.spawn(lambda: semaphore.try_acquire(2))
+    await backend.until(late.held.is_set)
+    stock.redis.flushall()
+    stock.redis.set("stock", 5)
+    proxy.cut_request(ACQUIRE)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await other.result()
+    await backend.until(lambda: proxy.seen(UNDO) > 0)
+    await backend.until(lambda: any(b" 0" in stock.redis.get(key) for key in stock.redis.keys("pyredisson_once*")))
+    assert stock.free() == 5
+
+
+async def test_a_long_pause_while_the_outcome_was_in_doubt(
+    backend: Backend, server_state: ServerState, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have forgotten what it did: asked again, it would do it again."""
+    monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
+    stock = Stock(backend, server_state, "semaphore")
+    semaphore = await stock.made(5, proxy.url)
+    proxy.cut_reply(ACQUIRE)
+    await semaphore.acquire(2)
+    # It undid the one in doubt, and asked with a new number.
+    proxy.wait_for(UNDO)
+    await backend.until(lambda: stock.free() == 3)
+    assert proxy.seen(ACQUIRE) == 2

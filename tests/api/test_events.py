@@ -1,7 +1,5 @@
 """What an observer is told of each kind of object, and what the log has of it at DEBUG."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc
@@ -26,7 +24,6 @@ from tests.support.waiting import permit_waiters
 from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits
 
-pytestmark = pytest.mark.asyncio
 LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}
 
 

@@ -1,7 +1,5 @@
 """What every kind of lock does, on both backends: acquire, release, queries, nested holds, waits, blocks, closing."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -20,10 +18,10 @@ from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, WOKEN, Backend, finished
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
+from tests.support.waiting import asleep
 
-from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, kinds, left, lock_of, one_waits, rival_of, sleeping, use
+from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, use
 
-pytestmark = pytest.mark.asyncio
 kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 reentrant = pytest.mark.parametrize("kind", REENTRANT)
 
@@ -34,18 +32,6 @@ async def asked(lock: Any) -> list[Any]:
     return [await question() for question in questions]
 
 
-WAYS: list[Callable[[Any], Awaitable[Any]]] = [
-    lambda lock: lock.lock(),
-    lambda lock: lock.lock(50),
-    lambda lock: lock.try_lock(),
-    lambda lock: lock.try_lock(5, timedelta(seconds=50)),
-    lambda lock: lock.acquire(),
-    lambda lock: lock.acquire(blocking=False),
-    lambda lock: lock.acquire(timeout=5),
-    lambda lock: lock.__aenter__(),
-    lambda lock: lock.hold(wait_time=5).__aenter__(),
-]
-"""All ways to acquire a lock."""
 IN_VAIN: list[Callable[[Any], Awaitable[Any]]] = [
     lambda lock: lock.try_lock(),
     lambda lock: lock.try_lock(wait_time=0.02),
@@ -211,7 +197,7 @@ async def test_waits_without_an_end(backend: Backend, server_state: ServerState,
         await lock.unlock()
 
     others = [backend.spawn(partial(take, way, owner)) for owner, way in enumerate(ENDLESS)]
-    await backend.until(lambda: kind == "spin" or sleeping(client, kind) == len(ENDLESS))
+    await backend.until(lambda: kind == "spin" or asleep(client, "orders", kind) == len(ENDLESS))
     assert not any(other.done() for other in others)
     await holder.unlock()
     await finished(others)
@@ -281,6 +267,60 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
         assert await lock.is_held()
         await lock.unlock()
     assert {*server_state.redis.keys()} == {b"redisson_lock_token:{fenced}", b"redisson_lock_token:{fenced:fixed}"}
+
+
+@kinds_and_groups
+async def test_extending_a_lease(backend: Backend, server_state: ServerState, kind: str) -> None:
+    client = backend.connect()
+    lock, redis = lock_of(client, kind), server_state.redis
+    with pytest.raises(LockNotHeldError):
+        await lock.extend(60)
+    await lock.lock(5)
+    keys = [key for key in redis.scan_iter() if redis.pttl(key) > 0]
+    assert keys
+    for lease_time in (timedelta(seconds=60), 1):
+        await lock.extend(lease_time)
+        assert all(50_000 < redis.pttl(key) <= 60_000 for key in keys)
+        assert all(50 < hold.valid_for <= 60 and not hold.renewed for hold in client.holds())
+    if kind not in (*NON_REENTRANT, *GROUPS):
+        await lock.lock(5)
+        await lock.unlock()
+    assert await lock.is_held()
+    # Of another owner.
+    with pytest.raises(LockNotHeldError):
+        await lock_of(client, kind, owner=7).extend(60)
+    redis.delete(*keys)
+    for _ in range(2):
+        with pytest.raises(LockLostError, match="orders"):
+            await lock.extend(60)
+    assert lock.lost.is_set()
+    with pytest.raises(LockLostError):
+        await lock.unlock()
+    assert left(redis) == set()
+
+
+@kinds_and_groups
+async def test_extending_what_is_renewed(backend: Backend, server_state: ServerState, kind: str) -> None:
+    client = backend.connect()
+    lock = lock_of(client, kind)
+    await lock.lock()
+    await lock.extend(60)
+    assert 50_000 < server_state.redis.pttl("orders") <= 60_000
+    assert all(50 < hold.valid_for <= 60 and hold.renewed for hold in client.holds())
+    await lock.unlock()
+    assert left(server_state.redis) == set()
+
+
+async def test_extending_with_a_majority(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
+    await red.lock(5)
+    server_state.redis.delete("a")
+    await red.extend(60)
+    assert [server_state.redis.pttl(name) > 50_000 for name in "abc"] == [False, True, True]
+    server_state.redis.delete("b")
+    with pytest.raises(LockLostError):
+        await red.extend(60)
 
 
 @kinds

@@ -1,10 +1,7 @@
 """The fair lock: order of arrival, few calls for it; waiters that leave the queue or lose their place, and Java's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,16 +16,6 @@ from tests.support.waiting import fair_waiters
 from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
 from .kinds import CHANNEL, FAIR, JAVA, assert_lost, one_waits
 from .test_hand_over import HAND_OVER
-
-pytestmark = pytest.mark.asyncio
-
-
-async def load_hand_over(backend: Backend, client: Any) -> None:
-    """The server gets the text of the script: a first call of it is sent twice."""
-    holder, waiter, other = await one_waits(backend, client, "fair", name="another")
-    await holder.unlock()
-    await other.result()
-    await waiter.unlock()
 
 
 @pytest.mark.parametrize("turns", [[0, 1] * 6, [0, 0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 0, 0, 1]])
@@ -47,7 +34,6 @@ class TestCalls:
     async def test_scripts_for_a_hand_off(self, backend: Backend, queue: Queue, seconds: float, calls: int) -> None:
         """However many wait; and one connection listens for all of them."""
         client = backend.connect(local_hand_over_time=seconds)
-        await load_hand_over(backend, client)
         others = []
         async with client.get_fair_lock("orders", owner=1):
             for count in range(1, 21):
@@ -67,7 +53,6 @@ class TestCalls:
     async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
         client = backend.connect()
-        await load_hand_over(backend, client)
         holder, lock = client.get_fair_lock("orders", owner=1), client.get_fair_lock("orders", owner=2)
         for attempts in (2, 1):
             await holder.lock()
@@ -174,21 +159,6 @@ async def test_more_dead_waiters_than_one_call_drops(backend: Backend, queue: Qu
         await getattr(lock, way)()
         await backend.until(lambda: (message := ear.get_message()) and message["data"] == b"0")
     assert queue.owners() == [JAVA]
-
-
-@pytest.mark.usefixtures("frequent_heartbeats")
-async def test_the_lead_is_passed_on(backend: Backend, queue: Queue) -> None:
-    """Whoever ticked for the others leaves, and they stay alive."""
-    queue.redis.hset("orders", "somebody:1", 1)
-    lock, *leaders = locks(backend.connect(), 4)
-    first = await start_waiter(backend, queue, lock.lock)
-    for leader in leaders:
-        leaves = await start_waiter(backend, queue, partial(leader.try_lock, 0.5))
-        assert not await leaves.result()
-        await backend.until(lambda: len(queue) == 1)
-    await heartbeats(backend, queue, 3)
-    queue.redis.delete("orders")
-    await first.result()
 
 
 async def test_waiters_of_a_closed_client_leave_in_one_call(backend: Backend, queue: Queue) -> None:

@@ -14,18 +14,18 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import pytest_asyncio
 import redis.asyncio
 from redis import Redis
 from redis.exceptions import ResponseError
 
 from pyredisson import LockNotHeldError, LockTimeoutError, StaleTokenError, fencing
+from pyredisson.fencing import _is_in_transaction
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, Backend, finished
 from tests.support.faults import LOSSES, Lose
 from tests.support.server_state import ServerState
 
-from .kinds import COUNTER, assert_lost, one_waits
+from .kinds import COUNTER, WAYS, assert_lost, one_waits
 
 DELETED = "pyredisson_fenced_newest:{orders}"
 NEWEST = "pyredisson_fencing:{report}"
@@ -46,7 +46,7 @@ class Writer:
         return await cast(Any, written) if isinstance(self.client, redis.asyncio.Redis) else written
 
 
-@pytest_asyncio.fixture(params=["threads", "asyncio"])
+@pytest.fixture(params=["threads", "asyncio"])
 async def writer(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Writer]:
     if request.param == "threads":
         with Redis(host=server.host, port=server.port) as client:
@@ -56,7 +56,6 @@ async def writer(request: pytest.FixtureRequest, server: Server) -> AsyncIterato
             yield Writer(client)
 
 
-@pytest.mark.asyncio
 class TestTokens:
     """Every acquire has a token of its own, above all earlier ones."""
 
@@ -65,17 +64,7 @@ class TestTokens:
         assert await lock.get_token() == 0
         newest = await lock.lock_and_get_token()
         assert type(newest) is int
-        ways: list[Callable[[], Awaitable[Any]]] = [
-            lock.lock_and_get_token,
-            lock.try_lock_and_get_token,
-            lock.lock,
-            lambda: lock.lock(50),
-            lock.try_lock,
-            lambda: lock.try_lock(wait_time=1, lease_time=timedelta(seconds=5)),
-            lock.acquire,
-            lock.__aenter__,
-            lock.hold(wait_time=1).__aenter__,
-        ]
+        ways: list[Any] = [lock.lock_and_get_token, lock.try_lock_and_get_token, *(partial(way, lock) for way in WAYS)]
         for number, way in enumerate(ways):
             given = await way()
             assert lock.token == await lock.get_token() > newest
@@ -194,7 +183,6 @@ class TestTokens:
         assert list(server_state.holds("orders").values()) == ["3"]
 
 
-@pytest.mark.asyncio
 class TestRedis:
     async def test_only_older_ones_are_refused(self, writer: Writer, admin: Redis) -> None:
         for token in (5, 5, 2**53 - 2, 2**53 - 1):
@@ -281,7 +269,6 @@ def newest(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT resource, token FROM pyredisson_fencing").fetchall())
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("resource", ["redis", "database"])
 async def test_a_late_writer_is_refused(backend: Backend, admin: Redis, database: Database, resource: str) -> None:
     """One writer is paused beyond its lease. Another one acquires the lock and writes. Then the first one continues."""
@@ -390,6 +377,34 @@ class TestSql:
         with pytest.raises(TypeError, match="SimpleNamespace"):
             fencing.claim(SimpleNamespace(), "report", 1)
         assert newest(connection) == {}
+
+    def test_a_connection_that_commits_each_statement(self, database: Database) -> None:
+        """The claim would not keep others from coming between it and the write. As of sqlite3, and of psycopg."""
+        connection = database()
+        connection.isolation_level = None
+        with pytest.raises(ValueError, match="autocommit"):
+            fencing.claim(connection, "report", 1)
+        connection.execute("BEGIN")
+        fencing.claim(connection, "report", 2)
+        connection.execute("COMMIT")
+        assert newest(connection) == {"report": 2}
+        assert not _is_in_transaction(SimpleNamespace(info=SimpleNamespace(transaction_status=0)))
+        assert _is_in_transaction(SimpleNamespace(info=SimpleNamespace(transaction_status=2)))
+        assert _is_in_transaction(SimpleNamespace())
+
+    @pytest.mark.parametrize("driver", ["psycopg", "aiosqlite"])
+    def test_a_connection_of_asyncio(self, database: Database, driver: str) -> None:
+        """Its cursor has coroutine functions, or has to be awaited itself."""
+
+        class Cursor:
+            async def execute(self, statement: str) -> None: ...
+
+        class Connection(sqlite3.Connection):
+            def cursor(self) -> Any:  # type: ignore[override]
+                return Cursor() if driver == "psycopg" else object()
+
+        with pytest.raises(TypeError, match="asyncio"):
+            fencing.claim(database(Connection), "report", 1)
 
     def test_without_the_table(self) -> None:
         with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(sqlite3.OperationalError):

@@ -1,6 +1,4 @@
-"""A release that enters a waiter of the same client, of each kind that does so: faults, ends, leases, and fairness."""
-
-from __future__ import annotations
+"""A release that enters a waiter of the same client, of each kind that does so: faults, ends, leases, and batches."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,21 +6,21 @@ from functools import partial
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, finished
-from tests.support.faults import FLAGS
+from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
-from tests.support.waiting import permit_waiters
 
 from .fair_queue import WAITERS
-from .kinds import LONG, left, lock_of, one_waits, rival_of, sleeping, use
+from .kinds import LONG, left, rival_of, sleeping, use
 from .read_write import Orders
+from .turns import handle_of, set_permits
 
-pytestmark = pytest.mark.asyncio
 HAND_OVER = {
     # The end of the holder's name, and the beginning of the name of the owner whom its release enters: no other command
     # has both. Between them a fair lock has the time of a place in its queue, and readers their client in the list.
@@ -30,7 +28,7 @@ HAND_OVER = {
     "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
     "read": b":1:write\r\n$40\r\n",
     "write": b":1:write\r\n$44\r\n",
-    "permit": script("semaphore_hand_over", with_shebang=FLAGS).sha,
+    "semaphore": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
 ROUNDS = 20
 BY_TIME = 3
@@ -49,12 +47,11 @@ class Contention:
         self.backend, self.kind = backend, kind
         self._redis = server_state.redis
         self.client: Any = backend.connect(url, local_hand_over_time=LONG, **fields)
-        self.holder: Any = handle(self.client, kind, 1, rival_of(kind))
-        self.waiter: Any = handle(self.client, kind, 2)
+        self.holder: Any = handle_of(self.client, rival_of(kind), 1)
+        self.waiter: Any = handle_of(self.client, kind, 2)
 
     async def hold(self) -> None:
-        if self.kind == "permit":
-            await self.holder.try_set_permits(1)
+        await set_permits(self.client, self.kind, 1)
         await self.holder.acquire()
 
     async def begin(self) -> None:
@@ -63,9 +60,8 @@ class Contention:
 
     async def wait(self) -> OtherOwner[Any]:
         """Another caller that waits."""
-        before = self.sleepers()
         waiting = self.backend.spawn(self.waiter.acquire)
-        await self.backend.until(lambda: self.sleepers() == before + 1)
+        await self.sleeps()
         return waiting
 
     async def strike(self, proxy: Proxy) -> None:
@@ -75,26 +71,23 @@ class Contention:
         self.releasing = asyncio.ensure_future(self.holder.release())
         assert await asyncio.to_thread(self.reply.held.wait, TIME_LIMIT)
 
-    def sleepers(self) -> int:
-        return permit_waiters(self.client, "stock") if self.kind == "permit" else sleeping(self.client, self.kind)
+    async def sleeps(self) -> None:
+        """Returns when another caller waits."""
+        await self.backend.until(lambda: sleeping(self.client, self.kind) == 1)
 
     def holds(self) -> int:
         """How many permits or levels are held on the server, of one that is possible."""
-        if self.kind == "permit":
-            return 1 - int(self._redis.get("stock"))
+        if self.kind == "semaphore":
+            return 1 - int(self._redis.get("orders"))
         return sum(int(level) for level in self._redis.hvals("orders") if level.isdigit())
 
     async def free(self) -> None:
         """Returns when nobody holds it, and nothing is left of locks."""
         await self.backend.until(lambda: self.holds() == 0)
         remaining = {WAITERS} if self.kind == "fair" else set()
-        if self.kind != "permit":
+        if self.kind != "semaphore":
             await self.backend.until(lambda: left(self._redis) <= remaining)
             assert not await self.waiter.is_held()
-
-
-def handle(client: Any, kind: str, owner: int, lock: str | None = None) -> Any:
-    return client.get_semaphore("stock") if kind == "permit" else lock_of(client, lock or kind, owner=owner)
 
 
 @kinds
@@ -115,15 +108,15 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: Server
 async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: ServerState, kind: str) -> None:
     it = Contention(backend, server_state, kind)
     await it.hold()
-    attempt = it.waiter.try_acquire if kind == "permit" else it.waiter.try_lock
+    attempt = it.waiter.try_acquire if kind == "semaphore" else it.waiter.try_lock
     assert not await backend.as_another_owner(partial(attempt, wait_time=0.05))
     await it.holder.release()
     await it.free()
     session: Any = session_of(it.client)
-    assert session.permits.queues == session.lock_queues == session.local_queues == {}
+    assert session.permits.queues == session.lock_queues == session.fair_queues == {}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "permit"])
+@pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "semaphore"])
 async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
     """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
     it = Contention(backend, server_state, kind)
@@ -143,27 +136,26 @@ async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, ki
         (("read", "write"), "write", False),
         (("read",), "write", True),
         (("write",), "read", True),
-        (("permit",), "permit", False),
+        (("semaphore",), "semaphore", False),
     ],
 )
 async def test_nobody_starves(backend: Backend, busy: Sequence[str], kind: str, same_client: bool) -> None:
     """However long the callers of one client hand permits on, or its readers and writers enter each other."""
     client = backend.connect(**({"local_hand_over_time": LONG} if same_client else {}))
-    waiter = handle(client if same_client else backend.connect(), kind, 99)
-    if kind == "permit":
-        await waiter.try_set_permits(2)
+    waiter = handle_of(client if same_client else backend.connect(), kind, 99)
+    await set_permits(client, kind, 2)
     ended = False
 
     async def work(number: int) -> None:
-        it = handle(client, busy[number % len(busy)], number)
+        it = handle_of(client, busy[number % len(busy)], number)
         while not ended:
             await it.acquire()
             await it.release()
             await backend.sleep(0)
 
-    others = [backend.spawn(partial(work, number)) for number in range(8 if kind == "permit" else 4)]
+    others = [backend.spawn(partial(work, number)) for number in range(8 if kind == "semaphore" else 4)]
     for _ in range(20 if same_client else 3):
-        attempt = waiter.try_acquire if kind == "permit" else waiter.try_lock
+        attempt = waiter.try_acquire if kind == "semaphore" else waiter.try_lock
         assert await attempt(wait_time=TIME_LIMIT)
         await waiter.release()
     ended = True
@@ -176,7 +168,7 @@ class TestTheNextOwner:
         it = Contention(backend, server_state, kind)
         await it.holder.lock(lease_time=1000)
         other = backend.spawn(lambda: it.waiter.lock(lease_time=20))
-        await backend.until(lambda: it.sleepers() == 1)
+        await it.sleeps()
         await it.holder.unlock()
         await other.result()
         assert 15_000 < server_state.redis.pttl("orders") <= 20_000
@@ -187,29 +179,6 @@ class TestTheNextOwner:
         await it.waiter.unlock()
         await it.waiter.unlock()
         assert server_state.redis.keys() == []
-
-    async def test_is_renewed(self, backend: Backend) -> None:
-        client = backend.connect(local_hand_over_time=LONG, lock_watchdog_timeout=2)
-        pairs = [await one_waits(backend, client, kind, name=kind) for kind in ("lock", "fair", "read")]
-        for holder, _, other in pairs:
-            await holder.unlock()
-            await other.result()
-        await backend.sleep(2.6)
-        for _, waiter, _ in pairs:
-            assert await waiter.is_held()
-            await waiter.unlock()
-
-    @pytest.mark.parametrize("kind", ["lock", "fair"])
-    async def test_gets_it_after_the_last_level(self, backend: Backend, server_state: ServerState, kind: str) -> None:
-        it = Contention(backend, server_state, kind)
-        await it.begin()
-        await it.holder.lock()
-        await it.holder.unlock()
-        assert it.holds() == 1
-        assert not it.waiting.done()
-        await it.holder.unlock()
-        await it.waiting.result()
-        await it.waiter.unlock()
 
     @pytest.mark.parametrize("one_leaves", [False, True])
     async def test_has_a_shorter_lease_and_never_releases(self, backend: Backend, one_leaves: bool) -> None:
@@ -344,7 +313,7 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, server_
         it.releasing.cancel()
 
     waiting = tasks.spawn(wait)
-    await tasks.until(lambda: it.sleepers() == 1)
+    await it.sleeps()
     it.releasing = asyncio.ensure_future(it.holder.release())
     await waiting.result()
     with pytest.raises(asyncio.CancelledError):
@@ -353,3 +322,64 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, server_
     assert await it.waiter.is_held()
     await it.waiter.release()
     await it.free()
+
+
+class Batch:
+    """All permits are taken, as many callers of an event loop wait for one each, and all are released at once.
+
+    Hand-overs that come while another one is on its way share a command.
+    """
+
+    COUNT = 4
+
+    def __init__(self, tasks: Backend, url: str | None = None) -> None:
+        self.client = tasks.connect(url, local_hand_over_time=LONG, timeout=0.3)
+        self.semaphore = self.client.get_semaphore("orders")
+        self.until = tasks.until
+
+    async def release(self) -> list[asyncio.Task[None]]:
+        """All calls, of which the latter half releases permits."""
+        await self.semaphore.try_set_permits(self.COUNT)
+        await self.semaphore.acquire(self.COUNT)
+        waiting = [asyncio.ensure_future(self.semaphore.acquire()) for _ in range(self.COUNT)]
+        await self.until(lambda: sleeping(self.client, "semaphore") == self.COUNT)
+        return waiting + [asyncio.ensure_future(self.semaphore.release(1)) for _ in range(self.COUNT)]
+
+    async def end(self, calls: list[asyncio.Task[None]]) -> None:
+        """Returns when all of them have got what they asked for."""
+        async with asyncio.timeout(TIME_LIMIT):
+            await asyncio.gather(*calls)
+        assert await self.semaphore.available_permits() == 0
+        await self.semaphore.release(self.COUNT)
+        assert await self.semaphore.available_permits() == self.COUNT
+
+
+class TestBatches:
+    async def test_two_calls_for_many(self, tasks: Backend, server_state: ServerState) -> None:
+        batch = Batch(tasks)
+        calls = await batch.release()
+        before = server_state.scripts()
+        await asyncio.gather(*calls)
+        assert server_state.scripts() - before == 2
+
+    @LOSSES
+    async def test_lost_replies(self, tasks: Backend, proxy: Proxy, lose: Lose) -> None:
+        batch = Batch(tasks, proxy.url)
+        lose(proxy, HAND_OVER["semaphore"])
+        await batch.end(await batch.release())
+
+    async def test_the_server_refuses(self, tasks: Backend, server_state: ServerState) -> None:
+        calls = await Batch(tasks).release()
+        server_state.redis.set("orders", "text")
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * Batch.COUNT
+
+    async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend) -> None:
+        """By somebody who cancels all tasks of the event loop that he doesn't know."""
+        batch = Batch(tasks)
+        calls = await batch.release()
+        known = asyncio.all_tasks()
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - known:
+            task.cancel()
+        await batch.end(calls)

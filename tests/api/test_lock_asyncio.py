@@ -1,28 +1,19 @@
 """Asyncio only: owners, cancellation, calls that are awaited in tasks of other libraries, and the timer of a loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import gc
 import time
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-import pyredisson.asyncio
 from pyredisson import LockLostError, LockNotHeldError
-from pyredisson._backends.aio.sleeps import FEW, NEVER, Sleeps
-from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
-from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend
 from tests.support.server_state import ServerState
 
 from .kinds import lock_of
-
-pytestmark = pytest.mark.asyncio
 
 
 class TestOwner:
@@ -48,19 +39,6 @@ class TestOwner:
         assert await orders.get_hold_count() == 2
         assert await semaphore.release() is None  # type: ignore[func-returns-value]
         assert await semaphore.acquire() is None  # type: ignore[func-returns-value]
-
-    async def test_a_child_task_is_another_owner(self, tasks: Backend) -> None:
-        lock = tasks.connect().get_lock("orders")
-        await lock.lock()
-
-        async def child() -> bool:
-            assert not await lock.is_held()
-            with pytest.raises(LockNotHeldError):
-                await lock.unlock()
-            return await lock.try_lock()
-
-        async with asyncio.TaskGroup() as group:
-            assert await group.create_task(child()) is False
 
     async def test_without_a_task(self, tasks: Backend) -> None:
         client = tasks.connect()
@@ -90,12 +68,6 @@ async def until_lost(server_state: ServerState | None = None) -> None:
     pytest.fail("the body was not cancelled")
 
 
-def current_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
-
-
 class TestLostBody:
     """`async with` ends its body when the hold is lost."""
 
@@ -104,7 +76,8 @@ class TestLostBody:
         return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
     async def test_it_is_cancelled(self, tasks: Backend, lock: Lock, server_state: ServerState) -> None:
-        task, client = current_task(), tasks.connect()
+        task: Any = asyncio.current_task()
+        client = tasks.connect()
         stock, group = client.get_lock("stock"), client.get_multi_lock(lock, client.get_lock("in a group"))
         nested = [lock, lock, lock.hold()]
         scopes: list[list[Any]] = [[lock], [lock.hold()], [lock.hold(wait_time=1)], nested, [lock, stock], [group]]
@@ -145,7 +118,7 @@ class TestLostBody:
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
         """The cancellation comes when the body has ended: it must cancel nothing else."""
 
-        task = current_task()
+        task: Any = asyncio.current_task()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05):
                 time.sleep(0.1)
@@ -153,7 +126,7 @@ class TestLostBody:
         await asyncio.sleep(0.02)
 
     async def test_a_body_that_ends_as_it_is_lost(self, lock: Lock) -> None:
-        task = current_task()
+        task: Any = asyncio.current_task()
         for step in range(15):
             try:
                 async with lock.hold(lease_time=0.02):
@@ -205,29 +178,6 @@ async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
     assert await lock.is_held()
 
 
-def two_loops(server: Server) -> None:
-    client = pyredisson.asyncio.connect(server.url)
-    lock = client.get_lock("orders", owner=1)
-
-    async def take() -> None:
-        await lock.lock()
-
-    async def give_back() -> None:
-        assert not await client.get_lock("orders", owner=2).try_lock(wait_time=0.02)
-        await lock.unlock()
-        await client.close()
-
-    asyncio.run(take())
-    asyncio.run(give_back())
-
-
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-async def test_one_loop_after_another(server: Server) -> None:
-    """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
-    await asyncio.to_thread(two_loops, server)
-    gc.collect()
-
-
 async def test_two_loops_at_a_time(tasks: Backend) -> None:
     lock = tasks.connect().get_lock("orders", owner=1)
     await lock.lock()
@@ -255,7 +205,7 @@ async def test_one_hold_object_for_several_blocks(tasks: Backend, server_state: 
             await until_lost(server_state)
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def sleeps() -> Sleeps:
     return Sleeps(asyncio.get_running_loop())
 

@@ -1,7 +1,5 @@
 """Blocks that one thread or task enters and another one leaves, or nobody; many threads, and those of an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -9,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -19,9 +17,9 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, WOKEN, WORK_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend
 from tests.support.server_state import ServerState
-from tests.support.waiting import eventually, waiters
+from tests.support.waiting import eventually
 
 from .kinds import all_blocks, left, lock_of
 
@@ -68,7 +66,6 @@ def pools() -> Iterator[Pools]:
 
 
 @all_blocks
-@pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore:.*left on another")
 async def test_left_by_another_caller(backend: Backend, server_state: ServerState, kind: str) -> None:
     lock = lock_of(backend.connect(), kind)
@@ -80,7 +77,6 @@ async def test_left_by_another_caller(backend: Backend, server_state: ServerStat
     assert not getattr(lock, "_target", lock)._blocks
 
 
-@pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore:.*left on another")
 async def test_a_lost_block_is_not_taken_for_a_later_one(backend: Backend) -> None:
     """The exit of a block that was lost must not release the lock of who holds it now."""
@@ -97,7 +93,6 @@ async def test_a_lost_block_is_not_taken_for_a_later_one(backend: Backend) -> No
     assert not await lock.is_locked()
 
 
-@pytest.mark.asyncio
 async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
     """In whatever order they end."""
     lock = backend.connect().get_read_write_lock("orders").read_lock()
@@ -168,7 +163,6 @@ entered_by = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.asyncio
 class TestTasks:
     async def test_an_unfinished_generator(self, tasks: Backend, server_state: ServerState) -> None:
         """The event loop closes it in a task of its own."""
@@ -186,25 +180,19 @@ class TestTasks:
     @entered_by
     @pytest.mark.parametrize("returned", [False, True])
     async def test_abandoned(
-        self,
-        tasks: Backend,
-        server_state: ServerState,
-        caplog: pytest.LogCaptureFixture,
-        enter: Callable[[Any], Any],
-        *,
-        returned: bool,
+        self, tasks: Backend, server_state: ServerState, caplog: pytest.LogCaptureFixture, enter: Any, returned: bool
     ) -> None:
         """By its task, or by what the task has returned it to."""
         client = tasks.connect()
 
-        async def open_it() -> contextlib.AsyncExitStack | None:
-            stack = contextlib.AsyncExitStack()
-            await stack.enter_async_context(enter(client.get_lock("orders")))
-            return stack if returned else None
+        async def open_it() -> Any:
+            block = enter(client.get_lock("orders"))
+            await block.__aenter__()
+            return block if returned else None
 
-        stack = await asyncio.create_task(open_it())
+        block = await asyncio.create_task(open_it())
         assert not returned or server_state.redis.exists("orders")
-        del stack
+        del block
         await tasks.until(lambda: not server_state.redis.exists("orders"))
         assert "nobody can leave" in caplog.text
 
@@ -269,14 +257,13 @@ def test_abandoned_after_its_event_loop(server: Server, server_state: ServerStat
     """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
     client = pyredisson.asyncio.connect(server.url)
 
-    async def open_it() -> contextlib.AsyncExitStack:
-        stack = contextlib.AsyncExitStack()
-        await stack.enter_async_context(client.get_lock("orders"))
-        return stack
+    async def open_it() -> Any:
+        lock = client.get_lock("orders")
+        return await lock.__aenter__()
 
-    stack = asyncio.run(open_it())
+    lock = asyncio.run(open_it())
     assert server_state.redis.exists("orders")
-    del stack
+    del lock
     eventually(lambda: not server_state.redis.exists("orders"))
     asyncio.run(client.close())
     gc.collect()
@@ -302,34 +289,6 @@ def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) 
     for place in range(threads):
         turns = [turn for turn, who in enumerate(order) if who == place]
         assert max(later - turn for turn, later in pairwise(turns)) <= 20 * threads
-
-
-def test_the_reading_thread_receives_messages_for_others(client: pyredisson.Client, server_state: ServerState) -> None:
-    """Threads of one client share one subscription: one reads it at a time, and when it gives up, another one."""
-
-    def start(name: str, wait: float) -> Future[bool]:
-        """A thread that waits for a lock."""
-        waiting = pool.submit(client.get_lock(name).try_lock, wait, 60)
-        eventually(lambda: waiters(client, name) == 1)
-        return waiting
-
-    def is_woken(name: str) -> None:
-        """As Java does it: the key first, then the message."""
-        server_state.redis.delete(name)
-        server_state.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
-        assert waiting[name].result(WOKEN), f"nobody heard of {name}"
-
-    names = [f"lock:{i}" for i in range(6)]
-    for name in ("first", *names):
-        server_state.redis.hset(name, "somebody:1", 1)
-    with ThreadPoolExecutor(8) as pool:
-        reader = start("first", 1.0)
-        waiting = {name: start(name, TIME_LIMIT) for name in names}
-        for name in names[3:]:
-            is_woken(name)
-        assert not reader.result(TIME_LIMIT)
-        for name in names[:3]:
-            is_woken(name)
 
 
 class TestOnTheThreadOfAnEventLoop:

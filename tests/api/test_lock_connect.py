@@ -1,11 +1,8 @@
 """Every form of `connect`: a lock is acquired over each; and the oldest server that is served."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +16,6 @@ from pyredisson import Config
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 from tests.support.backends import Backend
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +45,12 @@ async def works(backend: Backend, address: object, **fields: Any) -> float:
         return await lock.remain_time_to_live() or 0.0
 
 
-async def test_urls(backend: Backend, server: Server) -> None:
+async def test_addresses(backend: Backend, server: Server) -> None:
     await works(backend, server.url)
     await works(backend, server.unix_url)
+    for kind in (redis.Redis, redis.asyncio.Redis):
+        await works(backend, kind(host=server.host, port=server.port))
+        await works(backend, kind.from_url(server.unix_url))
 
 
 async def test_tls(backend: Backend, tls_server: Server) -> None:
@@ -78,22 +76,9 @@ async def test_the_database(backend: Backend, server: Server, admin: redis.Redis
     assert not await backend.connect(server.url, database=3).get_lock("orders").try_lock()
 
 
-async def test_a_config(backend: Backend, server: Server, tmp_path: Path) -> None:
+async def test_a_config(backend: Backend, server: Server) -> None:
     config = Config(host=server.host, port=server.port, lock_watchdog_timeout=7)
     assert 6 < await works(backend, config) <= 7
-    # Redisson's file, with a field that we don't know.
-    file = tmp_path / "redisson.yaml"
-    file.write_text(
-        f'singleServerConfig:\n  address: "redis://{server.host}:{server.port}"\n'
-        "  database: 0\nlockWatchdogTimeout: 8000\nthreads: 16\n"
-    )
-    assert 7 < await works(backend, Config.from_yaml(str(file))) <= 8
-
-
-@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
-async def test_a_client_of_redis_py(backend: Backend, server: Server, kind: Any) -> None:
-    await works(backend, kind(host=server.host, port=server.port))
-    await works(backend, kind.from_url(server.unix_url))
 
 
 async def test_fields_can_be_given_beside_an_address(backend: Backend, server: Server) -> None:

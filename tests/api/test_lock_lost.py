@@ -1,7 +1,5 @@
 """Lost locks: the event `lost`, the release of a lost hold, how many losses are remembered, and the callbacks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -12,7 +10,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from pyredisson import ClosedError, LockLostError, LockNotHeldError
 from pyredisson.asyncio import Client, Lock
@@ -21,11 +18,10 @@ from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, REENTRANT, assert_lost, lock_of
 
-pytestmark = pytest.mark.asyncio
 singly_and_in_groups = pytest.mark.parametrize("kind", ["lock", *GROUPS])
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def lock(backend: Backend) -> Lock:
     """A watchdog looks at it soon."""
     return backend.connect(lock_watchdog_timeout=0.9).get_lock("orders", owner=1)

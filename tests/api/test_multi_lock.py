@@ -1,7 +1,5 @@
 """Several locks as one: all are acquired or none, in one order, with one lease; and the loss of a member."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any
@@ -19,7 +17,6 @@ from tests.support.server_state import listeners
 
 from .kinds import assert_lost, use
 
-pytestmark = pytest.mark.asyncio
 TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
 
 

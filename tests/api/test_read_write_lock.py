@@ -1,22 +1,15 @@
 """The read-write lock: both sides of one owner, leases, leases of nested holds; waiting, and claims of writers."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
-from tests.support.server_state import ServerState
-from tests.support.waiting import waiters
+from tests.support.backends import TIME_LIMIT, WOKEN, finished
 
-from .kinds import JAVA, assert_lost, lock_of
-from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key, sides, wake_channel
+from .kinds import WAYS, assert_lost, lock_of
+from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key
 
-pytestmark = pytest.mark.asyncio
 WATCHDOG = 1.2
 
 
@@ -90,13 +83,9 @@ class TestUpgrade:
         read, write = orders.sides(1)
         await read.lock()
         before = orders.scripts()
-        ways: list[Callable[[], Any]] = [
-            *(write.lock, write.try_lock, lambda: write.try_lock(1), write.acquire),
-            write.hold(1).__aenter__,
-        ]
-        for way in ways:
+        for way in WAYS:
             with pytest.raises(LockUpgradeError, match=r"orders.*:1\b"):
-                await way()
+                await way(write)
         await read.unlock()
         assert await write.try_lock()
         assert orders.scripts() - before == 2
@@ -124,14 +113,6 @@ class TestWatchdog:
         await watched.backend.sleep(WATCHDOG * 1.5)
         assert await sides[side].is_held()
         await sides[side].unlock()
-
-    async def test_keeps_no_dead_reader(self, watched: Orders) -> None:
-        watched.java_reads(300)
-        read = watched.read(1)
-        await read.lock()
-        await watched.backend.until(lambda: not watched.redis.exists(lease_key(JAVA)))
-        await read.unlock()
-        assert watched.redis.keys() == []
 
     async def test_keeps_the_lock_of_a_fixed_lease_that_java_shortened(self, watched: Orders) -> None:
         read = watched.read(1)
@@ -180,19 +161,6 @@ class TestLeasesOfBothSides:
             await orders.read(2).unlock()
             await read.unlock()
         await orders.backend.until(lambda: orders.redis.keys() == [])
-
-    async def test_a_shorter_read_leaves_the_writes_lease(self, orders: Orders) -> None:
-        read, write = orders.sides(1)
-        await write.lock(30)
-        await read.lock(0.3)
-        assert await read.lost.wait(TIME_LIMIT)
-        assert await write.is_held()
-        assert orders.redis.pttl("orders") > 25_000
-        await assert_lost(read)
-        await orders.backend.until(lambda: len(orders.holds()) == 2)
-        assert orders.redis.pttl("orders") > 25_000
-        await write.unlock()
-        assert orders.redis.keys() == []
 
 
 @pytest.mark.parametrize("kind", ["lock", "read"])
@@ -272,37 +240,6 @@ class TestClaims:
         await read.unlock()
         orders.java_leaves()
         await finished(writers)
-
-    async def leaves(self, orders: Orders, leave: Callable[[], Awaitable[object]]) -> None:
-        """A writer that waits leaves: readers of its client and of another one, whom its claim keeps out, come in."""
-        await orders.claimed()
-        other = orders.backend.connect()
-        with orders.redis.pubsub() as ear:
-            ear.subscribe(wake_channel(other))
-            readers = [*orders.reads(3), orders.backend.spawn(sides(other, 4)[0].lock)]
-            await orders.asleep(readers=1)
-            await orders.backend.until(lambda: waiters(other, "orders", "read") == 1)
-            await leave()
-            # Without a message they would ask again after two seconds.
-            await finished(readers)
-            subscribed, message = ear.get_message(timeout=1), ear.get_message(timeout=1)
-        assert subscribed["data"] == 1
-        assert message["data"].endswith(b":r")
-        assert not orders.redis.exists(CLAIM)
-
-    async def test_a_writer_that_gives_up_lets_readers_in_at_once(self, orders: Orders) -> None:
-        await orders.read(1).lock()
-        writer = orders.backend.spawn(lambda: orders.write(2).try_lock(wait_time=3))
-        await self.leaves(orders, writer.result)
-        assert await writer.result() is False
-        # Its client knows it too: a reader that comes now asks at once.
-        assert await orders.read(5).try_lock()
-
-    async def test_a_cancelled_writer_lets_readers_in_at_once(self, tasks: Backend, server_state: ServerState) -> None:
-        orders = Orders(tasks, server_state)
-        await orders.read(1).lock()
-        [writer] = orders.writes(2)
-        await self.leaves(orders, writer.end)
 
     async def test_a_claim_is_renewed_while_its_writer_waits(self, orders: Orders) -> None:
         await orders.read(1).lock()

@@ -1,7 +1,5 @@
 """One lock on three independent servers: it is held while a majority of servers has it, also while they restart."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +19,6 @@ from tests.support.faults import ACQUIRE
 
 from .kinds import assert_lost
 
-pytestmark = pytest.mark.asyncio
 PROMPT = 2.5
 """Seconds in which is done what doesn't wait for the lease, or for a reply that never comes."""
 ALL_HELD: list[list[bytes]] = [[b"1"]] * 3
@@ -282,11 +279,12 @@ class Recovering(Red):
         self.renew(number)
 
     async def lacks(self, number: int) -> None:
-        """Returns when the outermost level lacks so many members."""
-        await self.backend.until(lambda: self.missing() == number)
+        """Returns when each level lacks so many members."""
+        await self.backend.until(lambda: self.missing() == [number] * len(self.stack()))
 
-    def missing(self) -> int:
-        return sum(hold is None or hold.state is LOST for hold in self.stack()[0].holds)
+    def missing(self) -> list[int]:
+        """How many members each level lacks."""
+        return [sum(hold is None or hold.state is LOST for hold in level.holds) for level in self.stack()]
 
     def stack(self) -> list[GroupHold]:
         """The levels of the only owner, the innermost last."""
@@ -351,7 +349,7 @@ async def test_a_closed_client_has_no_timer_left(it: Recovering, lacking: int) -
     if lacking:
         it.somebody_takes(1)
     await it.lock()
-    assert it.missing() == lacking
+    assert it.missing() == [lacking]
     wheels = [member.session.watchdog.wheel for member in it.members()]
     await it.backend.close()
     assert sum(map(len, wheels)) == 0

@@ -1,26 +1,28 @@
-"""Both semaphores: acquiring, releasing, counting and arguments; what only the one that counts has, and its doubts."""
-
-from __future__ import annotations
+"""Both semaphores: acquiring, releasing, arguments; what only one that counts has; ids, leases, renewal of permits."""
 
 import logging
 import math
 from datetime import timedelta
-from itertools import product
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ResponseError
 
 import pyredisson
 from pyredisson._protocol.scripts import script
+from pyredisson.logic import renewer
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE
-from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.faults import FLAGS
 
-from .permits import CHANNEL, ID, USED, Stock
+from .permits import CHANNEL, FOREVER, ID, USED, Stock
 
-pytestmark = pytest.mark.asyncio
 counts = pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
+expirable = pytest.mark.parametrize("stock", ["permit"], indirect=True)
+
+
+async def made(stock: Stock, permits: int, address: object = None, **fields: Any) -> Any:
+    """A semaphore with so many permits, with the calls that it has itself."""
+    return (await stock.made(permits, address, **fields))._own
 
 
 async def test_set_and_delete(stock: Stock) -> None:
@@ -35,29 +37,6 @@ async def test_set_and_delete(stock: Stock) -> None:
     assert await semaphore.delete() is True
     assert not stock.redis.exists("stock", USED)
     assert await semaphore.try_set_permits(4)
-
-
-async def test_acquire_and_release(stock: Stock) -> None:
-    semaphore = await stock.made(5)
-    one, three = await semaphore.acquire(), await semaphore.acquire(3)
-    assert stock.free() == 1
-    assert not await semaphore.try_acquire(2)
-    assert await semaphore.try_acquire(1)
-    assert not await semaphore.try_acquire()
-    await stock.backend.as_another_owner(lambda: stock.open().release(three))
-    await semaphore.release(one)
-    assert stock.free() == 4
-
-
-async def test_handles_of_one_name(stock: Stock) -> None:
-    client = stock.backend.connect(name_mapper=lambda name: f"app:{name}")
-    one, two = stock.of(client), stock.of(client, b"stock")
-    await one.try_set_permits(1)
-    assert await two.available_permits() == 1
-    assert (one.name, two.name) == ("stock", b"stock")
-    shown = {"semaphore": "Semaphore 'app:stock'", "permit": "PermitExpirableSemaphore 'app:stock'"}
-    assert shown[stock.kind] in repr(one)
-    assert await stock.of(stock.backend.connect(), "app:stock").available_permits() == 1
 
 
 async def test_an_uncontended_pair_is_two_commands_and_leaves_a_key_that_ends(stock: Stock, proxy: Proxy) -> None:
@@ -191,7 +170,7 @@ async def test_drain(stock: Stock) -> None:
 
 @counts
 async def test_a_block_acquires_one_permit(stock: Stock) -> None:
-    semaphore: Any = (await stock.made(2))._own
+    semaphore = await made(stock, 2)
     async with semaphore as entered:
         assert entered is semaphore
         assert stock.free() == 1
@@ -202,7 +181,7 @@ async def test_a_block_acquires_one_permit(stock: Stock) -> None:
 
 @counts
 async def test_the_bodys_own_exception_is_seen(stock: Stock) -> None:
-    semaphore: Any = (await stock.made(2))._own
+    semaphore = await made(stock, 2)
     with pytest.raises(KeyError) as raised:
         async with semaphore:
             raise KeyError
@@ -219,102 +198,177 @@ async def test_the_bodys_own_exception_is_seen(stock: Stock) -> None:
             stock.redis.set("stock", "text")
 
 
-SHARED = ("try_set_permits", "add_permits")
-NUMBERS = [
-    *product(["semaphore"], [*SHARED, "acquire", "try_acquire", "release", "release_if_exists", "reduce_permits"]),
-    *product(["permit"], [*SHARED, "acquire_many", "try_acquire_many", "set_permits"]),
-]
-
-
-class TestArguments:
-    @pytest.mark.parametrize(("stock", "call"), NUMBERS, indirect=["stock"])
-    async def test_numbers_that_cannot_be(self, stock: Stock, call: str) -> None:
-        number = getattr(stock.open(NOWHERE)._own, call)
-        for permits in (-1, 2**31, 10**30):
-            with pytest.raises(ValueError, match="permits"):
-                await number(permits)
-        for other in (True, 1.0, "1", None):
-            with pytest.raises(TypeError, match="permits"):
-                await number(other)
-
-    @pytest.mark.parametrize("wait", [-1, math.nan, timedelta(-1)])
-    async def test_waits_that_cannot_be(self, stock: Stock, wait: Any) -> None:
-        semaphore = stock.open(NOWHERE)
-        with pytest.raises(ValueError, match="wait_time"):
-            await semaphore.try_acquire(1, wait)
-        with pytest.raises(ValueError, match="wait_time"):
-            await semaphore._own.try_acquire(wait_time=wait)
-
-    async def test_names_that_cannot_be(self, stock: Stock) -> None:
-        with pytest.raises(ValueError, match="name"):
-            stock.of(stock.backend.connect(NOWHERE), "")
-
-    @counts
-    async def test_ends_that_cannot_be(self, stock: Stock) -> None:
-        semaphore = stock.open(NOWHERE)
-        for ttl in (0, -1, math.inf, "1"):
-            with pytest.raises(TypeError if ttl == "1" else ValueError, match="ttl"):
-                await semaphore.try_set_permits(1, ttl)
-
-
-ACQUIRE, ADD, SET, UNDO, DELETE = (
-    script(name, with_shebang=FLAGS).sha
-    for name in ("semaphore_acquire", "semaphore_add", "semaphore_set", "semaphore_undo", "exactly_once_delete")
-)
-
-
-@counts
-@LOSSES
-async def test_each_call_counts_once(stock: Stock, proxy: Proxy, lose: Lose) -> None:
-    semaphore = await stock.made(5, proxy.url, timeout=0.3)
-    for sha, call, arguments, result, free in (
-        (ACQUIRE, "try_acquire", [2], True, 3),
-        (ACQUIRE, "try_acquire", [2], True, 1),
-        (ADD, "release", [2], None, 3),
-        (ADD, "release", [1], None, 4),
-        (ADD, "release_if_exists", [2], True, 6),
-        (ADD, "add_permits", [3], None, 9),
-        (ADD, "reduce_permits", [1], None, 8),
-        (ACQUIRE, "drain_permits", [], 8, 0),
-        (DELETE, "delete", [], True, 0),
-        (SET, "try_set_permits", [6], True, 6),
-        (SET, "try_set_permits", [7], False, 6),
-    ):
-        fault = lose(proxy, sha)
-        assert await getattr(semaphore._own, call)(*arguments) == result, call
-        assert fault.happened.is_set(), call
-        assert stock.free() == free, call
-
-
-@counts
-async def test_the_server_is_a_new_one(stock: Stock, proxy: Proxy) -> None:
-    """Permits that were never acquired are not released."""
-    semaphore = await stock.made(5, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
-    late = proxy.hold_reply(ACQUIRE)
-    other = stock.backend.spawn(lambda: semaphore.try_acquire(2))
-    await stock.backend.until(late.held.is_set)
-    stock.redis.flushall()
-    stock.redis.set("stock", 5)
-    proxy.cut_request(ACQUIRE)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await other.result()
-    await stock.backend.until(lambda: proxy.seen(UNDO) > 0)
-    await stock.backend.until(
-        lambda: any(b" 0" in stock.redis.get(key) for key in stock.redis.keys("pyredisson_once*"))
-    )
+@expirable
+async def test_permits_have_ids(stock: Stock) -> None:
+    semaphore = await made(stock, 5)
+    one = await semaphore.acquire()
+    two = await semaphore.try_acquire()
+    many = await semaphore.acquire_many(2)
+    assert len({one, two, *many}) == 4
+    assert all(len(permit) == 32 and permit == permit.lower() for permit in (one, two, *many))
+    assert stock.used() == {one, two, *many}
+    assert [await semaphore.available_permits(), await semaphore.acquired_permits()] == [1, 4]
+    assert await semaphore.get_permits() == 5
+    assert await semaphore.try_acquire_many(2) == []
+    await semaphore.release(one)
+    await semaphore.release([two, many[0]])
+    assert stock.used() == {many[1]}
+    assert stock.free() == 4
+    assert await semaphore.try_release(many[1]) is True
+    assert await semaphore.try_release(many[1]) is False
+    assert await semaphore.try_acquire_many(6) == []
+    many = await semaphore.try_acquire_many(5)
+    assert await semaphore.try_acquire() is None
+    assert await semaphore.try_release(iter(many)) == 5
+    assert await semaphore.try_release(many) == 0
     assert stock.free() == 5
+    await semaphore.delete()
+    assert [await semaphore.get_permits(), await semaphore.acquired_permits()] == [0, 0]
 
 
-@counts
-async def test_a_long_pause_while_the_outcome_was_in_doubt(
-    stock: Stock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server may have forgotten what it did: asked again, it would do it again."""
-    monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
-    semaphore = await stock.made(5, proxy.url)
-    proxy.cut_reply(ACQUIRE)
-    await semaphore.acquire(2)
-    # It undid the one in doubt, and asked with a new number.
-    proxy.wait_for(UNDO)
-    await stock.backend.until(lambda: stock.free() == 3)
-    assert proxy.seen(ACQUIRE) == 2
+@expirable
+async def test_release_all_or_none(stock: Stock) -> None:
+    semaphore = await made(stock, 3)
+    one, ended = await semaphore.acquire(), await semaphore.acquire(60)
+    stock.redis.zadd(USED, {bytes.fromhex(ended): 1})
+    with pytest.raises(pyredisson.PermitNotHeldError, match=f"'stock'.*{ended}, {ID}$"):
+        await semaphore.release([one, ended, ID])
+    assert stock.used() == {one, ended}
+    assert await semaphore.try_release([one, ID]) == 0
+    assert stock.free() == 1
+    with pytest.raises(ValueError, match=ID):
+        await semaphore.release(ID)
+    # Its id alone is enough, in any client and for any owner.
+    other = stock.open()._own
+    await stock.backend.as_another_owner(lambda: other.release(one.upper()))
+    assert await stock.backend.as_another_owner(lambda: other.try_release([one])) == 0
+    assert stock.free() == 2
+
+
+@expirable
+async def test_lease_times(stock: Stock) -> None:
+    semaphore = await made(stock, 1)
+    permit = await semaphore.acquire()
+    assert await semaphore.get_lease_time(permit) == math.inf
+    assert await semaphore.update_lease_time(permit.upper(), timedelta(seconds=50)) is True
+    assert 45 < await semaphore.get_lease_time(permit) <= 50
+    assert await semaphore.update_lease_time(permit, None) is True
+    assert stock.redis.zscore(USED, bytes.fromhex(permit)) == FOREVER
+    assert await semaphore.update_lease_time(permit, 0.02) is True
+    await stock.backend.sleep(0.03)
+    assert await semaphore.update_lease_time(permit, None) is False
+    assert await semaphore.update_lease_time(ID, 1) is False
+    with pytest.raises(pyredisson.PermitNotHeldError, match=f"'stock'.*{ID}"):
+        await semaphore.get_lease_time(ID)
+
+
+@expirable
+async def test_many_at_once(stock: Stock) -> None:
+    semaphore = await made(stock, 2**31 - 1)
+    permits = await semaphore.acquire_many(20_000)
+    assert len(set(permits)) == stock.redis.zcard(USED) == 20_000
+    await semaphore.release(permits)
+    assert stock.free() == 2**31 - 1
+
+
+@expirable
+class TestRenewal:
+    async def test_it_outlives_its_lease(self, stock: Stock) -> None:
+        semaphore = await made(stock, 5, lock_watchdog_timeout=1.5)
+        one = await semaphore.acquire(renew=True)
+        two = await semaphore.try_acquire(renew=True)
+        three, four = await semaphore.acquire_many(2, renew=True)
+        [five] = await semaphore.try_acquire_many(1, renew=True)
+        assert 0.6 < await semaphore.get_lease_time(one) <= 1.5
+        for _ in range(8):
+            await stock.backend.sleep(0.25)
+            assert stock.used() == {one, two, three, four, five}
+            assert await semaphore.available_permits() == 0
+        await semaphore.release([one, three])
+        await semaphore.release(two)
+        assert await semaphore.try_release(four) is True
+        await stock.backend.sleep(0.5)
+        assert await semaphore.get_permits() == 5
+        assert stock.used() == {five}
+
+    async def test_semaphores_are_renewed_together(
+        self, stock: Stock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # What is taken within half a second falls due at once.
+        monkeypatch.setattr(renewer, "STEPS_PER_ROUND", (2, 2))
+        client = stock.backend.connect(proxy.url, lock_watchdog_timeout=3)
+        semaphores = [client.get_permit_expirable_semaphore(f"stock{number}") for number in range(5)]
+        for semaphore in semaphores:
+            await semaphore.set_permits(4)
+        permits = [await semaphore.acquire_many(4, renew=True) for semaphore in semaphores]
+        proxy.forget()
+
+        def renewals() -> list[int]:
+            """How many permits each command renews, of whatever form of the script."""
+            scripts = [words for words in proxy.commands if words[0] == b"EVALSHA" and len(words) > 3]
+            return [int(words[2]) for words in scripts if words[3].endswith(b":timeout")]
+
+        await stock.backend.until(lambda: sum(renewals()) == 20)
+        assert len(renewals()) < 5
+        for semaphore, taken in zip(semaphores, permits, strict=True):
+            assert await semaphore.try_release(taken) == 4
+
+    @pytest.mark.parametrize("found_by", ["the watchdog", "its release"])
+    async def test_one_that_is_gone_is_logged_once_and_not_held(
+        self, stock: Stock, caplog: pytest.LogCaptureFixture, found_by: str
+    ) -> None:
+        semaphore = await made(stock, 2, lock_watchdog_timeout=1.5)
+        gone, kept = await semaphore.acquire_many(2, renew=True)
+        caplog.set_level(logging.WARNING, "pyredisson")
+        stock.java_releases(gone)
+        if found_by == "the watchdog":
+            await stock.backend.until(lambda: gone in caplog.text)
+            with pytest.raises(pyredisson.PermitNotHeldError, match=gone):
+                await semaphore.release([kept, gone])
+        else:
+            assert await semaphore.try_release([gone, kept]) == 0
+        assert "'stock'" in caplog.text
+        assert kept not in caplog.text
+        # A permit that was not released is renewed further.
+        for _ in range(3):
+            await stock.backend.sleep(0.6)
+            assert await semaphore.get_lease_time(kept) > 0
+        await semaphore.release(kept)
+        assert (stock.free(), caplog.text.count("was lost")) == (2, 1)
+
+    async def test_a_release_is_no_loss(self, stock: Stock, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+        """A renewal that is under way meanwhile finds the permit gone."""
+        semaphore = await made(stock, 1, proxy.url, lock_watchdog_timeout=1.5)
+        renewal = proxy.hold_request(script("permit_renew", with_shebang=FLAGS).sha)
+        permit = await semaphore.acquire(renew=True)
+        await stock.backend.until(renewal.held.is_set)
+        caplog.set_level(logging.WARNING, "pyredisson")
+        await semaphore.release(permit)
+        renewal.deliver()
+        await semaphore.release(await semaphore.acquire(renew=True))
+        assert caplog.text == ""
+
+    async def test_a_lease_that_is_set_is_not_renewed(self, stock: Stock) -> None:
+        semaphore = await made(stock, 3, lock_watchdog_timeout=1.5)
+        endless, short, renewed = await semaphore.acquire_many(3, renew=True)
+        await stock.backend.sleep(0.2)
+        assert await semaphore.update_lease_time(endless, None) is True
+        assert await semaphore.update_lease_time(short, 0.5) is True
+        stock.redis.rename(USED, "aside")
+        stock.redis.set(USED, "text")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await semaphore.update_lease_time(renewed, 10)
+        stock.redis.rename("aside", USED)
+        await stock.backend.sleep(1.8)
+        assert stock.redis.zscore(USED, bytes.fromhex(endless)) == FOREVER
+        assert await semaphore.available_permits() == 1
+        assert await semaphore.try_release(short) is False
+        assert 0 < await semaphore.get_lease_time(renewed) <= 1.5
+        await semaphore.release(endless)
+
+    async def test_a_close_releases_renewed_permits(self, stock: Stock) -> None:
+        semaphore = await stock.made(4)
+        await semaphore.acquire_many(2, renew=True)
+        kept = {*await semaphore.acquire(), *await semaphore.acquire_many(1, 30)}
+        await semaphore.client.close()
+        assert (stock.free(), stock.used()) == (2, kept)

@@ -1,6 +1,4 @@
-"""Waiting for a lock: a message or the end of a lease wakes, and costs one call; many clients have their turns."""
-
-from __future__ import annotations
+"""Waiting for a lock: a message or the end of a lease wakes, and costs one call. Many clients of locks and permits."""
 
 import time
 from collections.abc import Callable
@@ -18,12 +16,13 @@ from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import CHANNEL, JAVA, LONG, kinds, left, lock_of, one_waits, sleeping, use
+from .kinds import CHANNEL, JAVA, LONG, PERMITS, kinds, left, lock_of, rival_of, sleeping, use
 from .read_write import CHANNEL as READ_WRITE_CHANNEL
 from .read_write import Orders
+from .turns import held, listening, set_permits, take, turn_of
 
-pytestmark = pytest.mark.asyncio
-WAITING = "pyredisson_waiting:{orders}"
+WAITING, CHOSEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
+"""The list of the clients that wait, and those of them whose turn it is."""
 WAITERS = 8
 MESSAGES = 10
 ROUNDS = 20
@@ -33,8 +32,9 @@ HOLD = 0.02
 FAR = 0.02
 """Seconds that a far client's commands take, and its replies."""
 TURNS = 8
-LATE = 5.0
-"""Seconds, for a busy machine, in place of half a second; much less than a lease."""
+LATE = 4.0
+"""Seconds, for a busy machine, in place of half a second; less than a lease, and than the five after which a waiter for
+permits asks by itself."""
 
 
 def hold_elsewhere(server_state: ServerState, lease: int | None = None) -> None:
@@ -69,23 +69,27 @@ async def finish(server_state: ServerState, others: list[OtherOwner[None]]) -> N
 
 
 class TestCalls:
-    @pytest.mark.parametrize("kind", ["lock", "read"])
+    @pytest.mark.parametrize("kind", ["lock", "read", *PERMITS])
     async def test_none_while_waiting(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        client = backend.connect()
+        holder = await held(client, rival_of(kind))
         before = server_state.scripts()
-        holder, _, other = await one_waits(backend, backend.connect(), kind)
-        # The holder's; one try, and one more when messages were sure to arrive; then silence.
-        await backend.until(lambda: server_state.scripts() == before + 3)
-        # Messages that are no release of this lock.
-        for payload in ("2", "-1", "", "abc", " 0", "00"):
-            server_state.redis.publish(READ_WRITE_CHANNEL if kind == "read" else CHANNEL, payload)
+        other = backend.spawn(partial(take, turn_of(client, kind)))
+        # One try, and one more when messages were sure to arrive; then silence.
+        await backend.until(lambda: server_state.scripts() == before + 2)
+        # Messages that are no release of this one.
+        channel = {"lock": CHANNEL, "read": READ_WRITE_CHANNEL}.get(kind, "redisson_sc:{orders}")
+        of_permits = ("0", "-3", "+1" if kind == "semaphore" else "+", " 1", "1.0", "9" * 5000)
+        for payload in ("", "abc", *(of_permits if kind in PERMITS else ("2", "-1", " 0", "00"))):
+            server_state.redis.publish(channel, payload)
         server_state.redis.publish("redisson_lock__channel:{stock}", "0")
         await backend.sleep(0.4)
-        assert server_state.scripts() == before + 3
+        assert server_state.scripts() == before + 2
         assert not other.done()
-        await holder.unlock()
+        await holder.aclose()
         await other.result()
-        # The release, which has entered the waiter.
-        assert server_state.scripts() == before + 4
+        # The release, which has entered the waiter unless permits have ids, and the waiter's.
+        assert server_state.scripts() == before + (5 if kind == "permit" else 4)
 
     @pytest.mark.parametrize("clients", [1, 3])
     async def test_one_for_each_message(self, backend: Backend, server_state: ServerState, clients: int) -> None:
@@ -154,16 +158,6 @@ async def test_the_end_of_the_holders_lease_wakes(orders: Orders, server_state: 
     assert 0.25 < time.monotonic() - started < WOKEN
 
 
-async def test_a_lease_that_was_extended_is_waited_for(backend: Backend, server_state: ServerState) -> None:
-    hold_elsewhere(server_state, 700)
-    other = backend.spawn(backend.connect().get_lock("orders").lock)
-    await backend.until(lambda: server_state.listeners("orders") == 1)
-    started = time.monotonic()
-    server_state.redis.pexpire("orders", 1_000)
-    await other.result()
-    assert time.monotonic() - started > 0.9
-
-
 async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, server_state: ServerState) -> None:
     """Messages wake the waiter all the time, as where other clients hand the lock on. The deadline is still one."""
     hold_elsewhere(server_state)
@@ -184,113 +178,124 @@ async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, ser
     await other.result()
 
 
-async def contend(backend: Backend, locks: list[Any], rounds: int = ROUNDS) -> None:
-    """Each of the locks has one caller, which acquires it so many times, and releases it at once."""
-    await finished([backend.spawn(partial(use, lock, rounds)) for lock in locks], WORK_LIMIT)
-
-
 @pytest.mark.parametrize(
-    ("kind", "clients"), [("lock", 2), ("lock", 50), ("fenced", 10), ("non-reentrant", 10), ("write", 50)]
+    ("kind", "clients", "permits"),
+    [
+        *(("lock", 2, 1), ("lock", 50, 1), ("fenced", 10, 1), ("non-reentrant", 10, 1), ("write", 50, 1)),
+        *(("semaphore", 2, 1), ("semaphore", 10, 5), ("semaphore", 50, 5), ("permit", 50, 5)),
+    ],
 )
-async def test_costs_among_many_clients(backend: Backend, server_state: ServerState, kind: str, clients: int) -> None:
-    locks = [lock_of(backend.connect(), kind) for _ in range(clients)]
+async def test_costs_among_many_clients(
+    backend: Backend, server_state: ServerState, kind: str, clients: int, permits: int
+) -> None:
+    await set_permits(backend.connect(), kind, permits)
+    turns = [turn_of(backend.connect(), kind) for _ in range(clients)]
+
+    async def contend(rounds: int) -> None:
+        await finished([backend.spawn(partial(take, turn, rounds)) for turn in turns], WORK_LIMIT)
+
     # From here on each client listens, and the server knows the scripts.
-    await contend(backend, locks, 1)
+    await contend(1)
     server_state.redis.config_resetstat()
-    await contend(backend, locks)
+    await contend(ROUNDS)
     stats: dict[str, Any] = server_state.redis.info("commandstats")
     acquisitions = ROUNDS * clients
     scripts, published = server_state.scripts(), stats.get("cmdstat_publish", {}).get("calls", 0)
     assert scripts <= CALLS * acquisitions
-    # One message of each release goes to Redisson's channel, to which nobody listens.
-    assert published <= (MESSAGES_EACH + 1) * acquisitions
-    await backend.until(lambda: not left(server_state.redis))
+    # One message of each release of a lock goes to Redisson's channel, to which nobody listens.
+    assert published <= (MESSAGES_EACH + (kind not in PERMITS)) * acquisitions
+    await backend.until(lambda: not server_state.redis.exists(WAITING, CHOSEN))
+    await backend.until(lambda: kind in PERMITS or not left(server_state.redis))
 
 
-@pytest.mark.parametrize(("kind", "near"), [("lock", 20), ("fenced", 3), ("non-reentrant", 3), ("write", 20)])
-async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int) -> None:
-    far = lock_of(backend.connect(proxy.url), kind)
-    await use(far)
+@pytest.mark.parametrize(
+    ("kind", "near", "permits"),
+    [
+        *(("lock", 20, 1), ("fenced", 3, 1), ("non-reentrant", 3, 1), ("write", 20, 1), ("read", 20, 1)),
+        *(("semaphore", 20, 5), ("permit", 3, 1)),
+    ],
+)
+async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int, permits: int) -> None:
+    await set_permits(backend.connect(), kind, permits)
+    """A far reader among near writers, otherwise all are of the same kind."""
+    far = turn_of(backend.connect(proxy.url), kind)
+    await take(far)
     proxy.latency(FAR)
     over, turns = False, [0] * near
 
     async def work(number: int) -> None:
-        lock = lock_of(backend.connect(), kind)
+        turn = turn_of(backend.connect(), rival_of(kind))
         while not over:
-            async with lock:
+            async with turn:
                 await backend.sleep(HOLD)
             turns[number] += 1
 
     others = [backend.spawn(partial(work, number)) for number in range(near)]
     await backend.until(lambda: min(turns) > 0, WORK_LIMIT)
     before = list(turns)
-    await use(far, TURNS)
+    await take(far, TURNS)
     meanwhile = [now - then for now, then in zip(turns, before, strict=True)]
     over = True
     await finished(others, WORK_LIMIT)
-    # It waits for one turn of each other client, and asks for the next turn two latencies later.
-    assert max(meanwhile) <= 2 * TURNS + 2
+    # It waits for one turn of each other client, and asks for the next turn two latencies later. While others hold
+    # permits, they go on during all six latencies: to ask, to be woken, to acquire and to release.
+    at_most = 2 if permits == 1 else 1 + 6 * FAR / (HOLD * near / permits)
+    assert (sum(meanwhile) / near if kind in PERMITS else max(meanwhile)) <= at_most * TURNS + 2
 
 
 async def waiting_in_turn(
-    backend: Backend, server_state: ServerState, count: int, present: int = 0, **settings: Any
+    backend: Backend, redis: Any, count: int, kind: str = "lock", present: int = 0, **settings: Any
 ) -> list[Any]:
-    """So many clients that wait for the lock, in this order. The result of each is when it has acquired the lock."""
-
-    async def take(client: Any) -> float:
-        async with client.get_lock("orders"):
-            return time.monotonic()
-
+    """So many clients that wait, in this order. The result of each is when it had its turn."""
     others = []
-    for number in range(present + 1, present + count + 1):
-        others.append(backend.spawn(partial(take, backend.connect(**settings))))
-        await backend.until(lambda: server_state.listeners("orders") == number)  # noqa: B023
+    for number in range(1, count + 1):
+        others.append(backend.spawn(partial(take, turn_of(backend.connect(**settings), kind))))
+        await backend.until(lambda: listening(redis, kind) == number + present)  # noqa: B023
     return others
 
 
-async def held(backend: Backend) -> Any:
-    holder = backend.connect().get_lock("orders")
-    await holder.lock()
-    return holder
+many = pytest.mark.parametrize("kind", ["lock", *PERMITS])
 
 
-async def test_clients_acquire_the_lock_in_their_order(backend: Backend, server_state: ServerState) -> None:
-    holder = await held(backend)
-    others = await waiting_in_turn(backend, server_state, 5)
-    await holder.unlock()
-    times = [await other.result() for other in others]
+@many
+async def test_clients_have_their_turns_in_the_order_in_which_they_came(
+    backend: Backend, server_state: ServerState, kind: str
+) -> None:
+    holder = await held(backend.connect(), kind)
+    others = await waiting_in_turn(backend, server_state.redis, 5, kind)
+    assert server_state.redis.zcard(WAITING) == 5
+    await holder.aclose()
+    times = await finished(others, LATE)
     assert times == sorted(times)
 
 
-async def test_a_client_that_is_gone_is_passed_over_at_once(backend: Backend, server_state: ServerState) -> None:
-    server_state.redis.zadd(WAITING, {"gone:1": 1, "gone too:7": 2})
-    holder = await held(backend)
-    [waiter] = await waiting_in_turn(backend, server_state, 1)
-    await holder.unlock()
-    await waiter.result(LATE)
-    assert not server_state.redis.exists(WAITING)
-
-
-async def test_a_client_that_is_frozen_costs_the_others_little(backend: Backend, server_state: ServerState) -> None:
-    """It listens, and never comes."""
-    with server_state.redis.pubsub() as frozen:
-        frozen.subscribe("pyredisson_wake:{orders}:frozen")
-        server_state.redis.zadd(WAITING, {"frozen:1": 1})
-        holder = await held(backend)
-        [waiter] = await waiting_in_turn(backend, server_state, 1, present=1)
+@many
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_a_client_that_is_gone_or_frozen_costs_the_others_little(
+    backend: Backend, server_state: ServerState, kind: str, frozen: bool
+) -> None:
+    """One that is gone is passed over at once. One that is frozen listens, and never comes."""
+    redis, number = server_state.redis, ":1" if kind in PERMITS else ""
+    with redis.pubsub() as silent:
+        if frozen:
+            silent.subscribe("pyredisson_wake:{orders}:silent")
+        redis.zadd(WAITING, {f"silent:1{number}": 1} | ({} if frozen else {f"silent too:7{number}": 2}))
+        holder = await held(backend.connect(), kind)
+        [waiter] = await waiting_in_turn(backend, redis, 1, kind, present=frozen and kind == "lock")
         released = time.monotonic()
-        await holder.unlock()
-        assert 0.2 < await waiter.result() - released < LATE
+        await holder.aclose()
+        assert (0.2 if frozen and kind == "lock" else 0) < await waiter.result(LATE) - released < LATE
+    assert frozen or not redis.exists(WAITING)
 
 
-async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerState) -> None:
+@many
+async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerState, kind: str) -> None:
     """By an operator, say, or by a server that evicts keys. The clients rely on their timers then."""
     lease = 2.0
-    holder = backend.connect(lock_watchdog_timeout=lease).get_lock("orders")
-    await holder.lock()
-    others = await waiting_in_turn(backend, server_state, 3, lock_watchdog_timeout=lease)
+    holder = await held(backend.connect(lock_watchdog_timeout=lease), kind)
+    others = await waiting_in_turn(backend, server_state.redis, 3, kind, lock_watchdog_timeout=lease)
     assert server_state.redis.delete(WAITING)
-    await holder.unlock()
+    await holder.aclose()
     for other in others:
         await other.result(2 * lease + LATE)
     assert not server_state.redis.exists(WAITING)
@@ -298,7 +303,7 @@ async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerStat
 
 async def test_a_client_is_woken_while_its_call_asks(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
     """No call of it waits at that moment, so it leaves the list. That must not take the next call's place away."""
-    holder = await held(backend)
+    holder = await held(backend.connect())
     client = backend.connect(proxy.url)
     lock = client.get_lock("orders")
     assert not await lock.try_lock(wait_time=0.1)
@@ -315,7 +320,7 @@ async def test_a_client_is_woken_while_its_call_asks(backend: Backend, server_st
     refused.deliver()
     await backend.until(lambda: server_state.redis.zcard(WAITING) == 1)
     assert server_state.redis.zrange(WAITING, 0, -1) != [member]
-    await holder.unlock()
+    await holder.aclose()
     await other.result()
 
 
@@ -326,7 +331,7 @@ async def test_three_behind_redisson(backend: Backend, server_state: ServerState
     first = backend.connect().get_lock("orders")
     giving_up = backend.spawn(lambda: first.try_lock(wait_time=2 if leaves else WORK_LIMIT))
     await backend.until(lambda: server_state.listeners("orders") == 1)
-    others = await waiting_in_turn(backend, server_state, 2, present=1)
+    others = await waiting_in_turn(backend, server_state.redis, 2, present=1)
     await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
     if leaves:
         assert await giving_up.result() is False

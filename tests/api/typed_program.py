@@ -1,7 +1,5 @@
 """A user's program with every kind of call, on both backends. `make lint` checks its types; it is not run."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from datetime import timedelta
@@ -23,6 +21,7 @@ def threads() -> None:
         assert_type(lock.remain_time_to_live(), float | None)
         assert_type(lock.lost.wait(1), bool)
         assert_type(lock.is_held_by(3), bool)
+        assert_type(client.adopt(lock.hand_off(), owner=3), pyredisson.Lock)
         with lock as entered, lock.hold(wait_time=timedelta(1)) as held:
             assert_type([entered, held], list[pyredisson.Lock])
 

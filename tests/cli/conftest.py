@@ -1,14 +1,12 @@
 """What commands are run on, and how: objects on a server, and processes as a user starts them."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +19,7 @@ from pyredisson.cli.tables import moment
 from pyredisson.testing import Server
 from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
 from tests.support.commands import pyredisson as pyredisson_command
-from tests.support.inspecting import FOREIGN, announce
+from tests.support.inspecting import announce
 
 Run = Callable[..., Ended]
 """`cli(...)` of a test."""
@@ -46,12 +44,6 @@ def moment_of_announced() -> str:
     return moment(datetime.fromtimestamp(SINCE / 1000, UTC))
 
 
-def add_foreign_keys(redis: Any) -> None:
-    """Keys of other programs, which no command may show."""
-    for each in FOREIGN.values():
-        redis.execute_command(*each)
-
-
 IN_TERMINAL = (
     "import fcntl, os, sys, termios\n"
     "os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
@@ -59,10 +51,12 @@ IN_TERMINAL = (
 )
 
 
-def begin(*arguments: str, code: str | None = None, **options: Any) -> subprocess.Popen[str]:
+def begin(
+    *arguments: str, code: str | None = None, env: Mapping[str, str] = {}, **options: Any
+) -> subprocess.Popen[str]:
     program = [sys.executable, *(["-m", "pyredisson"] if code is None else ["-c", code]), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(program, text=True, env=clean_environment(), **pipes | options)
+    return subprocess.Popen(program, text=True, env={**clean_environment(), **env}, **pipes | options)
 
 
 @contextmanager

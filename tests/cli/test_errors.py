@@ -1,7 +1,5 @@
 """What all commands have in common: help, usage, options; what they say when they refuse, or can't do their work."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,10 +13,10 @@ from typing import Any
 import click
 import pytest
 
-from pyredisson._diagnostics import installation_of
+from pyredisson._diagnostics import installation_of, printable
 from pyredisson.cli import main
 from pyredisson.cli.main import COMMANDS
-from pyredisson.cli.options import Settings, common, readable
+from pyredisson.cli.options import Settings, common
 from pyredisson.testing import Server
 from pyredisson.version import VERSION
 from tests.support.commands import Commands, Ended, pyredisson
@@ -94,6 +92,9 @@ class TestUsage:
             (["run", "a", "--wait", "b", "--", "c"], "invalid value for '--wait': 'b' is not a valid number of sec"),
             (["run", "a", "--wait", "1", "--no-wait", "--", "c"], "--wait and --no-wait exclude each other"),
             (["run", "a", "--fair", "--semaphore", "2", "--", "c"], "--fair and --semaphore exclude each other"),
+            (["run", "a", "--lease", "1", "--at-most", "1", "--", "c"], "--lease and --at-most exclude each other"),
+            (["run", "a", "--lease", "1", "--ttl", "1", "--", "c"], "--lease and --ttl exclude each other"),
+            (["run", "a", "--semaphore", "1", "--ttl", "1", "--", "c"], "--at-most and --ttl are for locks: use"),
             (["run", "a", "-q", "-v", "--", "c"], "--quiet and --verbose exclude each other"),
             (["run", "a", "--lease", "0", "--", "c"], "invalid value for '--lease'"),
             (["run", "a", "--semaphore", "0", "--", "c"], "invalid value for '--semaphore'"),
@@ -187,7 +188,7 @@ class TestCommonOptions:
     ],
 )
 def test_a_name_cannot_control_the_terminal(name: str, shown: str) -> None:
-    assert readable(name) == shown
+    assert printable(name) == shown
 
 
 def test_the_scripts_of_shells(command: Commands) -> None:
@@ -282,7 +283,7 @@ def test_access(command: Commands, call: list[str], server: Server, redis: Any, 
     ended = command("--url", f"redis://:secret@{guarded}", *call)
     one_line(ended, 77, "refuses the user name or the password")
     assert "secret" not in ended.err
-    if call[0] not in ("doctor", "bench"):  # tested in test_doctor.py
+    if call[0] not in ("doctor", "bench"):  # tested in test_operators.py
         redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", "~*", "+@connection")
         ended = command("--url", f"redis://app:x@{server.host}:{server.port}", *call)
         one_line(ended, 77, "no permissions", "ACL SETUSER")

@@ -1,10 +1,16 @@
-"""`pyredisson ls` and `inspect`: how they show what the inspection finds, and that they say what may be missing."""
-
-from __future__ import annotations
+"""`pyredisson ls`, `inspect` and `watch`: how they show what the inspection finds, and say what may be missing."""
 
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,13 +18,14 @@ import pytest
 import pyredisson
 from pyredisson.cli.ls import COLUMNS, OPTIONAL
 from pyredisson.cli.tables import cut, print_table, table
+from pyredisson.inspection import deadlocks
 from pyredisson.inspection import discovery as walking
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
 from tests.support.commands import pyredisson as run
-from tests.support.inspecting import announce
+from tests.support.inspecting import DEADLOCK, add_foreign_keys, announce, announce_deadlock
 
-from .conftest import JAVA, Run, add_foreign_keys, announced, interrupted, moment_of_announced
+from .conftest import JAVA, Run, announced, begin, interrupted, moment_of_announced
 
 
 def cells(text: str) -> dict[str, list[str]]:
@@ -214,9 +221,25 @@ def test_a_queue_in_order(cli: Run, redis: Any) -> None:
     redis.zadd("pyredisson_fair_clients:{orders}", {ours.partition(":")[0]: 9 * 10**12})
     _, tables = sections(cli("inspect", "orders").out)
     first, second = tables["WAITER"]
-    assert first[:3] == ["Redisson 00000000:31", "1", "of Redisson"]
-    assert (second[1:3], second[4]) == (["2", "alive"], ours)
+    assert first[:4] == ["Redisson 00000000:31", "-", "1", "of Redisson"]
+    assert (second[2:4], second[5]) == (["2", "alive"], ours)
     assert [line[3] for line in tables["KEY"]][:2] == ["queue", "scores of the queue"]
+
+
+def test_who_waits_and_a_deadlock(cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlocks, "CONFIRMED_AFTER", 0.0)
+    announce_deadlock(redis)
+    found = cells(cli("ls").out)
+    assert [found[name][-1] for name in ("orders", "stock")] == ["web-2 (pid 9), and 1 more", "web-1 (pid 7)"]
+    head, tables = sections(cli("inspect", "orders").out)
+    assert DEADLOCK in head
+    [second, third] = tables["WAITER"]
+    assert (second[0], third[0]) == ("web-2 (pid 9)", "web-3 (pid 812)")
+    told = json.loads(cli("inspect", "stock", "--json").out)
+    assert told["deadlocks"] == [DEADLOCK]
+    assert told["waiters"][0]["owner"]["holder"]["pid"] == 7
+    redis.delete("stock")
+    assert json.loads(cli("inspect", "orders", "--json").out)["deadlocks"] == []
 
 
 def test_other_kinds(cli: Run, client: pyredisson.Client, redis: Any) -> None:
@@ -263,3 +286,92 @@ def test_names_are_completed(server: Server, redis: Any) -> None:
     asked = {"_PYREDISSON_COMPLETE": "bash_complete", "COMP_WORDS": "pyredisson inspect cron", "COMP_CWORD": "2"}
     assert run(env={**asked, "PYREDISSON_URL": server.url}) == (0, "plain,cron:a\nplain,cron:b\n", "")
     assert run(env={**asked, "PYREDISSON_URL": "redis://127.0.0.1:1"}) == (0, "\n", "")
+
+
+class Screen:
+    """What the command has written to its terminal."""
+
+    def __init__(self, terminal: int, process: subprocess.Popen[str]) -> None:
+        self._terminal = terminal
+        self._seen = b""
+        self.process = process
+
+    def until(self, text: str, without: str = "\0") -> None:
+        """Waits until a frame that is written from now on contains one text, and not the other."""
+        self._seen = b""
+        end = time.monotonic() + TIMEOUT
+        while True:
+            frames = self._seen.split(b"in use, ")
+            # The last one may not be complete.
+            if any(text.encode() in frame and without.encode() not in frame for frame in frames[1:-1]):
+                return
+            assert time.monotonic() < end, (text, self._seen[-2000:])
+            if select.select([self._terminal], [], [], 0.1)[0]:
+                self._seen += os.read(self._terminal, 65536)
+
+    def press(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def rest(self) -> bytes:
+        """Everything until the process ends. It would block if nobody read what it writes."""
+        data = b""
+        while True:
+            try:
+                data += os.read(self._terminal, 65536)
+            except OSError:  # the other end is closed
+                return data
+
+
+@contextmanager
+def watching(url: str, *arguments: str) -> Iterator[Screen]:
+    ours, its = pty.openpty()
+    env = {"PYREDISSON_URL": url, "TERM": "xterm", "LINES": "20", "COLUMNS": "120"}
+    process = begin("watch", "--interval", "0.1", *arguments, env=env, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    try:
+        yield Screen(ours, process)
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+        os.close(ours)
+
+
+def test_it_follows_what_is_held_and_a_server_that_goes(own_server: Server) -> None:
+    with watching(own_server.url, "o*", "--timeout", "1") as screen:
+        with own_server.redis() as redis:
+            redis.hset("orders", f"{JAVA}:31", 1)
+            redis.hset("hidden", f"{JAVA}:31", 1)
+            screen.until("orders", without="hidden")
+            redis.hset("others", f"{JAVA}:31", 1)
+            screen.until("others")
+            redis.delete("orders")
+            screen.until("others", without="orders")
+        own_server.kill()
+        # What was seen stays.
+        screen.until("server away for ")
+        own_server.start()
+        with own_server.redis() as redis:
+            redis.hset("owned", f"{JAVA}:31", 1)
+        screen.until("owned", without="server away")
+        screen.process.send_signal(signal.SIGINT)
+        assert b"Traceback" not in screen.rest()
+        assert screen.process.wait(TIMEOUT) == 130
+
+
+def test_more_than_the_terminal_has_lines(server: Server) -> None:
+    with server.redis() as redis:
+        for number in range(40):
+            redis.hset(f"lock-{number:02}", f"{JAVA}:31", 1)
+    with watching(server.url) as screen:
+        screen.until("lock-00", without="lock-39")
+        screen.press("j" * 30)
+        screen.until("lock-39", without="lock-00")
+        screen.press("q")
+        # The terminal is as before.
+        assert b"\x1b[?1049l" in screen.rest()
+        assert screen.process.wait(TIMEOUT) == 0
+
+
+def test_without_a_terminal(server: Server) -> None:
+    ended = run("watch", "--url", server.url)
+    assert ended == (2, "", "pyredisson: watch needs a terminal; 'pyredisson ls' doesn't\n")

@@ -1,7 +1,5 @@
 """`pyredisson run`: a command under a lock, which it waits for or loses. Real processes, as a user starts them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -249,15 +247,31 @@ def test_the_command_is_stopped(start: Start, admin: Redis, short_lease: list[st
     eventually(lambda: child is None or not is_running(child))
 
 
-@pytest.mark.parametrize("options", [[], ["--fair"], ["--semaphore", "1"]])
-def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "options"),
+    [
+        ("--lease", []),
+        ("--lease", ["--fair"]),
+        ("--lease", ["--semaphore", "1"]),
+        ("--at-most", []),
+        ("--at-most", ["--fair"]),
+    ],
+)
+def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str], limit: str) -> None:
     begun = time.monotonic()
     # On a busy machine Python is stopped before it prints anything.
-    ended = end_of(start(SLEEPS, "--lease", "1", *options, begins=""))
-    assert (ended.status, ended.err) == (74, "pyredisson: the time of --lease is over; stopping the command\n")
+    ended = end_of(start(SLEEPS, limit, "1", *options, begins=""))
+    assert (ended.status, ended.err) == (74, f"pyredisson: the time of {limit} is over; stopping the command\n")
     assert time.monotonic() - begun >= 1
     # On the server it may end a moment later.
     eventually(lambda: options == ["--semaphore", "1"] or not admin.exists("job"))
+
+
+def test_the_lease_that_is_renewed(start: Start, admin: Redis) -> None:
+    running = start(SLEEPS, "--ttl", "300", "--at-most", "3600")
+    assert 290_000 < admin.pttl("job") <= 300_000
+    running.terminate()
+    end_of(running)
 
 
 @pytest.mark.parametrize("stderr", ["closed", "a terminal"])

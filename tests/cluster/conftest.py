@@ -1,12 +1,9 @@
 """Fixtures of the tests with several servers."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from pyredisson._settings.fields import Topology
 from pyredisson.testing import Cluster, Replicated, Sentinels
@@ -19,21 +16,9 @@ CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
 NO_FAILOVER = 60.0
 """Seconds: nodes that a test freezes don't count as failed."""
-SERVERS = (
-    "own_master",
-    "any_master",
-    "own_cluster",
-    "one_node",
-    "masters_only",
-    "two_masters",
-    "proxied",
-    "idle_sentinels",
-    "sentinels",
-    "replicated",
-    "with_replicas",
-    "master",
-    "cluster",
-)
+CLUSTERS = ("own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving")
+REPLICATED = ("any_master", "idle_sentinels", "sentinels", "replicated", "with_replicas", "master")
+SERVERS = (*CLUSTERS, *REPLICATED, "cluster")
 """The fixtures whose URL the clients of a test get. The first one counts that the test uses."""
 
 
@@ -69,7 +54,7 @@ def cluster(request: pytest.FixtureRequest, program: str | None) -> Iterator[Clu
     yield shared
 
 
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """The test runs on each of the two backends, whose clients are those of the servers that the test uses."""
     name = next((name for name in SERVERS if name in request.fixturenames), None)
@@ -86,14 +71,6 @@ def master(shared_master: Cluster | Sentinels | Replicated) -> Iterator[Replicat
     made.node.ask("CONFIG", "RESETSTAT")
     yield made
     made.restore()
-
-
-@pytest.fixture
-def own_master() -> Iterator[ReplicatedMaster[Cluster]]:
-    """A master with one replica, both of this test's own."""
-    with Cluster(masters=1, replicas=1) as running:
-        running.set_node_timeout(NO_FAILOVER)
-        yield ReplicatedMaster(running)
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -129,6 +106,7 @@ proxied_cluster = started(Cluster, proxied=True)
 one_node = started(Cluster, masters=1, replicas=0)
 masters_only = started(Cluster, masters=3, replicas=0, config={"cluster-require-full-coverage": "no"})
 """Three masters without replicas, which serve their slots although others are missing."""
+one_master = started(Cluster, masters=1, replicas=1)
 sentinels = started(Sentinels)
 """A master with a replica, and three sentinels."""
 replicated = started(Replicated)
@@ -137,9 +115,7 @@ replicated = started(Replicated)
 
 @pytest.fixture(params=["sentinels", "replicated"])
 def with_replicas(request: pytest.FixtureRequest) -> Any:
-    """A master with a replica, with Sentinels and without, of this test's own. Another parameter: a cluster."""
-    if request.param == "cluster":
-        return request.getfixturevalue("own_master").servers
+    """A master with a replica, with Sentinels and without, of this test's own. Another parameter: `one_master`."""
     return request.getfixturevalue(request.param)
 
 

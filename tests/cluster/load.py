@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pyredisson
 from pyredisson.testing import Cluster, Sentinels
-from tests.faults.soak_judge import Journals, judge
+from tests.faults.soak import Journals, judge
 from tests.faults.soak_worker import PERMITS, PROGRAM, Wanted, clock
 from tests.support.children import Child
 from tests.support.kinds import LOCKS

@@ -1,7 +1,5 @@
 """What the tests with several servers have in common: kinds of locks, nodes, and slots on their way."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,36 +1,251 @@
-"""Renewals, chores and announcements of a client, what an observer is told, and what an inspector finds."""
-
-from __future__ import annotations
+"""Nodes die or hang: calls for others go on, all end in time, nothing is left behind. What goes on without calls."""
 
 import asyncio
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, TryAgainError
+from redis.exceptions import ClusterDownError, ConnectionError, RedisError, TryAgainError
 
+import pyredisson
+import pyredisson.asyncio
+from pyredisson._backends.aio.pipeline import AcquiringHolder
+from pyredisson._backends.threads.runtime import run
 from pyredisson._client import lifecycle
 from pyredisson._core import command
-from pyredisson._protocol.node import ServerInfo
+from pyredisson._protocol.node import Node, ServerInfo
+from pyredisson._protocol.replies import NoReply, Redirected
+from pyredisson._protocol.scripts import as_eval
+from pyredisson._settings.address import Address
+from pyredisson._settings.config import Config
 from pyredisson.identity import identity
 from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
 from pyredisson.testing import Cluster, Replicated
 from tests.support.backends import Backend
 from tests.support.chores import Append
-from tests.support.inspecting import inspector, listed, state_of
+from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import eventually
 
-from .scenes import calls, half_moved, other_than
-from .test_redirects import move
-
-pytestmark = pytest.mark.asyncio
+from .scenes import calls, connections, half_moved, known_lock, linger, map_of, names_on, other_than
+from .test_redirects import connect, move
 
 LEASE = 1.5
+CLIENT_NAME = "to-be-seen"
+
+
+async def ends_in_time(lock: Any, error: type[Exception], said: str) -> None:
+    """Calls that don't get through say where, within their limits."""
+    with pytest.raises(error, match=said):
+        await lock.try_lock()
+    begun = time.monotonic()
+    with pytest.raises(RedisError, match=said):
+        await lock.try_lock(wait_time=1)
+    assert time.monotonic() - begun < 3
+
+
+async def goes_on(lock: Any, mend: Callable[[], object]) -> None:
+    """A call that may wait for longer goes on when the trouble is over."""
+    timer = threading.Timer(0.7, mend)
+    timer.start()
+    assert await lock.try_lock(wait_time=15)
+    timer.join()
+
+
+async def test_no_server_is_there(one_node: Cluster, backend: Backend) -> None:
+    [node] = one_node.nodes
+    one_node.kill(node)
+    await ends_in_time(backend.connect(retry_attempts=1).get_lock("a"), ConnectionError, "of the cluster of")
+    await goes_on(backend.connect().get_lock("a"), partial(one_node.restart, node))
+
+
+async def test_a_slot_that_nobody_serves(one_node: Cluster, backend: Backend) -> None:
+    [node] = one_node.nodes
+    slot = one_node.slot_of_key("a")
+    client = backend.connect(retry_attempts=1)
+    await known_lock(client)
+    node.ask("CLUSTER", "DELSLOTS", slot)
+    node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    await ends_in_time(client.get_lock("a"), ClusterDownError, rf"slot {slot} on .* of the cluster of")
+    assert await client.get_lock("b").try_lock(), "other slots are served"
+    await goes_on(client.get_lock("a"), partial(node.ask, "CLUSTER", "ADDSLOTS", slot))
+
+
+async def test_a_dead_node(masters_only: Cluster, backend: Backend) -> None:
+    dead, *others = masters_only.masters()
+    name = names_on(masters_only, dead, 1)[0]
+    alive = [names_on(masters_only, other, 1)[0] for other in others]
+    client = backend.connect(retry_attempts=1)
+    await known_lock(client, name)
+    masters_only.kill(dead)
+    await ends_in_time(client.get_lock(name), RedisError, rf"slot \d+ on 127.0.0.1:{dead.port} of the cluster of")
+    for other in alive:
+        took = []
+        for _ in range(10):
+            begun = time.monotonic()
+            await known_lock(client, other)
+            took.append(time.monotonic() - begun)
+        # A pause between two tries takes longer. The machine may delay some of the calls, too.
+        assert min(took) < 0.12
+
+
+async def test_closed_while_it_waits_for_the_topology(one_node: Cluster, backend: Backend) -> None:
+    one_node.pause(one_node.nodes[0])
+    client = backend.connect(timeout=30, connect_timeout=30)
+    waiter = backend.spawn(client.get_lock("a").lock)
+    await backend.sleep(0.3)
+    begun = time.monotonic()
+    await client.close()
+    with pytest.raises(pyredisson.ClosedError):
+        await waiter.result()
+    assert time.monotonic() - begun < 5
+    one_node.resume(one_node.nodes[0])
+
+
+async def test_a_hung_node_costs_the_others_no_release(masters_only: Cluster, backend: Backend) -> None:
+    hung, *others = masters_only.masters()
+    client = backend.connect(timeout=30)
+    for node in (hung, *others):
+        for name in names_on(masters_only, node, 5):
+            assert await client.get_lock(name).try_lock()
+    masters_only.pause(hung)
+    begun = time.monotonic()
+    await client.close()
+    # Closing takes a second, whatever the timeout of calls is.
+    assert time.monotonic() - begun < 5
+    assert [other.ask("DBSIZE") for other in others] == [0, 0]
+    masters_only.resume(hung)
+
+
+async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster, backend: Backend) -> None:
+    client = backend.connect(client_name=CLIENT_NAME, topology_refresh_interval=0.2)
+    removed, target, _ = own_cluster.masters()
+    await known_lock(client, names_on(own_cluster, removed, 1)[0])
+
+    assert connections(CLIENT_NAME, removed) >= 1
+    slots = removed.view()[removed.id].slots
+    # At once: to move so many slots takes a minute on a busy machine. Those of the higher epoch count.
+    target.ask("CLUSTER", "BUMPEPOCH")
+    ranges = [number for bounds in slots for number in bounds]
+    removed.ask("CLUSTER", "DELSLOTSRANGE", *ranges)
+    with target.redis() as redis, redis.pipeline() as pipeline:
+        for change in ("DELSLOTSRANGE", "ADDSLOTSRANGE"):
+            pipeline.execute_command("CLUSTER", change, *ranges)
+        pipeline.execute()
+    own_cluster.wait_until_consistent()
+    await backend.until(lambda: connections(CLIENT_NAME, removed) == 0, 10)
+
+
+async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_cluster: Cluster, backend: Backend) -> None:
+    # The renewals of the hold find out soon that the master doesn't reply.
+    client = backend.connect(timeout=20, lock_watchdog_timeout=1)
+    master = own_cluster.masters()[0]
+    name, held = names_on(own_cluster, master, 2)
+    lock = await known_lock(client, name)
+    await client.get_lock(held).lock()
+    own_cluster.pause(master)
+    waiter = backend.spawn(lock.lock)
+    await asyncio.to_thread(own_cluster.wait_for_promotion, master)
+    begun = time.monotonic()
+    await backend.until(waiter.done)
+    await waiter.result()
+    assert time.monotonic() - begun < 5
+    own_cluster.resume(master)
+
+
+def listening() -> set[object]:
+    """The threads and tasks of listeners. Those of a client that was closed may still be about to end."""
+    threads = {thread for thread in threading.enumerate() if thread.name == "pyredisson-listener"}
+    return {*threads, *(task for task in asyncio.all_tasks() if task.get_name() == "pyredisson-listener")}
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_connection_that_is_being_made(cluster: Cluster, turns: int) -> None:
+    """The node is removed while its first connection is made, in asyncio: the connection is closed all the same."""
+    master = cluster.masters()[0]
+    address = Address(master.host, master.port)
+    config = Config.of(topology="cluster", nodes=(address,), client_name=CLIENT_NAME)
+    holder = AcquiringHolder(Node(config.at(address)))
+    call = asyncio.ensure_future(holder.exchange((b"*1\r\n$4\r\nPING\r\n",)))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await asyncio.to_thread(holder.retire)
+    [outcome] = await asyncio.gather(call, return_exceptions=True)
+    if isinstance(outcome, NoReply):
+        assert outcome.stale, "the command is sent again at once"
+    else:
+        assert not isinstance(outcome, BaseException)
+        assert outcome[0] == [b"PONG"]
+    await asyncio.to_thread(eventually, lambda: connections(CLIENT_NAME, master) == 0)
+    with pytest.raises(NoReply) as refused:
+        await holder.exchange((b"*1\r\n$4\r\nPING\r\n",))
+    assert refused.value.stale
+    assert connections(CLIENT_NAME, master) == 0
+
+
+async def test_a_listener_ends_when_nobody_waits_and_with_its_client(
+    masters_only: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that has ended before, and was started again; and that of a node that is dead by then."""
+    before = listening()
+    linger(monkeypatch, 0.2)
+    client, other = backend.connect(ping_interval=0.2), backend.connect()
+    dead, alive, _ = masters_only.masters()
+    first, second = (client.get_lock(names_on(masters_only, master, 1)[0]) for master in (dead, alive))
+
+    async def wait_for(lock: pyredisson.asyncio.Lock) -> None:
+        holder = other.get_lock(lock.name)
+        await holder.lock()
+        assert not await lock.try_lock(wait_time=0.3)
+        await holder.unlock()
+
+    await wait_for(first)
+    await backend.until(lambda: listening() <= before, 10)
+    await wait_for(first)
+    dead.kill()
+    await backend.until(lambda: listening() <= before, 10)
+    linger(monkeypatch, 60)
+    await wait_for(second)
+    assert listening() - before
+    await client.close()
+    await backend.until(lambda: listening() <= before)
+
+
+async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Cluster, backend: Backend) -> None:
+    """MOVED isn't followed: the renewals of the node that sends it would wait for the node that it names."""
+    client = connect(backend)
+    source = cluster.masters()[0]
+    stays, moves = (client.get_lock(name) for name in names_on(cluster, source, 2))
+    target = other_than(source, cluster)
+    await stays.lock()
+    await moves.lock()
+    servers = map_of(client)
+    runtime = servers.watchdog_runtime()
+    runtime.limit_timeout(5.0)
+    scripts, slot = servers.scripts, cluster.slot_of_key(str(moves.name))
+    # With the text of the script, which the server may not know yet.
+    calls = [hold.commands.renew(scripts, [hold], 30_000) for hold in session_of(client).holds.table.values()]
+    commands = [as_eval(call, with_shebang=scripts.with_shebang) for call in calls]
+    cluster.move_slot(slot, target)
+    target.pause()
+    try:
+        begun = time.monotonic()
+        replies = await asyncio.to_thread(run, runtime.send_all, commands)
+        # The timeout of the node that doesn't reply is 5 s.
+        assert time.monotonic() - begun < 3
+        assert replies[0] == [1]
+        assert isinstance(replies[1], Redirected)
+        node = servers.table.node_of_slot(slot)
+        assert node is not None
+        assert node.endpoint.port == target.port
+    finally:
+        target.resume()
+        run(runtime.close)
 
 
 def renewing_threads() -> set[threading.Thread]:
@@ -130,7 +345,7 @@ async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backen
     """The renewer that got the chore before gives it to the one of the new shard. So does one that ends."""
     client = backend.connect()
     await client.get_lock("a").is_locked()
-    watchdog = getattr(client, "_target", client)._session.watchdog
+    watchdog = session_of(client).watchdog
     chores = [Append(b"chore") for _ in range(3)]
 
     def shard() -> Any:
@@ -231,7 +446,7 @@ async def test_slots_move_and_a_master_is_killed_during_a_walk(
             redis.hset(name, f"{CLIENT}:1", 1)
             redis.pexpire(name, 60_000)
     client = backend.connect(topology_refresh_interval=0.1, connect_timeout=0.5)
-    discovery = inspector(client).discovery()
+    discovery = discovery_of(client)
     for name in NAMES[:5]:
         assert await discovery.step()
         move(own_cluster, name)
@@ -247,7 +462,7 @@ async def test_slots_move_and_a_master_is_killed_during_a_walk(
     own_cluster.wait_until_consistent()
     for node in own_cluster.masters():
         node.ask("WAIT", 1, 5000)
-    discovery = inspector(client).discovery()
+    discovery = discovery_of(client)
     assert await discovery.step()
     own_cluster.kill(own_cluster.masters()[0])
     await finish(discovery)
@@ -264,7 +479,7 @@ async def test_keys_of_a_slot_on_two_nodes(cluster: Cluster, backend: Backend) -
             redis.hset(name, f"{CLIENT}:1", 1)
     client = backend.connect(retry_attempts=1)
     with half_moved(cluster, "orders", *names[:3]):
-        discovery = inspector(client).discovery()
+        discovery = discovery_of(client)
         await finish(discovery)
         assert set(discovery.found) == {name.encode() for name in names}
         # No script can read a key whose companion keys may be elsewhere.

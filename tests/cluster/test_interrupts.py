@@ -1,12 +1,11 @@
 """Ctrl-C and garbage collections at any line: nothing is held, in flight or waited for afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -81,19 +80,14 @@ def client(cluster: Cluster) -> Iterator[pyredisson.Client]:
 @pytest.fixture
 def fresh(cluster: Cluster) -> Iterator[Callable[..., Scene]]:
     """Makes a client for each interrupt, and closes the one before it."""
-    made: list[pyredisson.Client] = []
+    with ExitStack() as clients:
 
-    def scene(held_by_others: int = 0) -> Scene:
-        close()
-        made.append(pyredisson.connect(cluster.url, topology_refresh_interval=600))
-        return Scene(cluster, made[-1], held_by_others)
+        def scene(held_by_others: int = 0) -> Scene:
+            clients.close()
+            made = clients.enter_context(pyredisson.connect(cluster.url, topology_refresh_interval=600))
+            return Scene(cluster, made, held_by_others)
 
-    def close() -> None:
-        while made:
-            made.pop().close()
-
-    yield scene
-    close()
+        yield scene
 
 
 def test_the_first_call(fresh: Callable[..., Scene]) -> None:
@@ -172,7 +166,6 @@ def threads() -> int:
     return sum(thread.name.startswith("pyredisson-") for thread in threading.enumerate())
 
 
-@pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster, backend: Backend) -> None:
     before = threads()

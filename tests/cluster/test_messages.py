@@ -1,28 +1,32 @@
-"""Messages wake the waiters on a cluster: in both flavours, wherever the slot of the channel is or goes."""
+"""Messages wake the waiters on a cluster: in both flavours, wherever the slot of the channel is or goes.
 
-from __future__ import annotations
+Behind them what servers that move a slot with all keys at once do to locks that are held and waited for.
+"""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 from redis.exceptions import NoPermissionError
 
+from pyredisson import new_owner
 from pyredisson._client import servers
 from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
+from tests.faults.soak_worker import clock
 from tests.support.backends import Backend, OtherOwner
 from tests.support.inspecting import session_of
 from tests.support.kinds import LOCKS
-from tests.support.waiting import permit_waiters
+from tests.support.programs import ATOMIC_PROGRAMS
+from tests.support.waiting import eventually, permit_waiters
 from tests.support.waiting import waiters as lock_waiters
 
-from .scenes import calls, half_moved, other_than
-
-pytestmark = pytest.mark.asyncio
+from .conftest import CALM_NODE_TIMEOUT
+from .scenes import acquiring, against, calls, half_moved, other_than, places, while_it_is_copied
 
 NAME = "orders"
 SOON = 3.0
@@ -95,14 +99,15 @@ class Scene:
         """A master that doesn't have the slot."""
         return other_than(self.node, self.cluster)
 
-    def move(self) -> ClusterNode:
-        """Moves the slot. Returns where it is."""
+    def move(self) -> None:
         self.cluster.move_slot(self.slot, self.elsewhere)
-        return self.node
 
-    def fail_over(self) -> ClusterNode:
-        """A replica takes over. Returns it."""
-        return self.cluster.fail_over(self.node, takeover=True)
+    def move_at_once(self) -> None:
+        self.cluster.move_atomically(self.slot, self.slot, self.elsewhere)
+
+    def fail_over(self) -> None:
+        """A replica takes over."""
+        self.cluster.fail_over(self.node, takeover=True)
 
     def run(self, words: tuple[object, ...], node: ClusterNode | None = None) -> None:
         (node or self.node).ask(*(self.name if word == "%s" else word for word in words))  # type: ignore[arg-type]
@@ -131,6 +136,13 @@ class Scene:
             await self.backend.until(lambda flavour=flavour: self.subscribers(flavour, node) > 0, seconds)  # type: ignore[misc]
         # The attempt after the confirmation should have ended: it could find the lock free without a message.
         await self.backend.sleep(0.15 if self._asleep else 0.3)
+
+    async def followed(self, move: Callable[[Any], object], mode: str) -> None:
+        """After such a move the channel is heard on the other node, and not on the former one."""
+        old = self.node
+        move(self)
+        await self.heard_on(self.node, mode)
+        await self.backend.until(lambda: self.subscribers("SPUBLISH", old) == 0)
 
     async def released(self, waiter: OtherOwner[object], publish: str, node: ClusterNode | None = None) -> None:
         """Somebody else releases, with a message that wakes the waiter."""
@@ -193,10 +205,7 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
     client = backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0)
     waiter = await scene.begin(client, mode)
     for _ in range(2 if move == "the slot moves" else 1):
-        old = scene.node
-        MOVES[move](scene)
-        await scene.heard_on(scene.node, mode)
-        await backend.until(lambda old=old: scene.subscribers("SPUBLISH", old) == 0)  # type: ignore[misc]
+        await scene.followed(MOVES[move], mode)
     await scene.released(waiter, flavour_of(mode))
     # A waiter makes an attempt whenever it has subscribed anew, at the latest after the refresh interval.
     scene.run(scene.kind.release)
@@ -348,3 +357,83 @@ async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, ba
         await woken(waiter, release)
         for name in names[1:]:
             await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
+
+
+# Slots that move with all keys at once
+
+
+@pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
+def shared_moving(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(executable=request.param(), config={"enable-debug-command": "yes"}) as running:
+        running.set_node_timeout(CALM_NODE_TIMEOUT)
+        yield running
+
+
+@pytest.fixture
+def moving(shared_moving: Cluster) -> Cluster:
+    """A cluster whose servers move slots at once, empty at the start of each test. Not to be stopped."""
+    shared_moving.flush()
+    return shared_moving
+
+
+@pytest.mark.parametrize(
+    ("kind", "released_when"), [*((kind, "moved") for kind in LOCKS), ("lock", "copied"), ("fair", "copied")]
+)
+async def test_a_lock_with_a_waiter_moves(moving: Cluster, backend: Backend, kind: str, released_when: str) -> None:
+    tag, _, other = places(moving)
+    name, slot = f"held{{{tag}}}", moving.slot_of_key(tag)
+    one, two, three = (backend.connect() for _ in range(3))
+    held, wanted = LOCKS[kind](one, name), against(kind, two, name)
+    await held.lock()
+    waiter = backend.spawn(acquiring(wanted))
+    await backend.sleep(0.1)
+    if released_when == "moved":
+        moving.move_atomically(slot, slot, other)
+    with while_it_is_copied(moving, tag, other) if released_when == "copied" else nullcontext():
+        assert not held.lost.is_set()
+        assert await held.is_held()
+        assert not await against(kind, three, name).try_lock()
+        assert not waiter.done()
+        await held.unlock()
+        released = clock()
+        assert await waiter.result() - released < 1, "only a timer has woken the waiter"
+    assert moving.node_of(slot) is other
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_subscriptions_follow_a_slot_that_moves_at_once(moving: Cluster, backend: Backend, mode: str) -> None:
+    """The server ends the sharded subscription, and somebody who knows nothing of it publishes on the new node."""
+    scene = Scene(moving, backend)
+    waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
+    for _ in range(2):
+        await scene.followed(Scene.move_at_once, mode)
+    assert not waiter.done()
+    await scene.released(waiter, flavour_of(mode))
+
+
+async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(moving: Cluster, backend: Backend) -> None:
+    """The source lets writes wait. What gets no reply in time has not run there, and runs once at the target."""
+    tag, source, other = places(moving)
+    if "MIGRATESLOTS" not in str(source.ask("CLUSTER", "HELP")):
+        pytest.skip("only Valkey can be told to wait with the hand-over")
+    client = backend.connect(timeout=0.5)
+    held = client.get_lock(f"held{{{tag}}}", owner=new_owner())  # released by another thread or task
+    semaphore = client.get_semaphore(f"permits{{{tag}}}")
+    await held.lock()
+    await semaphore.try_set_permits(5)
+    slot = moving.slot_of_key(tag)
+    other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 1)
+    try:
+        move = moving.begin_atomic_move(slot, slot, other)
+        eventually(lambda: move.state == "failover-granted")
+        calls = [backend.spawn(held.unlock), backend.spawn(lambda: semaphore.acquire(2))]
+        await backend.sleep(1.2)
+        assert not any(call.done() for call in calls)
+    finally:
+        other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 0)
+    moving.finish_atomic_move(move)
+    for call in calls:
+        await call.result()
+    assert await semaphore.available_permits() == 3
+    assert not held.lost.is_set()
+    assert await backend.connect().get_lock(f"held{{{tag}}}").try_lock()

@@ -1,7 +1,5 @@
 """A slot moves between calls and during them: each call reaches the node that has its keys."""
 
-from __future__ import annotations
-
 import builtins
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +23,6 @@ from tests.support.programs import PROGRAMS
 from tests.support.waiting import eventually, waiters
 
 from .scenes import calls, half_moved, known_lock, map_of, other_than
-
-pytestmark = pytest.mark.asyncio
 
 NAME = "orders"
 
@@ -74,9 +70,13 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
     wait_for_refreshes(client)
     new = move(cluster, NAME)
     before = redirects(cluster)
-    for _ in range(6):
+    await lock.lock()
+    first = redirects(cluster)
+    # None if a renewal in the background was redirected before.
+    assert first <= before + 1
+    for _ in range(5):
         await lock.lock()
-        assert redirects(cluster) == before + 1
+    assert redirects(cluster) == first
     assert port_of(client, NAME) == new.port
     wait_for_refreshes(client)
     move(cluster, NAME)
@@ -88,39 +88,6 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
     await backend.sleep(0.5)
     # One for the first, one for those during it; and redirects that come late cause one after each pause.
     assert refreshes(cluster) - before <= 2 + took / keeper.PAUSE
-
-
-async def test_a_lock_whose_key_is_still_at_the_source(cluster: Cluster, backend: Backend) -> None:
-    client, other = connect(backend), connect(backend)
-    lock = await known_lock(client, NAME)
-    await lock.lock()
-    wait_for_refreshes(client)
-    with half_moved(cluster, NAME) as (source, target):
-        assert not await other.get_lock(NAME).try_lock()
-        await lock.lock()
-        await lock.unlock()
-        await lock.unlock()
-        # Now nobody has the key, so the next one is made at the target, which does not know the script.
-        target.ask("SCRIPT", "FLUSH")
-        before = redirects(cluster)
-        await lock.lock()
-        # It refuses a script with several keys, and is asked again without the list of waiting clients.
-        assert redirects(cluster) == before + 2
-        assert not await other.get_lock(NAME).try_lock()
-        assert port_of(client, NAME) == source.port
-    assert target.ask("EXISTS", NAME) == 1
-    await lock.unlock()
-    assert await other.get_lock(NAME).try_lock()
-
-
-async def test_a_call_that_does_not_get_through_says_where(cluster: Cluster, backend: Backend) -> None:
-    lock = connect(backend, retry_attempts=1).get_fair_lock(NAME)
-    await lock.lock()
-    said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:%s of the cluster of"
-    with half_moved(cluster, NAME) as (source, _), pytest.raises(TryAgainError, match=said % source.port):
-        await lock.unlock()
-    # The release goes on in the background.
-    assert await connect(backend).get_lock(NAME).try_lock(wait_time=10)
 
 
 def hold(lock: Any) -> Callable[[float], Any]:
@@ -169,21 +136,22 @@ async def test_keys_in_both_places_are_not_acquired_in_time(cluster: Cluster, ba
 
 
 async def test_keys_in_both_places_and_calls_that_acquire_nothing(cluster: Cluster, backend: Backend) -> None:
-    """They have nothing to say but the error. What they release is released later."""
+    """They have nothing to say but the error, and where. What they release is released later, in the background."""
     client = connect(backend, retry_attempts=0)
-    semaphore, latch = client.get_semaphore(NAME), client.get_count_down_latch(f"{{{NAME}}}")
-    permits = client.get_permit_expirable_semaphore(f"p{{{NAME}}}")
+    lock, semaphore = client.get_fair_lock(f"l{{{NAME}}}"), client.get_semaphore(NAME)
+    latch, permits = client.get_count_down_latch(f"{{{NAME}}}"), client.get_permit_expirable_semaphore(f"p{{{NAME}}}")
+    await lock.lock()
     await latch.try_set_count(2)
-    with half_moved(cluster, NAME) as (_, target):
-        for call in (
-            partial(semaphore.release, 2),
-            latch.count_down,
-            semaphore.drain_permits,
-            permits.available_permits,
-        ):
+    said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:%s of the cluster of"
+    with half_moved(cluster, NAME) as (source, target):
+        with pytest.raises(TryAgainError, match=said % source.port):
+            await lock.unlock()
+        release = partial(semaphore.release, 2)
+        for call in (release, latch.count_down, semaphore.drain_permits, permits.available_permits):
             with pytest.raises(TryAgainError):
                 await call()
     await backend.until(lambda: target.ask("MGET", NAME, f"{{{NAME}}}") == ["2", "1"])
+    assert await connect(backend).get_fair_lock(lock.name).try_lock(wait_time=10)
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The channels of several nodes: each is heard where its slot is served; when plain messages may be left out."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A replica is promoted: what both masters grant is not held by two owners, and changes that it lacks are repeated."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +11,7 @@ from pyredisson._backends.acquiring import LONGEST
 from pyredisson._protocol.replication import ASKED_EVERY
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Proxy, Replicated, ReplicatedNode, Sentinels
-from tests.support.backends import Backend
+from tests.support.backends import Backend, finished
 from tests.support.faults import ACQUIRE
 from tests.support.inspecting import session_of
 from tests.support.replicated_master import ReplicatedMaster, let_a_minute_pass, replicas_known_to
@@ -21,12 +19,11 @@ from tests.support.waiting import eventually
 
 from .scenes import known_lock, map_of
 
-pytestmark = pytest.mark.asyncio
-
 SHORT = 1.0
 """`replicas_sync_timeout` where replicas don't answer."""
 LONG = 60_000
 """Milliseconds. A Sentinel demotes a master that it has not promoted after four of these periods."""
+Master = ReplicatedMaster[Replicated]
 ONE_TRY: dict[str, Any] = {"retry_attempts": 0, "replicas_sync_timeout": SHORT}
 
 
@@ -37,6 +34,12 @@ def idle_sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
         for sentinel in running.sentinels:
             sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", LONG)
         yield running
+
+
+@pytest.fixture
+def master(replicated: Replicated) -> Master:
+    """A master with a replica, both of this test's own."""
+    return ReplicatedMaster(replicated)
 
 
 def promoted_replica(servers: Sentinels | Replicated) -> tuple[ReplicatedNode, ReplicatedNode]:
@@ -138,19 +141,6 @@ async def test_a_replica_that_is_gone_or_hangs_costs_little(sentinels: Sentinels
     assert time.monotonic() - began < SHORT + 2 * LONGEST + 1
 
 
-async def test_a_replica_that_only_lost_its_connection_is_asked(replicated: Replicated, backend: Backend) -> None:
-    client = backend.connect(**ONE_TRY)
-    await client.get_lock("a").lock()
-    master = ReplicatedMaster(replicated)
-    (replica,) = master.replicas
-    await leave(replica, master, backend)
-    replica.ask("CONFIG", "RESETSTAT")
-    for name in "bcd":
-        await client.get_lock(name).lock()
-    # Each time, as it may be promoted at any moment.
-    assert replica.ask("INFO", "commandstats")["cmdstat_info"]["calls"] >= 3
-
-
 @pytest.mark.parametrize("idle_sentinels", [0], indirect=True)
 async def test_a_master_without_replicas_pays_nothing(idle_sentinels: Sentinels, backend: Backend) -> None:
     client = backend.connect(topology_refresh_interval=60)
@@ -158,18 +148,17 @@ async def test_a_master_without_replicas_pays_nothing(idle_sentinels: Sentinels,
     (state,) = replicas_known_to(client)
     assert state.none_until > state.asked_at
     runtime: Any = session_of(client).runtime
-    assert not runtime._peers._nodes
+    assert not runtime._peers
 
 
-async def leave(replica: ReplicatedNode, master: ReplicatedMaster[Replicated], backend: Backend) -> None:
+async def leave(replica: ReplicatedNode, master: Master, backend: Backend) -> None:
     """The replica follows a server that doesn't exist."""
     replica.ask("REPLICAOF", replica.host, 1)
     await backend.until(lambda: master.online() == 0)
 
 
 @pytest.mark.parametrize("named", [1, 2], ids=["the-master-is-named", "both-are-named"])
-async def test_a_replica_that_came_back_confirms_acquires(replicated: Replicated, backend: Backend, named: int) -> None:
-    master = ReplicatedMaster(replicated)
+async def test_a_replica_that_came_back_confirms_acquires(master: Master, backend: Backend, named: int) -> None:
     (replica,) = master.replicas
     addresses = ",".join(f"{node.host}:{node.port}" for node in (master.node, replica)[:named])
     client = backend.connect(f"redis+replicated://{addresses}", **ONE_TRY)
@@ -198,26 +187,28 @@ async def test_a_replica_that_came_back_confirms_acquires(replicated: Replicated
     assert not [name for name in held if await other.get_lock(name).try_lock()], "held twice"
 
 
-async def test_acquires_wait_for_no_replica_that_left_long_ago(replicated: Replicated, backend: Backend) -> None:
-    master = ReplicatedMaster(replicated)
-    client = backend.connect()
+async def test_acquires_wait_for_no_replica_that_left_long_ago(master: Master, backend: Backend) -> None:
+    """Before that it is asked each time, as it may have lost its connection only, and be promoted at any moment."""
+    client = backend.connect(**ONE_TRY)
     await client.get_lock("before").lock()
     (state,) = replicas_known_to(client)
     assert state.online == 1
-    await leave(master.replicas[0], master, backend)
+    (replica,) = master.replicas
+    await leave(replica, master, backend)
+    replica.ask("CONFIG", "RESETSTAT")
+    for name in "bcd":
+        await client.get_lock(name).lock()
+    assert replica.ask("INFO", "commandstats")["cmdstat_info"]["calls"] >= 3
     let_a_minute_pass(client)
     waited = master.waits()
     attempts = [backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)]
-    for attempt in attempts:
-        assert await attempt.result()
+    outcomes = await finished(attempts)
+    assert all(outcomes)
     assert master.waits() == waited
 
 
-async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(
-    replicated: Replicated, backend: Backend
-) -> None:
+async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(master: Master, backend: Backend) -> None:
     """As if the process was stopped before it sent the acquire."""
-    master = ReplicatedMaster(replicated)
     await leave(master.replicas[0], master, backend)
     with Proxy(master.node.host, master.node.port) as proxy:
         client = backend.connect(f"redis+replicated://{proxy.host}:{proxy.port}", replicas_sync_timeout=10)

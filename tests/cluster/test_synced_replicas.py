@@ -1,7 +1,5 @@
 """An acquire is confirmed by replicas, or it fails and is undone: while replies are lost, and replicas come and go."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
@@ -13,24 +11,21 @@ from redis.exceptions import ConnectionError, TimeoutError
 import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import Pipeline
-from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.scripts import script
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
+from tests.faults.soak_worker import clock
 from tests.support.backends import Backend, OtherOwner
-from tests.support.faults import ACQUIRE, FLAGS, LOSSES, Lose, load_script
+from tests.support.faults import ACQUIRE, LOSSES, Lose, load_script
 from tests.support.kinds import LOCKS
+from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import eventually, permit_waiters
 
 from .conftest import NO_FAILOVER
-from .scenes import known_lock
-
-pytestmark = pytest.mark.asyncio
+from .scenes import begin_slow_move, known_lock, places, tag_on, while_it_is_copied
 
 SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
-RELEASE = script("lock_release", with_shebang=FLAGS, pubsub=PubSub.BOTH).sha
 HAND_OVER = b"$1\r\n1\r\n$1\r\n1\r\n$15\r\nredisson_sc:{s}\r\n"
 """One permit to release, one to acquire, and the channel: only hand-overs have all. Numbers of calls are never 1."""
 IN_DOUBT: dict[str, Any] = {"timeout": 1.0, "replicas_sync_timeout": 1.0, "retry_attempts": 0}
@@ -42,7 +37,6 @@ TOPOLOGIES: dict[str, Callable[..., Any]] = {
     "replicated": Replicated,
 }
 Master = ReplicatedMaster[Any]
-OwnMaster = ReplicatedMaster[Cluster]
 on_a_cluster = pytest.mark.parametrize("shared_master", ["cluster"], indirect=True)
 lost_acquires = pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"], ids=["script", "wait"])
 
@@ -194,20 +188,6 @@ async def test_an_acquire_whose_reply_is_lost(
 
 @on_a_cluster
 @LOSSES
-async def test_an_undo_that_is_lost_is_repeated(master: Master, backend: Backend, proxy: Proxy, lose: Lose) -> None:
-    lock = await known_lock(backend.connect(timeout=0.5, replicas_sync_timeout=SHORT))
-    master.freeze()
-    fault = lose(proxy, RELEASE)
-    with pytest.raises(NotReplicatedError):
-        await lock.lock()
-    await backend.until(fault.happened.is_set)
-    await backend.until(lambda: not master.exists("a"))
-    master.restore()
-    assert await lock.try_lock()
-
-
-@on_a_cluster
-@LOSSES
 @pytest.mark.parametrize("what", [HAND_OVER, b"WAIT"], ids=["script", "wait"])
 async def test_a_hand_over_whose_reply_is_lost(
     master: Master, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
@@ -285,24 +265,7 @@ async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(any_master: M
 # Replicas come and go
 
 
-async def test_a_replica_that_has_left_is_not_missed(backend: Backend, own_master: Master) -> None:
-    client = backend.connect(replicas_sync_timeout=SHORT)
-    (replica,) = own_master.replicas
-    for _ in range(2):
-        await known_lock(client)
-        own_master.servers.kill(replica)
-        await backend.until(lambda: own_master.online() == 0)
-        # The number that the client knows is an old one.
-        await known_lock(client)
-        own_master.servers.restart(replica)
-        await backend.until(lambda: own_master.online() == 1, 10)
-        before = own_master.waits()
-        await backend.sleep(1.1)
-        await known_lock(client)
-        assert own_master.waits() > before
-
-
-@pytest.mark.parametrize("with_replicas", ["cluster", "sentinels", "replicated"], indirect=True)
+@pytest.mark.parametrize("with_replicas", ["one_master", "sentinels", "replicated"], indirect=True)
 async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
     backend: Backend, with_replicas: Cluster | Sentinels | Replicated
 ) -> None:
@@ -341,3 +304,32 @@ async def test_a_master_that_is_replaced_while_an_acquire_waits(backend_kind: ty
         await acquire.result()
         assert promoted.ask("HVALS", "a") == ["1"]
         await backend.close()
+
+
+@pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
+async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend: Backend) -> None:
+    """It confirms no acquire in place of a replica, and isn't waited for where there is none."""
+    tag, source, other = places(own_cluster)
+    client = backend.connect(replicas_sync_timeout=0.2)
+    for node in (source, other):
+        await client.get_lock(f"connected{{{tag_on(own_cluster, node)}}}").lock()
+    (replica,) = own_cluster.replicas_of(source)
+    own_cluster.set_node_timeout(NO_FAILOVER)
+    replica.pause()
+    begin_slow_move(own_cluster, tag, other)
+    with pytest.raises(NotReplicatedError, match="0 of 1 replica confirmed it"):
+        await client.get_lock(f"unconfirmed{{{tag}}}").lock()
+    assert own_cluster.node_of_key(tag) is source
+    replica.resume()
+    eventually(lambda: own_cluster.node_of_key(tag) is other)
+    own_cluster.wait_until_consistent()
+    # The other way round, from a master without replicas.
+    (replica,) = own_cluster.replicas_of(other)
+    replica.kill()
+    eventually(lambda: other.ask("INFO", "replication")["connected_slaves"] == 0)
+    patient = backend.connect(replicas_sync_timeout=5.0)
+    assert not await patient.get_lock(f"alone{{{tag}}}").is_locked()  # connects
+    with while_it_is_copied(own_cluster, tag, source):
+        begin = clock()
+        await patient.get_lock(f"alone{{{tag}}}").lock()
+        assert clock() - begin < 4, "it has waited for a replica"

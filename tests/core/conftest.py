@@ -1,7 +1,5 @@
 """Garbage collection that finds only what the test itself has created, and signals."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import signal

@@ -1,6 +1,4 @@
-"""A round trip over a socket: the data, the errors, and that other threads run meanwhile."""
-
-from __future__ import annotations
+"""A round trip over a socket, and waiting for what a server sends unasked: the data, the errors, other threads."""
 
 import contextlib
 import errno
@@ -11,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -262,3 +260,83 @@ def test_a_signal_whose_handler_returns(ours: socket.socket, theirs: socket.sock
     assert len(strikes) >= 3
     theirs.setblocking(False)
     assert theirs.recv(16) == b"x"
+
+
+LONG = 30.0
+STOPPED, TIME_OVER = -2, -1
+
+
+class Sockets(NamedTuple):
+    """`theirs` sends to the exchange; a byte to `stopper` ends its waiting."""
+
+    exchange: Exchange
+    buffer: bytearray
+    theirs: socket.socket
+    stop: int
+    stopper: socket.socket
+
+    def wait(self, seconds: float = LONG) -> int:
+        return self.exchange.receive_or_stop(self.stop, seconds)
+
+
+@pytest.fixture
+def sockets(ours: socket.socket, theirs: socket.socket) -> Iterator[Sockets]:
+    stop, stopper = socket.socketpair()
+    buffer = bytearray(16)
+    with stop, stopper:
+        yield Sockets(Exchange(ours.fileno(), buffer, LONG), buffer, theirs, stop.fileno(), stopper)
+
+
+class TestReceiveOrStop:
+    """What is sent unasked: what ends the wait, and that nothing is read from another connection."""
+
+    def test_what_comes_counts_before_the_stop(self, sockets: Sockets) -> None:
+        sockets.theirs.sendall(b"message")
+        sockets.stopper.send(b"\0")
+        assert sockets.wait() == 7
+        assert sockets.buffer.startswith(b"message")
+        # Nobody has read that byte.
+        assert sockets.wait() == STOPPED
+
+    def test_another_thread_stops_it(self, sockets: Sockets) -> None:
+        threading.Timer(0.02, sockets.stopper.send, [b"\0"]).start()
+        assert sockets.wait() == STOPPED
+
+    @pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.0001, 0.15])
+    def test_the_time_is_over(self, sockets: Sockets, seconds: float) -> None:
+        assert sockets.wait(seconds) == TIME_OVER
+
+    def test_a_connection_that_is_closed_already(self, sockets: Sockets) -> None:
+        """By the other side, and by this one."""
+        sockets.theirs.close()
+        assert sockets.wait() == 0
+        sockets.exchange.detach()
+        with pytest.raises(OSError, match="Bad file descriptor") as raised:
+            sockets.wait()
+        assert raised.value.errno == errno.EBADF
+
+    def test_nothing_is_read_after_the_connection_was_closed(self, sockets: Sockets) -> None:
+        """The number of the descriptor may be that of another connection by then."""
+
+        def close() -> None:
+            sockets.exchange.detach()
+            sockets.theirs.sendall(b"for another connection")
+
+        closing = threading.Timer(0.02, close)
+        closing.start()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            sockets.wait()
+        closing.join()
+        assert sockets.buffer == bytes(16)
+
+    def test_a_signal_that_came_before_the_wait(self, sockets: Sockets, interrupted_after: Any) -> None:
+        blocked = threading.Event()
+        with interrupted_after(lambda: blocked.wait(LONG)):
+            blocked.set()
+            sockets.wait()
+
+    def test_a_signal_whose_handler_returns_does_not_end_it(self, sockets: Sockets, on_alarm: Any) -> None:
+        strikes: list[None] = []
+        on_alarm(lambda: strikes.append(None))
+        assert sockets.wait(0.2) == TIME_OVER
+        assert strikes

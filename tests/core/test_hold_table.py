@@ -7,7 +7,7 @@ import gc
 import math
 import sys
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,59 +16,42 @@ from pyredisson.logic.holds import HELD, LOST, RELEASED, RELEASING, Hold, HoldKe
 from pyredisson.logic.owners import Owner
 
 
-async def double(value: int) -> int:
-    return 2 * value
-
-
-async def nested(value: int) -> int:
-    return await double(value) + await double(1)
-
-
-async def fails(value: int) -> int:
-    raise LookupError(value)
-
-
-async def suspends(value: int) -> int:
-    await asyncio.sleep(0)
-    return value
-
-
 class Thing:
     pass
 
 
-async def gives(thing: Thing) -> Thing:
-    return thing
+Value = TypeVar("Value")
+
+
+async def give(value: Value) -> Value:
+    return value
+
+
+async def fail(error: BaseException) -> None:
+    raise error
 
 
 def test_the_result_is_what_the_coroutine_returns() -> None:
-    assert Run(double, 21).result == 42
-    assert Run(nested, 20).result == 42
-
-
-def test_nothing_runs_before_the_result_is_read() -> None:
+    """It runs when the result is read."""
     calls = []
 
-    async def note(value: int) -> None:
+    async def note(value: int) -> int:
         calls.append(value)
+        return await give(value) + await give(1)
 
-    run = Run(note, 1)
+    run = Run(note, 41)
     assert not calls
-    assert run.result is None
-    assert calls == [1]
-
-
-async def interrupted() -> None:
-    raise KeyboardInterrupt
+    assert run.result == 42
+    assert calls == [41]
 
 
 @pytest.mark.parametrize(
     ("error", "match", "run"),
     [
-        (LookupError, "3", Run(fails, 3)),
-        (KeyboardInterrupt, None, Run(interrupted)),
-        (TypeError, None, Run(double)),  # type: ignore[call-arg]
-        (RuntimeError, "suspended", Run(suspends, 1)),
+        (LookupError, "3", Run(fail, LookupError(3))),
+        (KeyboardInterrupt, None, Run(fail, KeyboardInterrupt())),
+        (TypeError, None, Run(give)),  # type: ignore[arg-type]
+        (RuntimeError, "suspended", Run(asyncio.sleep, 0)),
     ],
 )
 def test_errors(error: type[BaseException], match: str | None, run: Run[Any]) -> None:
@@ -80,7 +63,7 @@ def test_nothing_is_kept() -> None:
     thing = Thing()
     before = sys.getrefcount(thing)
     for _ in range(100):
-        assert Run(gives, thing).result is thing
+        assert Run(give, thing).result is thing
     assert sys.getrefcount(thing) == before
     gone = weakref.ref(thing)
     del thing

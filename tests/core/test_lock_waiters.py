@@ -1,7 +1,5 @@
 """The steps in which a waiter joins the queue of a lock, is chosen by a release, and leaves: also when they refuse."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,9 +10,8 @@ import pytest
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.holds import HELD, LOST, Hold
-from pyredisson.logic.locks.queued_wait import UNKNOWN_WAIT, LocalQueue, LockWaiter
-from pyredisson.logic.owners import OwnerRegistry
-from pyredisson.logic.waiting import GIVEN, LEFT, LOOKING, OFFERED, WAITING
+from pyredisson.logic.locks.queued_wait import LocalQueue, QueuedWait
+from pyredisson.logic.waiting import GIVEN, LEFT, LOOKING, OFFERED, UNKNOWN_WAIT, WAITING
 
 NOW, LONGEST, LIMIT = 100.0, 30.0, 5.0
 
@@ -33,8 +30,6 @@ class Queue:
     """A queue in which one waiter sleeps, and a second waiter that is about to join."""
 
     def __init__(self) -> None:
-        self.owners = OwnerRegistry()
-        self.owners.begin("client")
         self.queue, self.channel = LocalQueue(), Channel()
         self.queue.channel = self.channel
         self.channel.confirmed = True
@@ -47,10 +42,10 @@ class Queue:
         self.waiting.add(self.first.wakeup)
         self.first.sleep()
 
-    def waiter(self, owner: int) -> LockWaiter:
-        lock: Any = SimpleNamespace(commands=Commands())
-        call = AcquireCall(self.owners.new(), None, None)
-        return LockWaiter(lock, ("lock", owner), call, Wakeup(), b"channel")
+    def waiter(self, owner: int) -> QueuedWait:
+        session = SimpleNamespace(runtime=SimpleNamespace(wakeup=Wakeup))
+        lock: Any = SimpleNamespace(commands=Commands(), session=session, identity="lock")
+        return QueuedWait(lock, AcquireCall(SimpleNamespace(id=owner), None, None), b"channel")
 
     def hold(self) -> Hold:
         return Hold(("lock", 3), Commands(), b"owner", None, NOW + 10.0, HELD)
@@ -61,7 +56,7 @@ class Queue:
     def choose(self, releaser: ReleaseCall, limit: float = LIMIT, now: float = NOW) -> Any:
         return self.queue.offer_to_first(releaser, Commands, now, limit, self.holds)
 
-    def leave(self, waiter: LockWaiter) -> bool:
+    def leave(self, waiter: QueuedWait) -> bool:
         return self.queue.leave_quietly(waiter, self.waiting)
 
     @property
@@ -89,7 +84,6 @@ REFUSALS: dict[str, tuple[str, Callable[[Queue], Any]]] = {
     "holds": ("choose", lambda queue: queue.holds.update({queue.first.hold_key: queue.hold()})),
     "the series is over": ("choose", lambda queue: setattr(queue.queue, "series_ends", NOW)),
     "another kind": ("choose", lambda queue: setattr(queue.first.lock, "commands", object())),
-    "no hold": ("leave", lambda queue: setattr(queue.second.call, "hold", None)),
     "a wakeup to pass on": ("leave", lambda queue: queue.second.wakeup.set()),
     "the leader": ("leave", lambda queue: setattr(queue.channel, "leader", queue.second.wakeup)),
     "the last": ("leave", lambda queue: queue.queue.waiters.pop(queue.first)),
@@ -258,4 +252,4 @@ def test_how_long_it_sleeps(queue: Queue, confirmed: bool, look_at: float, deadl
     queue.channel.confirmed = confirmed
     queue.first.look_at = look_at
     queue.first.call.deadline = deadline
-    assert queue.first.seconds_to_sleep(NOW, 1.0) == pytest.approx(expected)
+    assert queue.first.sleep_seconds(NOW, 1.0) == pytest.approx(expected)

@@ -1,8 +1,6 @@
 """The future of asyncio's hot path, and when the tasks that await it go on. On asyncio's own loop and on the tasks of C
 and of Python."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref
@@ -13,7 +11,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from pyredisson._core import AppliedReply, PipelineFields, TaskFuture
 from pyredisson._protocol.replies import reader
@@ -63,7 +60,7 @@ class Lane(PipelineFields):
         pass
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def lane(make_task: MakeTask) -> Lane:
     return Lane(make_task)
 
@@ -99,7 +96,6 @@ async def awaited(future: TaskFuture, seen: Seen) -> None:
             raise
 
 
-@pytest.mark.asyncio
 class TestReads:
     async def test_the_tasks_go_on_before_the_read_returns(self, lane: Lane) -> None:
         waiting = [lane.task() for _ in range(3)]
@@ -183,7 +179,6 @@ def test_an_interrupt_of_one_task(make_task: MakeTask, interrupt: type[BaseExcep
     assert seen == [2]
 
 
-@pytest.mark.asyncio
 class TestOutcomes:
     @pytest.mark.parametrize("reply", [b":1\r\n", b"-READONLY\r\n"])
     async def test_the_replies_around_an_interrupt(self, lane: Lane, reply: bytes) -> None:
@@ -339,7 +334,6 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.asyncio
 class TestMemory:
     @pytest.mark.parametrize("end", ["result", "cancelled"])
     async def test_what_a_task_has_is_freed_at_its_end(self, without_collector: None, end: str) -> None:

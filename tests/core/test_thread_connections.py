@@ -1,11 +1,9 @@
 """The connections of threads, on a real server: deadlines, signals, and calls that wait for a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from redis import Redis
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import ACTIVE, CLOSED, Connection
-from pyredisson._backends.threads.listener import ListenerState, ReaderRole, ThreadListener, ThreadListeners
+from pyredisson._backends.threads.listener import ReaderRole, ThreadListener, ThreadListeners
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
@@ -42,6 +40,14 @@ def node(server: Server) -> Node:
     return Node(Config(host=server.host, port=server.port, timeout=100))
 
 
+@pytest.fixture
+def connection(node: Node) -> Iterator[Connection]:
+    made = Connection(node)
+    made.open()
+    yield made
+    made.close()
+
+
 def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
         busy.bind(str(tmp_path / "s"))
@@ -51,19 +57,17 @@ def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None
             Connection(Node(Config(path=str(tmp_path / "s"), connect_timeout=5))).open()
 
 
-def test_replies_that_take_longer_or_come_in_parts(node: Node) -> None:
-    connection = Connection(node)
-    connection.open()
+def test_replies_that_take_longer_or_come_in_parts(connection: Connection) -> None:
     assert connection.call_all((PING, PING), extra_seconds=1000.0) == [b"PONG", b"PONG"]
     long = bytes(1_000_000)
     assert connection.call(command(b"ECHO", long)) == long
-    connection.close()
 
 
 @pytest.mark.parametrize("call", [lambda one: one.call(BLOCK), lambda one: one.call_all((BLOCK,))])
 @pytest.mark.parametrize("error", [OSError, ValueError])
 def test_a_handler_may_raise_any_error(
     node: Node,
+    connection: Connection,
     on_alarm: Callable[[Callable[[], object]], None],
     call: Callable[[Connection], object],
     error: type[Exception],
@@ -74,8 +78,6 @@ def test_a_handler_may_raise_any_error(
         if connection.state is ACTIVE:
             raise error("from the handler")
 
-    connection = Connection(node)
-    connection.open()
     identity = connection.connection_id
     on_alarm(handler)
     with pytest.raises(error, match="from the handler"):
@@ -146,7 +148,7 @@ def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin:
 def test_one_thread_at_a_time_is_the_reader() -> None:
     reader, other = ThreadWakeup(), ThreadWakeup()
     assert reader.alive
-    role = ReaderRole(other)
+    role = ReaderRole()
     assert role.take(reader) is role.take(other) is reader
     assert not role.release(other)
     assert role.take(other) is reader
@@ -186,5 +188,5 @@ def test_a_thread_that_may_run_handlers_has_another_one_read(
     with SelfPipe() as pipe:
         listener._role.connected(MessageReader(node, SubscriptionConnection(node), channels, pipe))
         listener.wait(wakeup, 0.0)
-    assert listener._role.state is ListenerState.UNREAD
+    assert listener._role.unread
     assert listener._wakeup.is_set()

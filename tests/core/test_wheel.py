@@ -1,11 +1,8 @@
 """The timer wheel, compared with a dict and a sort; and its references to objects."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 
 import pytest
@@ -150,22 +147,6 @@ def test_what_is_refused(error: type[Exception], call: Callable[[Wheel], object]
     with pytest.raises(error):
         call(wheel)
     assert len(wheel) == 0
-
-
-def test_the_wheel_keeps_its_timers_until_they_leave_or_it_goes(collector: Collect) -> None:
-    wheel = Wheel()
-    timers = [Named(number) for number in range(4)]
-    refs = [weakref.ref(timer) for timer in timers]
-    for timer, due in zip(timers, (0, 5, 5000, LAST), strict=True):
-        wheel.add(timer, due)
-    wheel.discard(timers[1])
-    del timers, timer
-    collector()
-    assert [ref() is None for ref in refs] == [False, True, False, False]
-    wheel.advance(0)
-    assert [ref() is None for ref in refs] == [True, True, False, False]
-    del wheel
-    assert [ref() is None for ref in refs] == [True, True, True, True]
 
 
 def test_a_timer_that_ends_may_use_the_wheel() -> None:

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the dashboard."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,16 +1,20 @@
-"""A dashboard in a process of its own, as a user starts it, and plain requests to it."""
-
-from __future__ import annotations
+"""A dashboard in a process of its own, as a user starts it; plain requests, and a headless Chromium for its page."""
 
 import http.client
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
 
 from tests.support.commands import clean_environment
 from tests.support.waiting import eventually
@@ -128,3 +132,27 @@ class Dashboard:
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
             yield connection.getresponse()
+
+
+CHROMIUM, DRIVER = "chromium", "chromedriver"
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--force-device-scale-factor=1", "--lang=en"),
+)
+
+
+def has_browser() -> bool:
+    return shutil.which(CHROMIUM) is not None and shutil.which(DRIVER) is not None
+
+
+def start_browser(profile: Path, *, width: int = 1280, height: int = 900) -> Chrome:
+    """A browser with a new profile in that folder. The browser and the driver that Debian has fit each other."""
+    # selenium looks for a driver in the network if it is not told where one is.
+    os.environ["SE_OFFLINE"] = "true"
+    options = ChromeOptions()
+    options.binary_location = shutil.which(CHROMIUM) or CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return Chrome(options=options, service=Service(shutil.which(DRIVER)))

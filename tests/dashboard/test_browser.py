@@ -1,7 +1,5 @@
 """The page in a real browser: what it shows is what Redis holds, without a reload, and it says what is gone."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -11,20 +9,17 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
 
 import pyredisson
 from pyredisson.testing import Server
 from pyredisson.testing.server import lasting_ports
 from pyredisson.version import VERSION
-from tests.dashboard import browser as browsers
 from tests.dashboard.conftest import Start
-from tests.dashboard.running import LIMIT, Dashboard
-from tests.support.inspecting import announce
+from tests.dashboard.running import LIMIT, Dashboard, has_browser, start_browser
+from tests.support.inspecting import announce, announce_deadlock
 from tests.support.waiting import eventually
-
-pytest.importorskip("selenium")
-from selenium.webdriver import Keys
-from selenium.webdriver.common.by import By
 
 pytestmark = pytest.mark.xdist_group("browser")
 """One process starts the browser and the dashboard that all tests share."""
@@ -116,11 +111,11 @@ class Page:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if not browsers.is_there():
+    if not has_browser():
         if os.environ.get("PYREDISSON_REQUIRE_BROWSER"):
             pytest.fail("chromium and chromedriver are missing")
         pytest.skip("chromium and chromedriver are missing: sh .ci/browser")
-    driver = browsers.start(tmp_path_factory.mktemp("profile"))
+    driver = start_browser(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
 
@@ -199,7 +194,7 @@ class TestLocks:
         page.until(lambda: page.column("place") == ["1", "2", "3"])
         page.until(lambda: page.column("raw")[1:] == queue)
         page.until(lambda: page.column("alive") == ["waits"] * 3)
-        assert page.text("h2") == name
+        assert page.text("#content h2") == name
         # The first one leaves, and the others move up.
         redis.lrem(f"redisson_lock_queue:{{{name}}}", 1, queue[0])
         page.until(lambda: page.column("raw")[1:] == queue[1:])
@@ -287,6 +282,41 @@ class TestOtherViews:
         page.find("td[data-column=who] a").click()
         page.until(lambda: page.names == ["orders"])
         assert page.text("p.why") == client.id
+
+    def test_the_graph_of_a_deadlock(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+        announce_deadlock(redis)
+        page.open(dashboard, "#/graph")
+        page.until(lambda: page.column("deadlock")[:4] == ["yes"] * 4)
+        owners = ["web-1 (pid 7)", "web-2 (pid 9)", "web-2 (pid 9)", "web-1 (pid 7)", "web-3 (pid 812)"]
+        assert (page.column("who"), page.names) == (owners, ["orders", "orders", "stock", "stock", "orders"])
+        assert page.column("what") == ["holds", "waits for", "holds", "waits for", "waits for"]
+        parts = (".node", ".node.deadlock", ".edge.holds.deadlock", ".edge.waits.deadlock", ".edge")
+        count = "return document.querySelectorAll('.graph ' + arguments[0]).length"
+        assert [page.run(count, part) for part in parts] == [5, 4, 2, 2, 5]
+        assert "web-1 (pid 7) waits for stock (deadlock)" in page.find("desc").get_attribute("textContent")
+        redis.flushall()
+        page.until(lambda: page.text(".empty strong") == "Nobody waits")
+        assert not page.text(".graph")
+
+    def test_the_wall(self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None]) -> None:
+        announce(redis, CLIENT.format(7), lost=2)
+        hold("jobs")
+        queue_of_clients(redis, "jobs", 3)
+        page.open(dashboard, "#/wall")
+        page.until(lambda: page.column("waiting") == ["3"] and page.column("lost") == ["2"])
+        keys = ("held", "waiting", "lost", "deadlocks")
+        assert [page.text(f"[data-number={key}] dd") for key in keys] == ["1", "3", "2", "0"]
+        assert page.run("return getComputedStyle(document.documentElement).colorScheme") == "dark"
+        assert not any(page.text(control) for control in ("#theme", ".tabs", ".tools", "footer"))
+
+    def test_former_holders(self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None]) -> None:
+        hold("handed on", 1)
+        page.open(dashboard, "#/lock?name=handed on")
+        page.until(lambda: page.column("raw") == [CLIENT.format(1) + ":1"])
+        assert page.column("until") == []
+        redis.rename("handed on", "another")
+        page.until(lambda: page.column("holder") == ["Redisson 00000000, thread 1"])
+        assert page.column("until")[0].endswith("s)")
 
     def test_the_charts_of_what_clients_announce(
         self, page: Page, server: Server, start: Start, empty_server: None, redis: Any
@@ -379,37 +409,37 @@ class TestRelease:
         assert redis.hkeys("orders") == [(CLIENT.format(2) + ":1").encode()]
 
 
-class TestAccess:
-    def test_a_token(self, page: Page, server: Server, start: Start, hold: Callable[..., None]) -> None:
-        hold("orders")
-        token = "50%off:a-token"
-        dashboard = start(server.url, "--token", token)
+def test_a_token(page: Page, server: Server, start: Start, hold: Callable[..., None]) -> None:
+    hold("orders")
+    token = "50%off:a-token"
+    dashboard = start(server.url, "--token", token)
+    page.open(dashboard)
+    page.until(lambda: page.find("#login").is_displayed())
+    assert (page.names, page.column("act")) == ([], [])
+    page.type("#token", "a wrong one")
+    page.find("#login button").click()
+    page.until(lambda: page.text("#login-error") == "This isn't the token.")
+    page.type("#token", token)
+    page.find("#login button").click()
+    page.until(lambda: page.names == ["orders"])
+    assert not page.find("#login").is_displayed()
+    # Other web servers of this machine get nothing that would open it. A tab that is loaded again knows it.
+    assert page.driver.get_cookies() == []
+    page.driver.refresh()
+    page.until(lambda: page.names == ["orders"])
+    # Nothing can be released: it wasn't started with --allow-unlock.
+    page.find("td[data-column=name] a").click()
+    page.until(lambda: page.column("levels") == ["1 level"])
+    assert page.column("act") == []
+    # In an address as it is, or pasted as it was printed.
+    for written in (token, quote(token)):
+        page.run("sessionStorage.clear()")
         page.open(dashboard)
         page.until(lambda: page.find("#login").is_displayed())
-        assert (page.names, page.column("act")) == ([], [])
-        page.type("#token", "a wrong one")
-        page.find("#login button").click()
-        page.until(lambda: page.text("#login-error") == "This isn't the token.")
-        page.type("#token", token)
-        page.find("#login button").click()
+        page.run("location.hash = '#token=' + arguments[0]", written)
         page.until(lambda: page.names == ["orders"])
-        assert not page.find("#login").is_displayed()
-        # Other web servers of this machine get nothing that would open it. A tab that is loaded again knows it.
-        assert page.driver.get_cookies() == []
-        page.driver.refresh()
-        page.until(lambda: page.names == ["orders"])
-        # Nothing can be released: it wasn't started with --allow-unlock.
-        page.find("td[data-column=name] a").click()
-        page.until(lambda: page.column("act") == [""])
-        # In an address as it is, or pasted as it was printed.
-        for written in (token, quote(token)):
-            page.run("sessionStorage.clear()")
-            page.open(dashboard)
-            page.until(lambda: page.find("#login").is_displayed())
-            page.run("location.hash = '#token=' + arguments[0]", written)
-            page.until(lambda: page.names == ["orders"])
-            # It is in no history, and in no picture of the screen.
-            assert page.run("return location.hash") == "#/locks"
+        # It is in no history, and in no picture of the screen.
+        assert page.run("return location.hash") == "#/locks"
 
 
 class TestUse:
@@ -426,11 +456,14 @@ class TestUse:
         assert page.find("th[aria-sort]").get_attribute("aria-sort") == "descending"
         page.run("document.querySelector('td[data-column=name] a').focus()")
         page.driver.switch_to.active_element.send_keys(Keys.ENTER)
-        page.until(lambda: page.text("h2") == "b")
+        page.until(lambda: page.text("#content h2") == "b")
 
-    @pytest.mark.parametrize("fragment", ["#/locks", "#/clients", "#/lock?name=" + "long" * 50])
-    def test_a_narrow_window(self, page: Page, dashboard: Dashboard, hold: Callable[..., None], fragment: str) -> None:
+    @pytest.mark.parametrize("fragment", ["#/locks", "#/wall", "#/graph", "#/lock?name=" + "long" * 50])
+    def test_a_narrow_window(
+        self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None], fragment: str
+    ) -> None:
         hold("long" * 50)
+        queue_of_clients(redis, "long" * 50, 1)
         with page.of_size(320, 700):
             page.open(dashboard, fragment)
             page.until(lambda: page.run("return document.querySelectorAll('tbody tr').length"))
@@ -462,4 +495,5 @@ class TestUse:
         roles = ("button", "link", "textbox", "searchbox", "combobox", "table", "columnheader", "image")
         named = [node for node in tree if node.get("role", {}).get("value") in roles and not node.get("ignored")]
         assert len(named) > 15
+        assert page.run("return document.querySelectorAll('h1').length") == 1
         assert not [node for node in named if not node.get("name", {}).get("value")]

@@ -1,7 +1,5 @@
 """What the dashboard sends, and to whom: data, releases by force, outages, its end; hosts, origins, proxies, tokens."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading
@@ -16,7 +14,7 @@ from tests.dashboard.conftest import Start
 from tests.dashboard.running import LIMIT, Dashboard, Reply
 from tests.support.commands import Commands
 from tests.support.commands import pyredisson as pyredisson_command
-from tests.support.inspecting import FOREIGN
+from tests.support.inspecting import DEADLOCK, add_foreign_keys, announce, announce_deadlock
 from tests.support.waiting import eventually, waiters
 
 OWNER = "00000000-0000-4000-8000-000000000001:1"
@@ -24,8 +22,7 @@ OWNER = "00000000-0000-4000-8000-000000000001:1"
 
 class TestData:
     def test_a_lock_that_is_held_and_free(self, dashboard: Dashboard, client: pyredisson.Client, redis: Any) -> None:
-        for command in FOREIGN.values():
-            redis.execute_command(*command)
+        add_foreign_keys(redis)
         lock = client.get_fenced_lock("orders")
         lock.lock(lease_time=60)
         lock.lock(lease_time=60)
@@ -52,6 +49,38 @@ class TestData:
         dashboard.until(lambda: "orders" in dashboard.rows())
         assert dashboard.totals["problems"] == []
 
+    def test_waiters_and_a_deadlock(self, dashboard: Dashboard, redis: Any) -> None:
+        announce_deadlock(redis)
+        dashboard.until(lambda: dashboard.totals["deadlocks"] == [DEADLOCK])
+        waits = dashboard.view("lock", name="orders")["queue"]
+        assert [(wait["who"], wait["place"]) for wait in waits] == [("web-2 (pid 9)", None), ("web-3 (pid 812)", None)]
+        assert waits[0]["since"] < waits[1]["since"]
+        [client] = [row["id"] for row in dashboard.rows("clients").values() if row["who"] == "web-3 (pid 812)"]
+        assert [wait["name"] for wait in dashboard.view("client", name=client)["waits"]] == ["orders"]
+        graph = dashboard.view("graph")
+        edges = [(edge["who"], edge["what"], edge["name"], edge["deadlock"]) for edge in graph["edges"]]
+        assert edges == [
+            ("web-1 (pid 7)", "holds", "orders", True),
+            ("web-2 (pid 9)", "waits", "orders", True),
+            ("web-2 (pid 9)", "holds", "stock", True),
+            ("web-1 (pid 7)", "waits", "stock", True),
+            ("web-3 (pid 812)", "waits", "orders", False),
+        ]
+        redis.delete("stock")
+        dashboard.until(lambda: dashboard.totals["deadlocks"] == [])
+        assert not any(edge["deadlock"] for edge in dashboard.view("graph")["edges"])
+
+    def test_former_holders(self, dashboard: Dashboard, client: pyredisson.Client, other: pyredisson.Client) -> None:
+        """Of a lock that is handed on, and then is free, and gone."""
+        for each in (client, other):
+            with each.get_lock("handed on"):
+                dashboard.until(lambda each=each: dashboard.rows().get("handed on", {}).get("client") == each.id)  # type: ignore[misc]
+        dashboard.until(lambda: not dashboard.rows())
+        past = dashboard.view("lock", name="handed on")["past"]
+        assert [hold["client"] for hold in past] == [other.id, client.id]
+        assert past[1]["from"] <= past[0]["from"]
+        assert all(hold["from"] <= hold["until"] for hold in past)
+
     def test_a_name_that_is_no_text(self, dashboard: Dashboard, redis: Any) -> None:
         """It is shown as text, which is the name of no key."""
         redis.hset(b"\xff", OWNER, 1)
@@ -71,6 +100,25 @@ class TestData:
         ):
             reply = dashboard.get("/events", query={name: value})
             assert (reply.status, text in reply.text) == (400, True), reply.text
+
+
+def test_metrics(own_server: Server, start: Start) -> None:
+    with own_server.redis() as redis:
+        redis.hset("orders", OWNER, 1)
+    dashboard = start(own_server.url)
+    dashboard.until(lambda: 'pyredisson_dashboard_held_locks{kind="lock"} 1\n' in dashboard.get("/metrics").text)
+    reply = dashboard.get("/metrics")
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert "pyredisson_dashboard_server_up 1\n" in reply.text
+    # Losses before the first point of the charts are older than the dashboard.
+    dashboard.until(lambda: snapshots_of(dashboard, 2)[0]["points"])
+    with own_server.redis() as redis:
+        announce(redis, OWNER.partition(":")[0], lost=2)
+    dashboard.until(lambda: "pyredisson_dashboard_lost_holds_total 2\n" in dashboard.get("/metrics").text)
+    own_server.kill()
+    # The last known numbers would look like the present ones.
+    dashboard.until(lambda: "pyredisson_dashboard_server_up 0\n" in dashboard.get("/metrics").text)
+    assert "held_locks" not in dashboard.get("/metrics").text
 
 
 class TestStream:
@@ -248,13 +296,13 @@ class TestGuards:
         ],
     )
     def test_the_name_it_is_asked_under(self, dashboard: Dashboard, host: str | None, status: int) -> None:
-        for path in ("/", "/page/app.js", "/api/locks", "/healthz"):
+        for path in ("/", "/page/app.js", "/api/locks", "/healthz", "/metrics"):
             reply = dashboard.get(path, {"Host": host})
             assert (reply.status, "doesn't serve as" in reply.text) == (status, status == 421)
 
     def test_pages_and_forms_of_other_sites(self, dashboard: Dashboard, redis: Any) -> None:
         for site in ("cross-site", "same-site"):
-            for path in ("/api/locks", "/events"):
+            for path in ("/api/locks", "/events", "/metrics"):
                 assert dashboard.get(path, {"Sec-Fetch-Site": site}).status == 403
             assert dashboard.get("/", {"Sec-Fetch-Site": site}).status == 200
         assert dashboard.get("/api/locks", {"Sec-Fetch-Site": "same-origin"}).status == 200
@@ -276,7 +324,7 @@ class TestGuards:
     def test_behind_a_proxy_without_a_token(self, dashboard: Dashboard, guarded: Dashboard) -> None:
         """A proxy on this machine asks for others, under the address of the dashboard."""
         for header in ("X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"):
-            for path in ("/", "/api/locks", "/events", "/healthz"):
+            for path in ("/", "/api/locks", "/events", "/healthz", "/metrics"):
                 reply = dashboard.get(path, {header: "10.1.2.3"})
                 assert (reply.status, "needs a token" in reply.text) == (403, True)
             assert guarded.get("/api/locks", {header: "x", "Authorization": f"Bearer {guarded.token}"}).status == 200
@@ -310,7 +358,7 @@ class TestToken:
     def test_it_is_made_and_needed(self, guarded: Dashboard) -> None:
         assert guarded.token is not None
         assert len(guarded.token) >= 32
-        for path in ("/api/locks", "/events", "/api/clients", "/api/lock?name=x"):
+        for path in ("/api/locks", "/events", "/api/clients", "/api/lock?name=x", "/metrics"):
             assert guarded.get(path).status == 401
         # What contains no data.
         for path in ("/", "/page/app.js", "/healthz"):

@@ -1,7 +1,5 @@
 """The documentation: its examples run, its commands exist, and its links lead to existing targets."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Each program of `examples/` is started as its first lines say, and does its job; `make demo`."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -18,6 +16,7 @@ from redis import Redis
 import pyredisson
 from pyredisson.testing import Server
 from tests.interop.maven import build, needed
+from tests.support.children import processes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Start = Callable[..., subprocess.Popen[str]]
@@ -26,24 +25,9 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start(server: Server) -> Iterator[Start]:
     """Starts a program of a folder of the examples, and kills it with its children after the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*command: object, folder: Path = EXAMPLES) -> subprocess.Popen[str]:
-        env = os.environ | {"PYREDISSON_URL": server.url, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        words = [str(word) for word in command]
-        pipe, both = subprocess.PIPE, subprocess.STDOUT
-        process = subprocess.Popen(
-            words, cwd=folder, env=env, stdout=pipe, stderr=both, text=True, start_new_session=True
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for each in started:
-        if each.poll() is None:
-            os.killpg(each.pid, signal.SIGKILL)
-        with each:
-            pass
+    env = {"PYREDISSON_URL": server.url, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with processes(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as start_process:
+        yield lambda *command, folder=EXAMPLES: start_process(*command, cwd=folder, env=os.environ | env)
 
 
 def line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
@@ -74,6 +58,17 @@ def test_celery_worker(start: Start, server: Server) -> None:
         text = sender.communicate()[0]
     skipped = "skipped: another worker writes that report"
     assert text.splitlines() == [skipped, skipped, "report of tuesday"]
+
+
+def test_arq_worker(start: Start, server: Server) -> None:
+    pytest.importorskip("arq", reason="arq wants redis below 6, so it is in no extra")
+    with pyredisson.connect(server.url) as another_worker, another_worker.singleton("account:7"):
+        sender = start(sys.executable, "arq_worker.py")
+        worker = start(sys.executable, "-m", "arq", "arq_worker.WorkerSettings")
+        line(worker, r"charge.* retrying job in 1")
+    tries = re.findall(r"^charged 7 in try ([0-9]+)$", sender.communicate()[0], re.MULTILINE)
+    assert len(tries) == 2
+    assert max(map(int, tries)) > 1
 
 
 def test_nightly(start: Start, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,9 @@
 """Fixtures of the fault tests: the backends, with nothing between the client and the test."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-import pytest_asyncio
 from redis import Redis
 
 from pyredisson.testing import Server
@@ -15,7 +12,7 @@ from tests.support.raw_backends import RawBackend
 from .kinds import NoThread
 
 
-@pytest_asyncio.fixture(params=["threads", "asyncio"])
+@pytest.fixture(params=["threads", "asyncio"])
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
     """The test runs once in each backend."""
     each = RawBackend(request.param)
@@ -23,7 +20,7 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
     await each.close()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def tasks() -> AsyncIterator[RawBackend]:
     """The test runs in asyncio only."""
     each = RawBackend("asyncio")

@@ -1,7 +1,5 @@
 """The kinds of primitives: how each is made, its scripts, what the server has of it; and troubles of servers."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -148,7 +146,7 @@ class Used:
         session = self.client._session
         queues = [*session.lock_queues.values(), *session.permits.queues.values()]
         waiting = [queue for queue in queues if queue.waiters]
-        waiting += [queue for queue in session.local_queues.values() if queue.tickets]
+        waiting += [queue for queue in session.fair_queues.values() if queue.tickets]
         return not (session.holds.table or session.channels.waiting or waiting)
 
 

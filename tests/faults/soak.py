@@ -1,6 +1,6 @@
 """A soak test: real processes acquire locks of every kind while the network, processes and the server fail.
 
-Then `soak_judge` looks for errors in what they have recorded.
+Then `judge` reads their journals and finds errors: two owners that relied on the same thing at one time.
 
 In its long form: `python -m tests.faults.soak --seconds 600 [--backend both] [--seed 7]`; `test_soak.py` is the
 short form. A seed gives the same troubles and the same choices of all owners again, at times that are never the same.
@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from redis import Redis
 
 import pyredisson
-from pyredisson.testing import Hold, Proxy, Server
+from pyredisson.testing import Proxy, Server
 from tests.support.children import Child
 
-from .soak_judge import Journals, Reset, judge
 from .soak_worker import PERMITS, PROGRAM, Wanted, clock
 
 LEASE = 1.0
@@ -42,6 +42,8 @@ WANTED += [("read", ["rw"])] * 2 + [("permit", ["permits"]), ("semaphore", ["sem
 BACKENDS = ("threads", "asyncio", "both")
 SCRIPT = b"EVALSHA"
 """What the faults strike."""
+Reset = tuple[float, float]
+"""From when to when a server was being replaced by an empty one."""
 
 
 @dataclass
@@ -194,7 +196,7 @@ class Troubles:
     def _in(self, shortest: float, longest: float, end: Callable[[], object]) -> None:
         self._later.append((clock() + self._random.uniform(shortest, longest), end))
 
-    def _hold(self, hold: Callable[[bytes], Hold]) -> None:
+    def _hold(self, hold: Callable[[bytes], pyredisson.testing.Hold]) -> None:
         fault = hold(SCRIPT)
         self._in(0.05, 1.5 * LEASE, lambda: deliver(fault))
 
@@ -222,7 +224,7 @@ class Troubles:
         return child is self._stopped
 
 
-def deliver(hold: Hold) -> None:
+def deliver(hold: pyredisson.testing.Hold) -> None:
     if hold.held.is_set():
         # Both mean that one of the two ends has given up the connection meanwhile.
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -234,6 +236,129 @@ def prepare(server: Server) -> None:
     with pyredisson.connect(server.url) as client:
         client.get_semaphore("semaphore").try_set_permits(PERMITS)
         client.get_permit_expirable_semaphore("permits").try_set_permits(PERMITS)
+
+
+@dataclass
+class Hold:
+    """From `begin` to `end` somebody had every reason to believe that he holds `name`."""
+
+    identity: str
+    kind: str
+    name: str
+    mode: str
+    """`exclusive`, `shared`, or how many may hold it at once."""
+    asked: float
+    """When its acquire was called: the server granted it at some time between this and `begin`."""
+    begin: float
+    end: float
+    token: int = 0
+    released: float | None = None
+    """When a release was called that said that it was one."""
+    lost: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} {self.identity} [{self.begin:.6f}, {self.end:.6f}]"
+
+
+@dataclass
+class Failure:
+    """An acquire that raised an error, or was refused within its waiting time (`error` is empty then)."""
+
+    kind: str
+    name: str
+    asked: float
+    at: float
+    error: str = ""
+
+
+@dataclass
+class Journals:
+    """What all processes of a soak have written."""
+
+    holds: dict[str, Hold] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    counted: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, directory: Path) -> Journals:
+        journals = cls()
+        for path in sorted(directory.glob("*.journal")):
+            journals.add(path.read_text().splitlines())
+        return journals
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            word, _, rest = line.partition(" ")
+            if word == "hold":
+                identity, kind, name, mode, asked, begin = rest.split()
+                self.holds[identity] = Hold(identity, kind, name, mode, float(asked), float(begin), float(begin))
+            elif word == "counted":
+                self.counted += 1
+            elif word == "error":
+                self.errors.append(rest)
+            elif word in {"failed", "refused"}:
+                kind, name, asked, at, *raised = rest.split()
+                self.failures.append(Failure(kind, name, float(asked), float(at), *raised))
+            else:
+                identity, value = rest.split()
+                self._note(word, self.holds[identity], value)
+
+    def _note(self, word: str, hold: Hold, value: str) -> None:
+        if word == "token":
+            hold.token = int(value)
+        elif word == "lost":
+            hold.lost = True
+        else:
+            hold.end = max(hold.end, float(value))
+            if word == "released":
+                hold.released = float(value)
+
+
+def judge(journals: Journals, resets: Sequence[Reset] = ()) -> list[str]:
+    """What must not be, one line each; nothing is fine."""
+    found = [f"unexpected: {error}" for error in journals.errors]
+    holds = sorted(journals.holds.values(), key=lambda hold: hold.begin)
+    found += [
+        f"said to be released by a server that never had it: {hold}"
+        for hold in holds
+        if hold.released is not None and any(hold.begin < begin and hold.released > end for begin, end in resets)
+    ]
+    believed = [hold for hold in (_until_reset(hold, resets) for hold in holds) if hold is not None]
+    for name in dict.fromkeys(hold.name for hold in believed):
+        found += _overlaps([hold for hold in believed if hold.name == name])
+    fenced = [hold for hold in believed if hold.token]
+    found += [
+        f"a later hold has no greater token: {one} {one.token}, {other} {other.token}"
+        for one, other in itertools.pairwise(fenced)
+        if one.token >= other.token
+    ]
+    return found
+
+
+def _until_reset(hold: Hold, resets: Sequence[Reset]) -> Hold | None:
+    """What an emptied server has forgotten excludes nobody: the belief counts until then."""
+    if hold.kind == "semaphore" and resets and hold.end > resets[0][0]:
+        # A semaphore has no owners: a permit from before the reset enlarges it when it is released afterwards.
+        return None
+    for begin, end in resets:
+        if hold.asked < end and hold.end > begin:
+            hold.end = begin
+    return hold if hold.end >= hold.begin else None
+
+
+def _overlaps(holds: list[Hold]) -> list[str]:
+    found = []
+    active: list[Hold] = []
+    for hold in holds:
+        active = [other for other in active if other.end > hold.begin]
+        if hold.mode.isdigit():
+            others = active[:1] if len(active) >= int(hold.mode) else []
+        else:
+            others = [other for other in active if "exclusive" in {other.mode, hold.mode}]
+        found += [f"overlap of {other} and {hold}" for other in others]
+        active.append(hold)
+    return found
 
 
 def main() -> int:

@@ -7,8 +7,6 @@ A hold is recorded as valid only if that is certain: the clock is read first, an
 lost then was valid at the time that was read, however long the process was paused in between.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """A server that replies as a test wants: with other versions, or with replies that never end."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
@@ -21,17 +19,12 @@ def bulk(text: str) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text.encode())
 
 
-def hello(version: str, mode: str = "standalone") -> bytes:
-    """The reply to HELLO 2."""
-    facts = [bulk("server"), bulk("redis"), bulk("version"), bulk(version), bulk("mode"), bulk(mode)]
-    return b"*6\r\n" + b"".join(facts)
-
-
-def shake(words: list[bytes], version: str = "7.0.15") -> bytes:
+def shake(words: list[bytes], version: str = "7.0.15", mode: str = "standalone") -> bytes:
     """The reply to a command of the handshake."""
     name = words[0].upper()
     if name == b"HELLO":
-        return hello(version)
+        facts = ["server", "redis", "version", version, "mode", mode]
+        return b"*6\r\n" + b"".join(map(bulk, facts))
     if name == b"INFO":
         return bulk(f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrun_id:{RUN_ID}\r\n")
     return b"+OK\r\n" if words[1:2] != [b"INFO"] else bulk("id=1 addr=127.0.0.1:1 name=")

@@ -1,7 +1,5 @@
 """Chores of the watchdog, as the announcement of a client: they run without a hold, and never cost one."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
@@ -15,7 +13,7 @@ from tests.support.chores import Append, Failing
 from tests.support.faults import FLAGS, RENEW
 from tests.support.raw_backends import RawBackend
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("announced")]
+pytestmark = pytest.mark.usefixtures("announced")
 LEASE = 3.0
 KEY = b"chore"
 ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha

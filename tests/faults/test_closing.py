@@ -1,7 +1,5 @@
 """Closing with calls in flight, interrupted or cancelled: nothing stays locked, and it takes about a second."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -50,6 +48,16 @@ def started_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return started
 
 
+@pytest.fixture(params=["plain", "eager"] if hasattr(asyncio, "eager_task_factory") else ["plain"])
+async def kind_of_tasks(request: pytest.FixtureRequest) -> None:
+    """How tasks begin: `asyncio.eager_task_factory` came with Python 3.12."""
+    if request.param == "eager":
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+
+
+tasks_of_each_kind = pytest.mark.usefixtures("kind_of_tasks")
+
+
 @pytest.fixture
 def silent() -> Iterator[str]:
     """The URL of a server that takes connections and says nothing."""
@@ -86,20 +94,6 @@ def is_connected(admin: Redis) -> bool:
 
 
 class TestInFlight:
-    @pytest.mark.asyncio
-    async def test_a_release_is_completed(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-        client = backend.connect(proxy.url, timeout=0.8)
-        lock = client.get_lock("a", owner=1)
-        late = proxy.hold_request(RELEASE)
-        await backend.do(lock.lock())
-        releasing = backend.start(lock.unlock)
-        await backend.until(late.held.is_set)
-        await backend.do(client.close())
-        with pytest.raises(ClosedError):
-            await releasing.result()
-        await backend.until(lambda: not admin.exists("a"))
-
-    @pytest.mark.asyncio
     async def test_closing_twice_at_the_same_time(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
         client = backend.connect(proxy.url)
         await backend.do(client.get_lock("a").lock())
@@ -108,7 +102,6 @@ class TestInFlight:
             await each.result()
         assert not admin.exists("a")
 
-    @pytest.mark.asyncio
     @pytest.mark.parametrize("latency", [0.0, 0.05, 0.1])
     async def test_many_calls_leave_nothing(
         self, backend: RawBackend, proxy: Proxy, admin: Redis, started_threads: list[str], latency: float
@@ -126,22 +119,22 @@ class TestInFlight:
         assert proxy.connections <= before + 1
         assert started_threads.count(FINAL_RELEASE) <= (1 if backend.threads else 2)
 
-    @pytest.mark.asyncio
-    @pytest.mark.parametrize("lose", ["hold_reply", "hold_request", "drop_reply"])
+    @pytest.mark.parametrize(
+        ("lose", "command"),
+        [("hold_reply", ACQUIRE), ("hold_request", ACQUIRE), ("drop_reply", ACQUIRE), ("hold_request", RELEASE)],
+    )
     async def test_a_call_whose_reply_does_not_come_is_ended(
-        self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: str
+        self, backend: RawBackend, proxy: Proxy, admin: Redis, lose: str, command: bytes
     ) -> None:
+        """And a release is completed."""
         client = backend.connect(proxy.url, timeout=30)
-        fault = getattr(proxy, lose)(ACQUIRE)
+        fault = getattr(proxy, lose)(command)
         calls = begun(backend, client, 1)
         await backend.until(fault.happened.is_set)
         await close(backend, client, calls)
         await backend.until(lambda: admin.keys() == [])
 
-    @pytest.mark.asyncio
-    async def test_a_server_that_hangs(
-        self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_server_hangs(self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
         client = backend.connect(proxy.url, timeout=30)
         for number in range(3):
             await backend.do(client.get_lock(f"held{number}", owner=1).lock())
@@ -166,93 +159,67 @@ class TestInFlight:
         if backend.threads:
             eventually(lambda: "locks were not released" in caplog.text)
 
-    def test_a_command_that_is_added_during_a_final_release_is_sent_too(self, proxy: Proxy, admin: Redis) -> None:
-        """A call that ends while the client sends its last commands adds one of its own."""
-        client = pyredisson.connect(proxy.url, timeout=5)
-        backend = RawBackend("threads")
-        client.get_lock("held").lock()
-        late = proxy.hold_reply(ACQUIRE)
-        taking = backend.start(client.get_lock("late").lock)
-        assert late.held.wait(5)
-        final_release = proxy.hold_request(RELEASE)
-        closing = backend.start(client.close)
-        assert final_release.held.wait(5)
-        late.deliver()
-        eventually(lambda: taking.done())
-        final_release.deliver()
-        eventually(lambda: closing.done())
-        eventually(lambda: not admin.keys())
 
-    def test_a_command_after_the_final_release_starts_one_more(
-        self, proxy: Proxy, admin: Redis, started_threads: list[str]
-    ) -> None:
-        client = pyredisson.connect(proxy.url)
-        payloads = [client.get_lock(f"a{number}")._logic.commands.undo_acquire(b"me:1") for number in range(200)]
-        for number in range(200):
-            admin.hset(f"a{number}", "me:1", 1)
+def test_a_command_that_is_added_during_a_final_release_is_sent_too(proxy: Proxy, admin: Redis) -> None:
+    """A call that ends while the client sends its last commands adds one of its own."""
+    client = pyredisson.connect(proxy.url, timeout=5)
+    backend = RawBackend("threads")
+    client.get_lock("held").lock()
+    late = proxy.hold_reply(ACQUIRE)
+    taking = backend.start(client.get_lock("late").lock)
+    assert late.held.wait(5)
+    final_release = proxy.hold_request(RELEASE)
+    closing = backend.start(client.close)
+    assert final_release.held.wait(5)
+    late.deliver()
+    eventually(lambda: taking.done())
+    final_release.deliver()
+    eventually(lambda: closing.done())
+    eventually(lambda: not admin.keys())
+
+
+def test_commands_after_a_final_release_start_one_more(proxy: Proxy, admin: Redis, started_threads: list[str]) -> None:
+    client = pyredisson.connect(proxy.url)
+    payloads = [client.get_lock(f"a{number}")._logic.commands.undo_acquire(b"me:1") for number in range(200)]
+    for number in range(200):
+        admin.hset(f"a{number}", "me:1", 1)
+    client.close()
+    before = len(proxy.commands)
+    proxy.latency(0.02)
+    for payload in payloads:
+        client._session.repair(payload)
+    eventually(lambda: admin.keys() == [])
+    eventually(lambda: not any(thread.name == FINAL_RELEASE for thread in threading.enumerate()))
+    # The first one may be gone by the time that the last one comes.
+    assert 1 <= started_threads.count(FINAL_RELEASE) <= 2
+    assert len(proxy.commands) < before + 200 + 20
+
+
+@pytest.mark.parametrize(
+    "step", [ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
+)
+def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis, step: Callable[..., object]) -> None:
+    client = pyredisson.connect(server.url, client_name=NAME)
+    assert not client.get_lock("a").is_locked()
+    if step is not ClientLifecycle.end:
+        # It is the first step: what is held before it stays so.
+        client.get_lock("a").lock()
+    with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
         client.close()
-        before = len(proxy.commands)
-        proxy.latency(0.02)
-        for payload in payloads:
-            client._session.repair(payload)
-        eventually(lambda: admin.keys() == [])
-        eventually(lambda: not any(thread.name == FINAL_RELEASE for thread in threading.enumerate()))
-        # The first one may be gone by the time that the last one comes.
-        assert 1 <= started_threads.count(FINAL_RELEASE) <= 2
-        assert len(proxy.commands) < before + 200 + 20
+    assert interrupt.happened
+    assert not admin.exists("a")
+    eventually(lambda: not is_connected(admin))
+    # What the interrupt left undone, the next call does.
+    client.close()
+    assert client.closed
 
 
-class TestInterrupted:
-    @pytest.mark.parametrize(
-        "step", [ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
-    )
-    def test_locks_are_released_and_connections_closed(
-        self, server: Server, admin: Redis, step: Callable[..., object]
-    ) -> None:
-        client = pyredisson.connect(server.url, client_name=NAME)
-        assert not client.get_lock("a").is_locked()
-        if step is not ClientLifecycle.end:
-            # It is the first step: what is held before it stays so.
-            client.get_lock("a").lock()
-        with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
-            client.close()
-        assert interrupt.happened
-        assert not admin.exists("a")
-        eventually(lambda: not is_connected(admin))
-        # What the interrupt left undone, the next call does.
-        client.close()
-        assert client.closed
-
-    @pytest.mark.asyncio
-    async def test_in_asyncio(self, server: Server, admin: Redis) -> None:
-        client = pyredisson.asyncio.connect(server.url, client_name=NAME)
-        assert not await client.get_lock("a").is_locked()
-        with pytest.raises(KeyboardInterrupt), InterruptAt(AioListener.stop) as interrupt:
-            await client.close()
-        assert interrupt.happened
-        await asyncio.to_thread(eventually, lambda: not is_connected(admin))
-        await client.close()
-
-
-@pytest.mark.asyncio
 class TestTasks:
     """Closing an asyncio client needs no help from the program, and ends the calls that connect."""
 
-    @pytest.fixture(params=["plain", "eager"] if hasattr(asyncio, "eager_task_factory") else ["plain"])
-    def use_tasks(self, request: pytest.FixtureRequest) -> Callable[[], None]:
-        """Sets how tasks begin: `asyncio.eager_task_factory` came with Python 3.12."""
-
-        def use() -> None:
-            if request.param == "eager":
-                asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
-
-        return use
-
-    async def test_callers_that_are_connecting_get_closed_error(
-        self, silent: str, use_tasks: Callable[[], None]
-    ) -> None:
+    @tasks_of_each_kind
+    async def test_callers_that_are_connecting_get_closed_error(self, silent: str) -> None:
         """Each an error of its own. A cancellation reaches only the caller that is cancelled."""
-        use_tasks()
         client = pyredisson.asyncio.connect(silent)
         calls: list[asyncio.Task[Any]] = [asyncio.create_task(client.get_lock("a").lock()) for _ in range(3)]
         calls.append(asyncio.create_task(client.get_semaphore("b").acquire()))
@@ -273,9 +240,9 @@ class TestTasks:
         with pytest.raises(asyncio.CancelledError):
             await at_the_end
 
-    async def test_a_task_group_gets_the_error(self, silent: str, use_tasks: Callable[[], None]) -> None:
+    @tasks_of_each_kind
+    async def test_a_task_group_gets_the_error(self, silent: str) -> None:
         """It takes a cancelled task for one that was meant to end."""
-        use_tasks()
         client = pyredisson.asyncio.connect(silent)
         with pytest.raises(ExceptionGroup) as caught:
             async with asyncio.TaskGroup() as group:
@@ -285,11 +252,9 @@ class TestTasks:
         assert [type(error) for error in caught.value.exceptions] == [ClosedError]
         await closing
 
-    async def test_a_cancelled_connection_is_made_again(
-        self, tasks: RawBackend, proxy: Proxy, use_tasks: Callable[[], None]
-    ) -> None:
+    @tasks_of_each_kind
+    async def test_a_cancelled_connection_is_made_again(self, tasks: RawBackend, proxy: Proxy) -> None:
         """By a program that cancels every task it doesn't know."""
-        use_tasks()
         ours = asyncio.all_tasks()
         client = tasks.connect(proxy.url)
         hello = proxy.hold_reply(b"HELLO")
@@ -318,10 +283,10 @@ class TestTasks:
             assert refused is None or refused.is_set()
             assert not admin.exists("a")
 
+    @tasks_of_each_kind
     async def test_a_close_that_is_cancelled_at_whatever_moment_leaves_nothing(
-        self, tasks: RawBackend, proxy: Proxy, admin: Redis, use_tasks: Callable[[], None]
+        self, tasks: RawBackend, proxy: Proxy, admin: Redis
     ) -> None:
-        use_tasks()
         for turns in range(1, 7):
             client = tasks.connect(proxy.url, client_name=NAME, timeout=TIME_LIMIT)
             await client.get_lock("held").lock()
@@ -361,3 +326,12 @@ class TestTasks:
                 runner.run(hear())
 
         await asyncio.to_thread(use)
+
+    async def test_an_interrupt(self, server: Server, admin: Redis) -> None:
+        client = pyredisson.asyncio.connect(server.url, client_name=NAME)
+        assert not await client.get_lock("a").is_locked()
+        with pytest.raises(KeyboardInterrupt), InterruptAt(AioListener.stop) as interrupt:
+            await client.close()
+        assert interrupt.happened
+        await asyncio.to_thread(eventually, lambda: not is_connected(admin))
+        await client.close()

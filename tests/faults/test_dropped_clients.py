@@ -1,7 +1,5 @@
 """A client that is dropped without `close()` ends, with a ResourceWarning."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -87,7 +85,6 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
     assert recorder.events
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("other_thread", [False, True])
 async def test_in_asyncio(server: Server, admin: Redis, other_thread: bool) -> None:
     """The collector may run on another thread."""
@@ -268,7 +265,7 @@ def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     alive = lifecycle_reference()
     assert alive is not None
     alive.end()
-    alive._listening.drop()
+    alive._drop_subscriptions()
     alive._runtime.drop()
     alive.send_final_releases()
 

@@ -1,12 +1,11 @@
 """Event loops: several, eager tasks, tasks that run the loop, uvloop; and gevent, which may replace too much."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +160,7 @@ print("done", flush=True)
     sys.version_info >= (3, 14),
     reason="nest_asyncio supports no Python after 3.13: `asyncio.current_task()` is None in it",
 )
-def test_tasks_that_run_the_event_loop(
-    server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_that_run_the_loop(server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str]) -> None:
     """nest_asyncio allows that, and many notebooks use it. What they run in there gets its replies."""
     user = child(NESTED, server.url)
     assert user.receive() == "done"
@@ -289,7 +286,7 @@ def run(request: pytest.FixtureRequest, server: Server, tls_server: Server) -> I
 
     def go(scenario: Scenario) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(bounded(scenario))
+            runner.run(asyncio.wait_for(scenario(), 3 * TIME_LIMIT))
 
     # libuv opens some with the first loop, and keeps them.
     request.param().close()
@@ -298,68 +295,65 @@ def run(request: pytest.FixtureRequest, server: Server, tls_server: Server) -> I
     eventually(lambda: descriptors() <= before)
 
 
+def in_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a test of a coroutine that runs in the loops of its fixture `run`."""
+
+    @wraps(test)
+    def go(run: Run, **fixtures: Any) -> None:
+        run(lambda: test(run, **fixtures))
+
+    return go
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def bounded(scenario: Scenario) -> None:
-    async with asyncio.timeout(3 * TIME_LIMIT):
-        await scenario()
-
-
 @pytest.mark.parametrize("way", ["tcp", "keepalive", "unix", "tls"])
-def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, way: str) -> None:
+@in_each_loop
+async def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, way: str) -> None:
     fields: dict[str, Any] = {"keepalive": {"socket_keepalive": True}}.get(way, {})
     urls = {"unix": server.unix_url, "tls": f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}"}
+    inside = 0
+    async with pyredisson.asyncio.connect(urls.get(way, server.url), connect_timeout=TIME_LIMIT, **fields) as client:
 
-    async def scenario() -> None:
-        inside = 0
-        async with pyredisson.asyncio.connect(
-            urls.get(way, server.url), connect_timeout=TIME_LIMIT, **fields
-        ) as client:
+        async def use() -> None:
+            nonlocal inside
+            async with client.get_lock("a"):
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0.001)
+                inside -= 1
 
-            async def use() -> None:
-                nonlocal inside
-                async with client.get_lock("a"):
-                    inside += 1
-                    assert inside == 1
-                    await asyncio.sleep(0.001)
-                    inside -= 1
-
-            async with asyncio.TaskGroup() as group:
-                for _ in range(10):
-                    group.create_task(use())
-            # More than one buffer of replies, many commands in one write.
-            held = await asyncio.gather(*[client.get_lock("b").is_locked() for _ in range(5000)])
-            assert held == [False] * 5000
-
-    run(scenario)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(10):
+                group.create_task(use())
+        # More than one buffer of replies, many commands in one write.
+        held = await asyncio.gather(*[client.get_lock("b").is_locked() for _ in range(5000)])
+        assert held == [False] * 5000
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, turns: int) -> None:
+@in_each_loop
+async def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, turns: int) -> None:
     """uvloop's transport raises when it is closed, where asyncio's drops what is sent."""
-
-    async def scenario() -> None:
-        pipeline = await connect(Node(Config.of(server.url)))
-        subscribed = await connect(Node(Config.of(server.url)))
-        for each in (pipeline, subscribed):
-            assert each._transport is not None
-            each._transport.abort()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        if pipeline.state is OPEN:
-            for future in [pipeline.submit(PING) for _ in range(3)]:
-                with pytest.raises(NoReply):
-                    await future
-        # Who listens doesn't look first.
-        subscribed.write(PING)
-        for each in (pipeline, subscribed):
-            await each.disconnected
-            each.write(PING)
-            each.close()
-
-    run(scenario)
+    pipeline = await connect(Node(Config.of(server.url)))
+    subscribed = await connect(Node(Config.of(server.url)))
+    for each in (pipeline, subscribed):
+        assert each._transport is not None
+        each._transport.abort()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if pipeline.state is OPEN:
+        for future in [pipeline.submit(PING) for _ in range(3)]:
+            with pytest.raises(NoReply):
+                await future
+    # Who listens doesn't look first.
+    subscribed.write(PING)
+    for each in (pipeline, subscribed):
+        await each.disconnected
+        each.write(PING)
+        each.close()
 
 
 def test_a_task_ends_the_program(run: Run, server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -381,31 +375,31 @@ def test_a_task_ends_the_program(run: Run, server: Server, caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Redis) -> None:
-    async def scenario() -> None:
-        client = pyredisson.asyncio.connect(server.url)
-        lock = client.get_lock("a")
-        await lock.lock()
-        waiting = asyncio.create_task(client.get_lock("a", owner=1).lock())
-        await asyncio.to_thread(eventually, lambda: listeners(admin, "a") == 1)
-        for _ in range(2):
-            admin.client_kill_filter(_type="normal", skipme=True)
-            admin.client_kill_filter(_type="pubsub")
-            # The loop learns of it in its next turn, and the calls begin before that.
-            calls = [asyncio.create_task(client.get_lock(f"b{i}").try_lock(TIME_LIMIT)) for i in range(10)]
-            assert await asyncio.gather(*calls) == [True] * 10
-            for i in range(10):
-                await client.get_lock(f"b{i}").force_unlock()
-        await lock.unlock()
-        await waiting
-        await client.close()
-
-    run(scenario)
+@in_each_loop
+async def test_a_connection_that_the_server_drops(run: Run, server: Server, admin: Redis) -> None:
+    client = pyredisson.asyncio.connect(server.url)
+    lock = client.get_lock("a")
+    await lock.lock()
+    waiting = asyncio.create_task(client.get_lock("a", owner=1).lock())
+    await asyncio.to_thread(eventually, lambda: listeners(admin, "a") == 1)
+    for _ in range(2):
+        admin.client_kill_filter(_type="normal", skipme=True)
+        admin.client_kill_filter(_type="pubsub")
+        # The loop learns of it in its next turn, and the calls begin before that.
+        calls = [asyncio.create_task(client.get_lock(f"b{i}").try_lock(TIME_LIMIT)) for i in range(10)]
+        assert await asyncio.gather(*calls) == [True] * 10
+        for i in range(10):
+            await client.get_lock(f"b{i}").force_unlock()
+    await lock.unlock()
+    await waiting
+    await client.close()
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Server, answers: bool) -> None:
-    async def scenario(url: str) -> None:
+@in_each_loop
+async def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Server, answers: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = server.url if answers else f"redis://127.0.0.1:{silent.getsockname()[1]}"
         for step in range(8):
             client = pyredisson.asyncio.connect(url)
             task = asyncio.create_task(client.get_lock("a").is_locked())
@@ -414,44 +408,36 @@ def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Server, an
             await cancel_after(step, task)
             await client.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = server.url if answers else f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        run(lambda: scenario(url))
 
-
-def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
+@in_each_loop
+async def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
     run: Run, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Pipeline, transport: asyncio.BaseTransport) -> None:
         raise TypeError("not the transport that was expected")
 
-    async def scenario() -> None:
-        seen: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
-        client = pyredisson.asyncio.connect(server.url, retry_attempts=0, connect_timeout=2 * TIME_LIMIT)
-        begin = time.monotonic()
-        with pytest.raises(ConnectionError, match="without handing it over"):
-            await client.get_lock("a").try_lock()
-        assert time.monotonic() - begin < TIME_LIMIT
-        assert "not the transport" in str(seen[0]["exception"])
-        await client.close()
-
     monkeypatch.setattr(Pipeline, "connection_made", refuse)
-    run(scenario)
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+    client = pyredisson.asyncio.connect(server.url, retry_attempts=0, connect_timeout=2 * TIME_LIMIT)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionError, match="without handing it over"):
+        await client.get_lock("a").try_lock()
+    assert time.monotonic() - begin < TIME_LIMIT
+    assert "not the transport" in str(seen[0]["exception"])
+    await client.close()
 
 
-def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server) -> None:
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        pipeline = await connect(Node(Config.of(server.url)))
+@in_each_loop
+async def test_an_error_while_replies_are_read_is_no_timeout(run: Run, server: Server) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    pipeline = await connect(Node(Config.of(server.url)))
 
-        def on_reply(_: object) -> None:
-            raise ValueError("a fault in the listener")
+    def on_reply(_: object) -> None:
+        raise ValueError("a fault in the listener")
 
-        future = pipeline.submit(PING)
-        pipeline.on_reply = on_reply
-        with pytest.raises(NoReply, match="a fault in the listener"):
-            await future
-        await pipeline.disconnected
-
-    run(scenario)
+    future = pipeline.submit(PING)
+    pipeline.on_reply = on_reply
+    with pytest.raises(NoReply, match="a fault in the listener"):
+        await future
+    await pipeline.disconnected

@@ -1,7 +1,5 @@
 """Groups of locks when servers fail or callers are interrupted: nothing remains locked."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable
@@ -15,7 +13,7 @@ from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock, parallel, red_lock
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import ACQUIRE, InterruptAt
+from tests.support.faults import RENEW, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import cancel_after
@@ -25,7 +23,6 @@ from .kinds import away
 STEPS = 60
 """More turns of the event loop than it takes to have all members and to give them back."""
 
-pytestmark = pytest.mark.asyncio
 groups = pytest.mark.parametrize("kind", ["multi", "red"])
 
 
@@ -176,7 +173,7 @@ class TestMultiLock:
         redises[last].hset("a", "another:1", 1)
         taking = backend.start(group.lock, 5)
         await backend.until(lambda: listeners(redises[last], "a"))
-        struck = getattr(proxies[first], fault)(ACQUIRE)
+        struck = getattr(proxies[first], fault)(RENEW)
         redises[last].delete("a")
         redises[last].publish("redisson_lock__channel:{a}", "0")
         await taking.result()

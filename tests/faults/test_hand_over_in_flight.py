@@ -3,8 +3,6 @@
 And a process that is killed, or forked, before it has the reply: only the server knows the next owner.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +12,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-import pyredisson
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._core import CallQueues, ReleaseCall, Run
+from pyredisson._core import CallQueues
 from pyredisson.errors import LockLostError
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner, _finished
@@ -25,7 +22,7 @@ from tests.support.children import CHILD_LIMIT
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, asleep, eventually
 
-from .kinds import Start, lock_of, taken
+from .kinds import Start, lock_of
 
 LEASE = 2.0
 LONG = 60.0
@@ -49,19 +46,14 @@ def threads(proxy: Proxy) -> Iterator[RawBackend]:
         client.close()
 
 
-@pytest.fixture
-def client(threads: RawBackend) -> pyredisson.Client:
-    connected: pyredisson.Client = threads._clients[0]
-    return connected
-
-
-def waits(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, OtherOwner[Any]]:
-    """The lock of owner 2, which acquires it on a thread, and keeps it."""
+def contended(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, Any, OtherOwner[Any]]:
+    """The lock of owner 1, which holds it, and of owner 2, which acquires it on a thread, and keeps it."""
     client = threads._clients[0]
-    lock = lock_of(client, kind, 2)
+    holder, lock = (lock_of(client, kind, owner) for owner in (1, 2))
+    holder.lock()
     call = threads.start(lock.lock, *args)
     eventually(lambda: asleep(client, "a") == 1)
-    return lock, call
+    return holder, lock, call
 
 
 def ended(call: OtherOwner[Any]) -> None:
@@ -85,29 +77,23 @@ class Striking(ThreadWakeup):
 
 
 def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
-    threads: RawBackend, client: pyredisson.Client, admin: Redis, monkeypatch: pytest.MonkeyPatch
+    threads: RawBackend, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the waiter has acquired by itself since then isn't undone: its caller relies on it."""
-    holder = client.get_lock("a", owner=1)
-    holder.lock()
     monkeypatch.setattr(ThreadBackend, "wakeup", lambda _: Striking())
-    lock, Striking.struck = waits(threads)
+    holder, lock, Striking.struck = contended(threads)
     # The hand-over finds neither of both owners.
     admin.delete("a")
     with pytest.raises(KeyboardInterrupt):
         holder.unlock()
-    eventually(lambda: not client._session.watchdog.repairs.pending())
+    eventually(lambda: not threads._clients[0]._session.watchdog.repairs.pending())
     assert lock.is_held()
     lock.force_unlock()
 
 
-def test_a_second_copy_that_is_refused(
-    threads: RawBackend, client: pyredisson.Client, admin: Redis, proxy: Proxy
-) -> None:
+def test_a_refused_second_copy(threads: RawBackend, admin: Redis, proxy: Proxy) -> None:
     """The first copy has released the lock: the second one says nothing about the hold that was released."""
-    holder = client.get_fenced_lock("a", owner=1)
-    holder.lock()
-    _, waiting = waits(threads, "fenced")
+    holder, _, waiting = contended(threads, "fenced")
     slow = proxy.hold_reply(HAND_OVER["lock"])
     lost: list[object] = []
     holder.on_lost(lost.append)
@@ -120,31 +106,6 @@ def test_a_second_copy_that_is_refused(
             ended(call)
     assert lost == []
     eventually(lambda: not admin.exists("a"))
-
-
-def test_a_release_that_goes_on_in_the_background_while_it_hands_the_lock_on(
-    threads: RawBackend, client: pyredisson.Client, admin: Redis, proxy: Proxy
-) -> None:
-    """As the release of one member of a red lock, for whose reply the release of the red lock doesn't wait."""
-    holder = client.get_lock("a", owner=1)
-    holder.lock()
-    lock, waiting = waits(threads)
-    slow = proxy.hold_reply(HAND_OVER["lock"])
-    logic, owner, call = holder._logic, holder._owner(), ReleaseCall()
-    hold = logic.hold_of(owner.id)
-    assert hold is not None
-    releasing = threads.start(lambda: Run(logic.release, owner, hold, call).result)
-    assert slow.held.wait(TIME_LIMIT)
-    logic.release_in_background(owner, hold, call)
-    eventually(lambda: not client._session.watchdog.repairs.pending())
-    slow.deliver()
-    ended(releasing)
-    ended(waiting)
-    eventually(lambda: not client._session.watchdog.repairs.pending())
-    assert lock.get_hold_count() == taken(admin, "lock") == 1
-    lock.unlock()
-    assert client._session.holds.table == {}
-    assert not admin.exists("a")
 
 
 class Overtaken:
@@ -164,13 +125,9 @@ class Overtaken:
         return getattr(self._calls, name)
 
 
-def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
-    threads: RawBackend, client: pyredisson.Client, admin: Redis
-) -> None:
+def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(threads: RawBackend, admin: Redis) -> None:
     """Two acquires of one owner are two levels, whichever way each of them got the lock."""
-    holder = client.get_lock("a", owner=1)
-    holder.lock()
-    lock, waiting = waits(threads)
+    holder, lock, waiting = contended(threads)
 
     def acquire() -> None:
         admin.delete("a")
@@ -189,15 +146,14 @@ def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
     assert not admin.exists("a")
 
 
-def test_no_queue_remains_when_a_lease_ends(threads: RawBackend, client: pyredisson.Client) -> None:
+def test_no_queue_remains_when_a_lease_ends(threads: RawBackend) -> None:
     """Many programs never release a lock with a lease, and use other names later."""
-    holder = client.get_lock("a", owner=1)
-    holder.lock()
-    _, waiting = waits(threads, "lock", 1.5)
+    holder, _, waiting = contended(threads, "lock", 1.5)
     holder.unlock()
     ended(waiting)
-    assert client._session.lock_queues
-    eventually(lambda: not client._session.lock_queues)
+    session = threads._clients[0]._session
+    assert session.lock_queues
+    eventually(lambda: not session.lock_queues)
 
 
 PROGRAM = """
@@ -223,7 +179,7 @@ def holder_of(owner=None):
 
 def knows_nothing():
     session = client._session
-    return not (session.lock_queues or session.local_queues or session.channels.waiting or session.holds.table)
+    return not (session.lock_queues or session.fair_queues or session.channels.waiting or session.holds.table)
 
 async def wait(owner):
     lock = lock_of(kind, owner)
@@ -301,7 +257,6 @@ def check_entered(admin: Redis, kind: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "other"), [("lock", "lock"), ("fair", "fair"), ("write", "write"), ("write", "read"), ("read", "write")]
 )
-@pytest.mark.asyncio
 async def test_the_process_is_killed(
     backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, child: Start, kind: str, other: str
 ) -> None:

@@ -1,53 +1,37 @@
 """Ctrl-C at any moment, from real signals: no hold, permit, connection or reply is lost."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from pyredisson.testing import Server
-from tests.support.children import CHILD_LIMIT, Child
+from tests.support.children import CHILD_LIMIT
 from tests.support.waiting import eventually
 
 from .kinds import PERMITS, Start
 
-PRELUDE = """
-import faulthandler, json, random, signal, sys, threading, time, traceback
+TAKE_AND_GIVE_BACK = """
+import builtins, faulthandler, json, random, signal, sys, threading, time, traceback
 import pyredisson
 # Who hangs says where.
 faulthandler.dump_traceback_later(100, exit=True)
-signal.signal(signal.SIGALRM, signal.default_int_handler)
-url, seed = sys.argv[1], int(sys.argv[2])
-random.seed(seed)
-
-def alarm(longest):
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest))
-
-def quiet():
-    signal.setitimer(signal.ITIMER_REAL, 0)
-
-def turns(number, enough=51):
-    # So many, and more until enough were interrupted: how many are, depends on the speed of the machine.
-    turn = 0
-    while turn < number or (interrupts < enough and turn < 20 * number):
-        yield turn
-        turn += 1
-"""
-
-TAKE_AND_GIVE_BACK = (
-    PRELUDE
-    + """
-mode, rounds = sys.argv[3], int(sys.argv[4])
-Alarm = {"KeyboardInterrupt": KeyboardInterrupt, "TimeoutError": TimeoutError}[sys.argv[5]]
+url, mode, rounds, error = sys.argv[1:]
 kind, _, mode = mode.rpartition(", ")
+rounds, Alarm = int(rounds), getattr(builtins, error)
+random.seed(1)
 
 def ring(*_):
     raise Alarm
 
 signal.signal(signal.SIGALRM, ring)
+
+def turns():
+    # So many, and more until enough were interrupted: how many are, depends on the speed of the machine.
+    turn = 0
+    while turn < rounds or (interrupts < min(rounds, 51) and turn < 20 * rounds):
+        yield turn
+        turn += 1
 
 def inside(error):
     # The innermost frame of the library that was interrupted, and its line; None: it was the user's own line.
@@ -168,19 +152,19 @@ else:
 for contender in contenders:
     contender.start()
 kept, interrupts, other_errors = [], 0, []
-for _ in turns(rounds, min(rounds, 51)):
+for _ in turns():
     stage = "acquire"
     wait = random.choice([0, 5e-4, None]) if mode == "contended" else None
     try:
         try:
-            alarm(longest)
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest))
             if not ours.acquire(wait):
                 continue
             stage = "release"
             ours.release()
             stage = "done"
         finally:
-            quiet()
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except Alarm as error:
         where = inside(error)
         interrupts += where is not None
@@ -202,24 +186,17 @@ for user in users:
 for user in users:
     user.join()
 waiters = sum(len(channel.waiters) for channel in client._session.channels.by_name.values())
-waiters += len(client._session.lock_queues) + len(client._session.local_queues)
+waiters += len(client._session.lock_queues) + len(client._session.fair_queues)
 print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))
 sys.stdin.readline()
 print(len(client._session.holds.table))
 client.close()
 """
-)
 CTRL_C = "KeyboardInterrupt"
 LOCKS = ["free", "contended", "handed on", "fair, contended", "fair, handed on", "read, handed on", "write, handed on"]
 GROUPS = [f"{kind}, {mode}" for kind in ("multi", "red") for mode in ("free", "contended")]
 SEMAPHORES = ("semaphore", "permits", "renewed permits")
 MODES = [f"{kind}, {mode}" for kind in SEMAPHORES for mode in ("free", "contended", "handed on")]
-
-
-def report_of(user: Child) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
-    assert report, "the child failed"
-    return report
 
 
 @pytest.mark.slow
@@ -249,8 +226,9 @@ def test_interrupts_at_random_moments_leave_nothing_behind(
         return not any(each.exists("a", "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}") for each in redises)
 
     urls = [each.url for each in (servers if mode in GROUPS else servers[:1])]
-    user = child(TAKE_AND_GIVE_BACK, " ".join(urls), 1, mode, rounds, error)
-    report = report_of(user)
+    user = child(TAKE_AND_GIVE_BACK, " ".join(urls), mode, rounds, error)
+    report: dict[str, Any] = json.loads(user.receive(CHILD_LIMIT) or "{}")
+    assert report, "the child failed"
     assert report.pop("interrupts") > least
     assert report == {"kept": [], "errors": [], "waiters": 0}
     # The client lives on: a hold that were still renewed would be there for ever.
@@ -260,48 +238,3 @@ def test_interrupts_at_random_moments_leave_nothing_behind(
     # What its end gave back.
     assert user.wait() == 0
     assert is_whole()
-
-
-ASK_AND_BE_ANSWERED = (
-    PRELUDE
-    + """
-client = pyredisson.connect(url, connection_pool_size=3, timeout=5)
-free, endless, ours = (client.get_lock(name) for name in ("free", "endless", "ours"))
-for _ in range(4):
-    ours.lock()
-questions = [
-    (free.is_locked, False),
-    (endless.is_locked, True),
-    (free.remain_time_to_live, None),
-    (endless.remain_time_to_live, float("inf")),
-    (ours.get_hold_count, 4),
-    (free.get_hold_count, 0),
-    (endless.try_lock, False),
-]
-wrong, interrupts = [], 0
-for _ in turns(1500, 101):
-    ask, right = random.choice(questions)
-    try:
-        try:
-            alarm(2e-4)
-            answer = ask()
-        finally:
-            quiet()
-    except KeyboardInterrupt:
-        interrupts += 1
-        continue
-    except Exception as error:
-        answer = error
-    if answer != right:
-        wrong.append(f"{ask.__name__}: {answer!r}, not {right!r}")
-print(json.dumps({"interrupts": interrupts, "wrong": wrong}))
-"""
-)
-
-
-@pytest.mark.timeout(2 * CHILD_LIMIT)
-def test_no_reply_goes_to_another_call_after_an_interrupt(server: Server, admin: Redis, child: Start) -> None:
-    admin.hset("endless", "another:1", 1)
-    report = report_of(child(ASK_AND_BE_ANSWERED, server.url, 1))
-    assert report["interrupts"] > 100
-    assert report["wrong"] == []

@@ -3,8 +3,6 @@
 And what an observer was told of has its end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import inspect
@@ -234,7 +232,7 @@ def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: P
         free.is_locked()
         # The reply comes after the deadline, on a connection that must not be used any more.
         proxy.latency(0.5)
-        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._close_after_failure) as interrupt:
+        with pytest.raises(KeyboardInterrupt), InterruptAt(Connection._close_after) as interrupt:
             busy.remain_time_to_live()
         assert interrupt.happened
         proxy.latency(0)
@@ -312,25 +310,24 @@ def test_an_interrupted_acquire_whose_reply_is_on_its_way_leaves_the_outer_holds
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "permits"])
-def test_an_interrupted_wait_ends_at_once_and_leaves_no_claim(server: Server, admin: Redis, kind: str) -> None:
+def test_an_interrupted_wait_ends_at_once_without_a_claim(client: pyredisson.Client, admin: Redis, kind: str) -> None:
     prepare(admin, kind)
     claim = "pyredisson_semaphore_claim:{a}"
     if kind == "lock":
         taken_by_another(admin)
-    with pyredisson.connect(server.url) as client:
-        wait: dict[str, Callable[[], object]] = {
-            "lock": client.get_lock("a").lock,
-            "semaphore": lambda: client.get_semaphore("a").acquire(9),
-            "permits": lambda: client.get_permit_expirable_semaphore("a").acquire_many(9),
-        }
-        # Without `persist` the claim would end by itself.
-        with struck(lambda: listeners(admin, "a") == 1 if kind == "lock" else admin.persist(claim)):
-            wait[kind]()
-        if kind == "lock":
-            given_back(admin)
-        eventually(lambda: not admin.exists(claim), 5)
-        assert client._session.holds.table == {}
-        assert admin.get("a") == (None if kind == "lock" else b"%d" % PERMITS)
+    wait: dict[str, Callable[[], object]] = {
+        "lock": client.get_lock("a").lock,
+        "semaphore": lambda: client.get_semaphore("a").acquire(9),
+        "permits": lambda: client.get_permit_expirable_semaphore("a").acquire_many(9),
+    }
+    # Without `persist` the claim would end by itself.
+    with struck(lambda: listeners(admin, "a") == 1 if kind == "lock" else admin.persist(claim)):
+        wait[kind]()
+    if kind == "lock":
+        given_back(admin)
+    eventually(lambda: not admin.exists(claim), 5)
+    assert client._session.holds.table == {}
+    assert admin.get("a") == (None if kind == "lock" else b"%d" % PERMITS)
 
 
 @pytest.mark.parametrize("moment", ["connect", "reply", "message"])

@@ -1,7 +1,6 @@
 """Exactly once: a call whose reply is lost or late, or whose request arrives late, has its usual result."""
 
-from __future__ import annotations
-
+import contextlib
 import socket
 from typing import Any
 
@@ -20,7 +19,6 @@ from tests.support.raw_backends import RawBackend
 from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, taken
 from .stub import Stub
 
-pytestmark = pytest.mark.asyncio
 TIMEOUT = 0.25
 """Of a reply. A call that is late by accident is repeated, which changes no result."""
 LEASE = 0.5
@@ -53,6 +51,21 @@ async def test_a_call_whose_reply_is_lost_runs_exactly_once(
     assert one.client._session.permits.in_doubt == {}
 
 
+@LOSSES
+@locks
+async def test_an_extension_whose_reply_is_lost(
+    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, kind: str
+) -> None:
+    one = used(backend, proxy, admin, kind)
+    await backend.do(one.handle.lock(lease_time=20))
+    fault = lose(proxy, b"$5\r\n60000\r\n")
+    await backend.do(one.handle.extend(60))
+    assert fault.happened.is_set()
+    assert 50_000 < admin.pttl("a") <= 60_000
+    await one.release()
+    assert one.knows_nothing()
+
+
 @kinds
 async def test_a_refusal_whose_reply_is_lost_is_a_refusal(
     backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, kind: str
@@ -68,22 +81,20 @@ async def test_a_refusal_whose_reply_is_lost_is_a_refusal(
 
 
 @kinds
-@pytest.mark.parametrize("late_call", ["acquire", "release"])
-async def test_a_late_copy_never_runs(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, late_call: str
-) -> None:
+@pytest.mark.parametrize("which", ["acquire", "release"])
+async def test_a_late_copy_never_runs(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, which: str) -> None:
     """When it arrives, the caller has gone on over another connection."""
     one = used(backend, proxy, admin, kind)
-    late = proxy.hold_request(one.acquiring if late_call == "acquire" else one.releasing)
+    late = proxy.hold_request(one.acquiring if which == "acquire" else one.releasing)
     await one.acquire()
     await one.release()
     assert late.held.is_set()
-    if late_call == "release":
+    if which == "release":
         await one.acquire()
     # The server was asked to drop that connection before the call was repeated.
     with pytest.raises(OSError, match="closed the connection"):
         late.deliver()
-    assert taken(admin, kind) == (one.each if late_call == "release" else 0)
+    assert taken(admin, kind) == (one.each if which == "release" else 0)
 
 
 @kinds
@@ -125,9 +136,7 @@ async def test_a_release_that_failed_is_done_in_the_background(
     assert taken(admin, kind) == 0
 
 
-async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_release_in_doubt_is_repeated_beyond_the_lease(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """The lock has a longer one of its own: it would stay for a minute."""
     client = backend.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0)
     lock = client.get_lock("a")
@@ -142,6 +151,70 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_watchdogs_lease(
     await backend.until(lambda: not admin.exists("a"), 5)
 
 
+@pytest.mark.parametrize(("kind", "identified"), [("lock", True), ("write", True), ("permits", True), ("lock", False)])
+async def test_a_release_in_doubt_that_another_server_answers(backend: RawBackend, kind: str, identified: bool) -> None:
+    """It may have run, but this server never had it; if the user may not ask for its identity, it is believed."""
+    app: Any = {"username": "app", "password": "secret"}
+    options: Any = {"users": ["app on >secret ~* &* +@all -info"]}
+    if identified:
+        app, options = {}, {}
+    with Server(**options) as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
+        prepare(admin, kind)
+        one = Used(backend, backend.connect(proxy.url, **app), kind, owner=1)
+        await one.acquire()
+        held = proxy.hold_request(b"EVALSHA")
+        releasing = backend.start(one.release)
+        await backend.until(held.held.is_set)
+        await backend.run_blocking(server.restart)
+        if identified:
+            with pytest.raises((pyredisson.LockLostError, pyredisson.PermitNotHeldError)):
+                await releasing.result()
+        else:
+            await releasing.result()
+
+
+async def test_an_inner_release_that_finds_nothing_is_a_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    """An earlier copy of it would have left the outer hold."""
+    lock = backend.connect(proxy.url).get_lock("a")
+    await backend.do(lock.lock())
+    await backend.do(lock.lock())
+    admin.delete("a")
+    fault = proxy.cut_reply(RELEASE)
+    with pytest.raises(pyredisson.LockLostError):
+        await backend.do(lock.unlock())
+    assert fault.happened.is_set()
+
+
+def ping(connection: socket.socket) -> None:
+    connection.sendall(b"PING\r\n")
+    assert connection.recv(100) == b"+PONG\r\n"
+
+
+async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
+    backend: RawBackend, own_server: Server
+) -> None:
+    """All clients have the same address there, and after a restart the same numbers."""
+    client = backend.connect(own_server.unix_url, timeout=5, retry_attempts=0)
+    lock = client.get_lock("a")
+    await backend.do(lock.is_locked())
+    own_server.pause()
+    asking = backend.start(lock.is_locked)
+    # By then it was asked.
+    await backend.sleep(0.5)
+    await backend.run_blocking(own_server.restart)
+    with pytest.raises(ConnectionError):
+        await asking.result()
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(8)]
+        for other in others:
+            other.connect(own_server.path)
+            other.settimeout(5)
+            ping(other)
+        await backend.do(lock.is_locked())
+        for other in others:
+            ping(other)
+
+
 async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """A second run could take the lock away from its next holder."""
     admin.hset("a", "another:1", 1)
@@ -154,9 +227,7 @@ async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy,
 
 
 @LOSSES
-async def test_a_writer_reads_whatever_was_lost_before(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose
-) -> None:
+async def test_a_writer_reads_whatever_was_lost(backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
     """A loss gives the owner another name; the write side keeps the one that it was taken under."""
     client = backend.connect(proxy.url, timeout=0.8)
     write, read = lock_of(client, "write"), lock_of(client, "read")

@@ -1,8 +1,10 @@
-"""An outage of the server: calls wait within their own limits, it is logged once, and a loss is known at once."""
+"""An outage of the server: calls wait within their own limits, it is logged once, and a loss is known at once.
 
-from __future__ import annotations
+And idle connections that the server has closed: a command that was never sent doesn't count as done.
+"""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -12,18 +14,29 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError
 
+import pyredisson
 from pyredisson import ClosedError, LockLostError, PermitNotHeldError
+from pyredisson._backends.aio.connection import connect
+from pyredisson._core import command
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import NoReply
+from pyredisson._settings.config import Config
 from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
+from tests.support.faults import pool_of
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners
+from tests.support.server_state import listeners, scripts_run
+from tests.support.waiting import TIME_LIMIT, asleep, eventually
 
 from .kinds import GROUPS, KINDS, Used, away, excluding, lock_of, prepare
 
-pytestmark = pytest.mark.asyncio
 AT_ONCE = 1.0
 """Seconds; a command that is sent again, or waited for, takes longer."""
+WITHOUT_PAUSE = 5.0
+"""Seconds; with `long_pauses` a pause between two tries is at least 10."""
+UNUSED = 0.02
+"""Seconds after which a connection counts as idle; the loop of an asyncio test is blocked meanwhile."""
 OTHERS: dict[str, Callable[[Any, float | None], Any]] = {
     "acquire": lambda client, wait: client.get_lock("a").acquire(timeout=-1 if wait is None else wait),
     "non-blocking": lambda client, _: client.get_lock("a").acquire(blocking=False),
@@ -55,6 +68,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of a fiftieth, so that more tries than a call without a limit once had fit into a test."""
     monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 50)
     monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 50)
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_DELAY", "LONGEST_DELAY"):
+        monkeypatch.setattr(retry, name, 20.0)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -100,9 +119,7 @@ async def test_a_call_without_time_to_wait_survives_a_short_outage_and_uses_its_
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", ["lock", "fair", "spin", "write", "multi", "semaphore", "permits", "acquire", "latch"])
-async def test_a_call_with_a_limit_waits_until_it_is_reached(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
-) -> None:
+async def test_a_call_with_a_limit_waits_that_long(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
     prepare(admin, kind)
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
     away(proxy)
@@ -120,6 +137,7 @@ async def test_a_call_with_a_limit_waits_until_it_is_reached(
 async def test_an_outage_during_a_wait_does_not_end_it(
     backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, kind: str
 ) -> None:
+    """And what is released meanwhile is not missed."""
     prepare(admin, kind)
     holding, client = backend.connect(server.url), backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
     latch = holding.get_count_down_latch("done")
@@ -131,8 +149,12 @@ async def test_an_outage_during_a_wait_does_not_end_it(
             await backend.do(lock_of(holding, "read", 9).lock())
             await holder.release()
     call = backend.start(ask, backend, client, kind, None)
+    if kind == "lock":
+        await backend.until(lambda: asleep(client, "a"))
     await backend.until(lambda: proxy.seen(b"\r\na\r\n" if kind == "spin" else b"SUBSCRIBE") > 0)
-    away(proxy)
+    proxy.refuse(True)
+    # By a RST or a FIN.
+    proxy.cut(reset=kind == "lock")
     await backend.waits(call, 0.4)
     if kind == "latch":
         await backend.do(latch.count_down())
@@ -180,12 +202,9 @@ async def test_an_error_that_waiting_cannot_cure_ends_a_waiting_call(backend: Ra
             await call.result()
 
 
+@pytest.mark.usefixtures("long_pauses")
 @pytest.mark.parametrize("kind", ["lock", "fair", "multi", "red", "semaphore", "permits", "latch"])
-async def test_closing_ends_a_call_that_waits_for_the_server(
-    backend: RawBackend, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry, "FIRST_DELAY", 60.0)
-    monkeypatch.setattr(retry, "LONGEST_DELAY", 60.0)
+async def test_closing_ends_a_call_that_waits_for_the_server(backend: RawBackend, proxy: Proxy, kind: str) -> None:
     client = backend.connect(proxy.url, timeout=0.8)
     away(proxy)
     call = backend.start(ask, backend, client, kind, None)
@@ -268,11 +287,11 @@ class TestKnownLosses:
     """A hold that is known to be lost raises `LockLostError` at once, also if the server can't be reached."""
 
     @pytest.mark.parametrize("kind", [kind for kind in (*LOCKS, *GROUPS) if kind != "non-reentrant"])
-    async def test_leaving_a_block_whose_lease_ended(
-        self, backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
-    ) -> None:
+    async def test_a_block_whose_lease_ended(self, backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
+        """And the release of the level outside of it."""
         lock = lock_of(backend.connect(proxy.url), kind)
         ended = 0.0
+        await backend.do(lock.lock(0.5))
         with pytest.raises(LockLostError):
             if backend.threads:
                 with lock.hold(lease_time=0.5):
@@ -286,26 +305,14 @@ class TestKnownLosses:
                         await asyncio.sleep(5)
                     finally:
                         ended = time.monotonic()
+        with pytest.raises(LockLostError):
+            await backend.do(lock.unlock())
         assert time.monotonic() - ended < AT_ONCE
         proxy.refuse(False)
-        # The loss was this hold's: the next one is held.
+        # The loss was of these levels: the next hold is held.
         await backend.do(lock.lock())
         await backend.do(lock.unlock())
         await backend.until(lambda: not admin.exists("a", "b"))
-
-    async def test_the_release_of_each_level(self, backend: RawBackend, proxy: Proxy) -> None:
-        lock = backend.connect(proxy.url).get_lock("a")
-        for _ in range(3):
-            await backend.do(lock.lock(1.5))
-        away(proxy)
-        lost = lock.lost
-        assert await backend.do(lost.wait(5))
-        began = time.monotonic()
-        for _ in range(3):
-            with pytest.raises(LockLostError):
-                await backend.do(lock.unlock())
-        assert time.monotonic() - began < AT_ONCE
-        assert lost.is_set()
 
     async def test_a_lease_that_ends_while_its_release_is_sent_again(self, backend: RawBackend, proxy: Proxy) -> None:
         lock = backend.connect(proxy.url, retry_attempts=2, timeout=0.3).get_lock("a")
@@ -329,3 +336,136 @@ class TestKnownLosses:
         proxy.refuse(False)
         await backend.until(lambda: not admin.zcard("{a}:timeout"))
         assert await backend.do(semaphore.available_permits()) == 1
+
+
+def hang_up(admin: Redis) -> None:
+    """The server closes all connections but this one. A client that waits for no reply doesn't notice it."""
+    admin.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(UNUSED)
+
+
+def take_away(admin: Redis) -> None:
+    """All locks belong to another client now."""
+    admin.flushdb()
+    for name in "abc":
+        admin.hset(name, "another:1", 1)
+    hang_up(admin)
+
+
+@pytest.mark.parametrize("kind", [*LOCKS, *GROUPS])
+async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
+    lock = lock_of(backend.connect(server.url), kind)
+    await backend.do(lock.lock())
+    take_away(admin)
+    with pytest.raises(LockLostError):
+        await backend.do(lock.unlock())
+    assert admin.hgetall("a") == {b"another:1": b"1"}
+
+
+async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_server: Server) -> None:
+    """What is still unread there, a session ticket for instance, hides nothing. Each level is lost."""
+    lock = backend.connect(f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}").get_lock("a")
+    with tls_server.redis() as admin:
+        for _ in range(2):
+            await backend.do(lock.lock())
+        take_away(admin)
+        for _ in range(2):
+            with pytest.raises(LockLostError):
+                await backend.do(lock.unlock())
+        admin.flushdb()
+
+
+@pytest.mark.usefixtures("long_pauses")
+async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: Server, admin: Redis) -> None:
+    client = backend.connect(server.url, retry_attempts=0)
+    lock = client.get_lock("a")
+    semaphore = client.get_semaphore("s")
+    await backend.do(semaphore.try_set_permits(2))
+    for call in (lock.lock, lock.is_locked, lock.lock, lock.unlock, semaphore.acquire, semaphore.release, lock.unlock):
+        hang_up(admin)
+        begun = time.monotonic()
+        await backend.do(call())
+        assert time.monotonic() - begun < WITHOUT_PAUSE
+    assert not admin.exists("a")
+    assert admin.get("s") == b"2"
+
+
+async def test_a_renewal_over_a_closed_connection_is_no_trouble(
+    backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The watchdog's connection is idle between two rounds."""
+    lock = backend.connect(server.url, lock_watchdog_timeout=1.2).get_lock("a")
+    begun = scripts_run(admin)
+    await backend.do(lock.lock())
+    for renewals in range(2, 5):
+        await backend.until(functools.partial(lambda so_far: scripts_run(admin) - begun >= so_far, renewals))
+        await backend.run_blocking(hang_up, admin)
+    assert not lock.lost.is_set()
+    assert not caplog.messages
+
+
+async def test_several_idle_connections_cost_one_try(server: Server, admin: Redis) -> None:
+    """They are likely to have ended together."""
+    with pyredisson.connect(server.url, retry_attempts=0) as client:
+        lock = client.get_lock("a")
+        pool: Any = pool_of(client)
+        connections = [pool._connect_or_wait() for _ in range(3)]
+        pool._idle.extend(connections)
+        hang_up(admin)
+        lock.lock()
+        assert len(pool._all) == 1
+
+
+async def test_a_permit_that_is_unknown_was_not_released(backend: RawBackend, server: Server, admin: Redis) -> None:
+    semaphore = backend.connect(server.url).get_permit_expirable_semaphore("p")
+    await backend.do(semaphore.set_permits(2))
+    for _ in range(2):
+        hang_up(admin)
+        assert await backend.do(semaphore.try_release("0" * 32)) is False
+    permit = await backend.do(semaphore.acquire(0.001))
+    hang_up(admin)
+    with pytest.raises(PermitNotHeldError):
+        await backend.do(semaphore.release(permit))
+
+
+async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(tasks: RawBackend, proxy: Proxy) -> None:
+    """Its waiters may wake up after it is gone already; what they would send then gets no answer ever."""
+    client = tasks.connect(proxy.url, timeout=60)
+    late = proxy.hold_reply(b"HELLO")
+    taken = asyncio.gather(*[client.get_lock(f"a{number}").acquire() for number in range(3)])
+    await tasks.until(late.held.is_set)
+    # The event loop sees both in one turn.
+    late.deliver()
+    proxy.cut()
+    assert await asyncio.wait_for(taken, TIME_LIMIT) == [True, True, True]
+
+
+class TestPipeline:
+    """What a busy event loop finds out before it writes."""
+
+    async def test_what_was_written_before_is_in_doubt_and_nothing_else(self, own_server: Server) -> None:
+        pipeline = await connect(Node(Config.of(own_server.url)))
+        assert pipeline.server_id is not None
+        own_server.pause()
+        before = pipeline.submit(command(b"PING"))
+        await asyncio.sleep(0)
+        own_server.kill()
+        time.sleep(UNUSED)
+        after = [pipeline.submit(command(b"PING")) for _ in range(2)]
+        outcomes: list[Any] = await asyncio.gather(before, *after, return_exceptions=True)
+        assert [(cut.may_have_run, cut.stale) for cut in outcomes] == [(True, False), (False, True), (False, True)]
+        assert outcomes[0].server_id == pipeline.server_id
+
+    async def test_what_was_answered_is_still_read(self, server: Server, admin: Redis) -> None:
+        pipeline = await connect(Node(Config.of(server.url)))
+        before = pipeline.submit(command(b"SET", b"a", 1))
+        eventually(lambda: admin.get("a") == b"1")
+        hang_up(admin)
+        after = pipeline.submit(command(b"SET", b"a", 2))
+        pipeline.flush()
+        assert await before == b"OK"
+        with pytest.raises(NoReply) as raised:
+            await after
+        assert not raised.value.may_have_run
+        assert isinstance(raised.value.error, ConnectionError)
+        assert admin.get("a") == b"1"

@@ -3,8 +3,6 @@
 An exit releases what is held, and so does a signal with `release_on_signals`.
 """
 
-from __future__ import annotations
-
 import gc
 import signal
 import threading
@@ -425,7 +423,6 @@ def test_signals_that_cannot_be_handled_change_nothing() -> None:
     assert signal.getsignal(TERM) is before
 
 
-@pytest.mark.asyncio
 async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
     backend: RawBackend, server: Server, admin: Redis, child: Start
 ) -> None:
@@ -478,9 +475,7 @@ def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_a_holder_stopped_for_less_than_its_lease_keeps_the_lock(
-    server: Server, admin: Redis, child: Start, kind: str
-) -> None:
+def test_a_holder_stopped_for_less_keeps_the_lock(server: Server, admin: Redis, child: Start, kind: str) -> None:
     holder = holder_of(child, server.url, kind, 3, "look")
     holder.signal(signal.SIGSTOP)
     eventually(lambda: admin.pttl("a") < 1700)

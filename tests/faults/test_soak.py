@@ -1,7 +1,5 @@
 """The short form of the soak: no two owners hold the same lock, whatever fails; and tests of its judge."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -9,8 +7,7 @@ import pytest
 
 from pyredisson.testing import Server
 
-from .soak import BACKENDS, Soak
-from .soak_judge import Journals, Reset, judge
+from .soak import BACKENDS, Journals, Reset, Soak, judge
 
 SECONDS = 4.0
 

@@ -1,7 +1,9 @@
-"""No wakeup is lost with a message, a connection, a right, or a hold that vanishes."""
+"""No wakeup is lost with a message, a connection, a right, or a hold that vanishes.
 
-from __future__ import annotations
+And no place in the queue of a fair lock with a process that dies or is paused, or with a reply.
+"""
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,17 +20,21 @@ from pyredisson.logic import channels
 from pyredisson.logic.locks import queued_wait
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner
+from tests.support.children import Child
+from tests.support.faults import LOSSES, Lose
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
+from tests.support.waiting import TIME_LIMIT
 
-from .kinds import given_back, lock_of, sha, taken_by_another
+from .kinds import Start, given_back, lock_of, sha, taken_by_another
 
-pytestmark = pytest.mark.asyncio
 LONG = 30.0
 """Seconds: what a waiter reads as the time left to the holder."""
 SOON = 2.5
 """Seconds: the half that lies between two renewals of the holder, and what a busy machine takes."""
 NOTICE = sha("lock_wake_waiters")
+ACQUIRE, HEARTBEAT = sha("fair_acquire"), sha("fair_heartbeat")
+QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
 SHORT = 0.1
 """Seconds without a message after which the client sends a PING, and unsubscribes."""
 
@@ -38,7 +44,7 @@ def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> OtherOwner[
     lock = lock_of(client, kind)
 
     async def take() -> float:
-        assert await backend.do(lock.try_lock(LONG))
+        await backend.do(lock.lock())
         taken = time.monotonic()
         await backend.do(lock.unlock())
         return taken
@@ -58,23 +64,6 @@ async def contended(
     # The waiter looks once more when it is known that messages arrive.
     await backend.sleep(0.1)
     return waiter
-
-
-@pytest.mark.parametrize("reset", [False, True])
-async def test_a_release_published_while_the_subscription_was_down_is_not_missed(
-    backend: RawBackend, proxy: Proxy, admin: Redis, reset: bool
-) -> None:
-    taken_by_another(admin)
-    client = backend.connect(proxy.url)
-    waiter = waiting(backend, client)
-    await backend.until(lambda: listeners(admin, "a") == 1)
-    proxy.refuse(True)
-    proxy.cut(reset)
-    await backend.until(lambda: listeners(admin, "a") == 0)
-    given_back(admin)
-    released = time.monotonic()
-    proxy.refuse(False)
-    assert await waiter.result() - released < 5
 
 
 async def test_a_release_between_the_first_look_and_the_subscription_is_not_missed(
@@ -137,9 +126,7 @@ async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
     assert caplog.messages == []
 
 
-async def test_one_connection_listens_for_all_locks_of_a_client(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
+async def test_one_connection_listens_for_all_locks(backend: RawBackend, server: Server, admin: Redis) -> None:
     """To a channel of its own for each, and to Redisson's, as the holders may be Java's."""
     client = backend.connect(server.url)
     names = [f"a{number}" for number in range(20)]
@@ -172,9 +159,7 @@ async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
     assert await waiter.result() - released < 5
 
 
-async def test_a_living_subscription_answers_its_pings_and_stays(
-    backend: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_living_subscription_answers_pings_and_stays(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """Also where the reply to a PING comes together with a message."""
     taken_by_another(admin)
     client = backend.connect(proxy.url, ping_interval=0.1, timeout=1)
@@ -209,9 +194,7 @@ async def test_waiters_of_a_lock_that_is_gone_are_woken(
     assert await waiter.result() - gone < SOON
 
 
-async def test_a_notice_that_got_lost_is_sent_again(
-    backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
-) -> None:
+async def test_a_lost_notice_is_sent_again(backend: RawBackend, server: Server, admin: Redis, proxy: Proxy) -> None:
     waiter = await contended(backend, admin, proxy.url, server.url, timeout=0.8)
     fault = proxy.cut_request(NOTICE, times=2)
     gone = time.monotonic()
@@ -221,9 +204,7 @@ async def test_a_notice_that_got_lost_is_sent_again(
 
 
 @pytest.mark.usefixtures("restarts_noticed")
-async def test_a_loss_that_a_closed_connection_has_shown(
-    backend: RawBackend, server: Server, admin: Redis, proxy: Proxy
-) -> None:
+async def test_closed_connections_show_a_loss(backend: RawBackend, server: Server, admin: Redis, proxy: Proxy) -> None:
     """No renewal is due for 40 s."""
     waiter = await contended(backend, admin, proxy.url, server.url, lock_watchdog_timeout=120)
     admin.delete("a")
@@ -285,3 +266,132 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     if refused == b"ping":
         assert await first.result(2) is True
     assert not caplog.messages
+
+
+WAIT = """
+import sys, threading
+import pyredisson
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=30)
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=client.get_fair_lock("a").lock, daemon=True).start()
+try:
+    if sys.argv[2] == "0":
+        with client.get_fair_lock("a"):
+            print("has it", flush=True)
+            sys.stdin.readline()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+sys.stdin.readline()
+print("goes on", flush=True)
+sys.stdin.readline()
+"""
+
+
+def queued(admin: Redis) -> int:
+    return int(admin.llen(QUEUE))
+
+
+async def in_line(backend: RawBackend, admin: Redis, client: Any) -> OtherOwner[Any]:
+    """A waiter behind all that are in the queue already."""
+    before = queued(admin)
+    waiter = waiting(backend, client, "fair")
+    await backend.until(lambda: queued(admin) == before + 1)
+    return waiter
+
+
+async def held(backend: RawBackend, url: str) -> Any:
+    """The lock, held by another client than those that wait for it."""
+    lock = backend.connect(url).get_fair_lock("a", owner=9)
+    await backend.do(lock.lock())
+    return lock
+
+
+async def waits_elsewhere(backend: RawBackend, admin: Redis, process: Child, count: int = 1) -> None:
+    """The process waits. It sends heartbeats: no command is on its way, and it notices what happens to its place."""
+    await backend.until(lambda: queued(admin) == count, 4 * TIME_LIMIT)
+    await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_head_that_is_killed_or_paused_is_passed_over(
+    backend: RawBackend, server: Server, admin: Redis, child: Start, comes_back: bool
+) -> None:
+    holder = await held(backend, server.url)
+    head = child(WAIT, server.url, 0)
+    await waits_elsewhere(backend, admin, head)
+    following = await in_line(backend, admin, backend.connect(server.url))
+    head.signal(signal.SIGSTOP if comes_back else signal.SIGKILL)
+    struck = time.monotonic()
+    await backend.do(holder.unlock())
+    assert await following.result() - struck < 3
+    if comes_back:
+        await backend.do(holder.lock())
+        head.signal(signal.SIGCONT)
+        await backend.until(lambda: queued(admin) == 1)
+        await backend.do(holder.unlock())
+        assert head.receive() == "has it"
+        head.send()
+        head.send()
+        assert head.receive() == "goes on"
+    await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
+
+
+@pytest.mark.parametrize("threads", [0, 3], ids=["ctrl-c", "exit"])
+async def test_a_process_that_ends_its_waits_leaves_the_queue(
+    backend: RawBackend, server: Server, admin: Redis, child: Start, threads: int
+) -> None:
+    holder = await held(backend, server.url)
+    waiter = child(WAIT, server.url, threads)
+    await waits_elsewhere(backend, admin, waiter, max(threads, 1))
+    if not threads:
+        waiter.signal(signal.SIGINT)
+        assert waiter.receive() == "interrupted"
+    else:
+        waiter.send()
+        waiter.send()
+        assert waiter.wait() == 0
+        assert queued(admin) == 0
+    await backend.until(lambda: queued(admin) == 0)
+    await backend.do(holder.unlock())
+    assert not admin.exists("a", QUEUE, SCORES)
+    # If a reply was on its way to it, a late copy of what it had sent is refused for a while.
+    assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
+
+
+@LOSSES
+@pytest.mark.parametrize("moment", ["enters the queue", "its turn has come"])
+async def test_a_waiter_whose_acquire_is_lost_keeps_its_place(
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, lose: Lose, moment: str
+) -> None:
+    holder = await held(backend, server.url)
+    waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
+    # So that a connection is there.
+    await backend.do(waiter.get_fair_lock("a").is_locked())
+    enters = moment == "enters the queue"
+    fault = lose(proxy, ACQUIRE) if enters else None
+    first = await in_line(backend, admin, waiter)
+    # It hears that its turn has come, or has looked again.
+    await backend.until(lambda: len(admin.pubsub_channels("redisson_lock__channel:{a}:*")) == 1)
+    second = await in_line(backend, admin, client)
+    if fault is None:
+        fault = lose(proxy, ACQUIRE)
+    else:
+        await backend.until(lambda: fault.happened.is_set() and proxy.seen(ACQUIRE) >= 2)
+        assert queued(admin) == 2
+    await backend.do(holder.unlock())
+    assert await first.result() < await second.result()
+    assert fault.happened.is_set()
+    await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
+
+
+async def test_a_heartbeat_or_a_subscription_that_is_lost_costs_no_turn(
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Any
+) -> None:
+    holder = await held(backend, server.url)
+    fault = proxy.drop_reply(HEARTBEAT)
+    first = await in_line(backend, admin, backend.connect(proxy.url, timeout=0.8))
+    await backend.until(fault.happened.is_set)
+    second = await in_line(backend, admin, backend.connect(server.url))
+    admin.client_kill_filter(_type="pubsub")
+    await backend.do(holder.unlock())
+    assert await first.result() < await second.result()

@@ -1,12 +1,10 @@
 """Fixtures of the tests of helpers: a client of each backend, and functions as each of them decorates them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-import pytest_asyncio
+import pytest
 
 import pyredisson
 import pyredisson.asyncio
@@ -37,7 +35,7 @@ def decorated(backend: Backend, decorator: Any, work: Work) -> Work:
     return call
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def aclient(server: Server) -> AsyncIterator[pyredisson.asyncio.Client]:
     """A client for asyncio."""
     async with pyredisson.asyncio.connect(server.url) as made:

@@ -1,7 +1,5 @@
 """`client.elect(...)`: of all candidates one leads at a time; another one follows when it ends, is killed, or loses."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable
@@ -69,7 +67,6 @@ def lose(client: Any, term: Any, admin: Redis) -> None:
     session_of(client).holds.declare_lost(getattr(term, "_target", term)._hold)
 
 
-@pytest.mark.asyncio
 class TestBothBackends:
     async def test_a_block(self, backend: Backend, admin: Redis) -> None:
         client = backend.connect()
@@ -242,8 +239,7 @@ class TestOutages:
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             election.run(lambda _: None)
         election.start()
-        thread = election._thread
-        assert thread is not None
+        thread: Any = election._thread
         thread.join(TIME_LIMIT)
         admin.delete("billing")
         election.start()
@@ -261,8 +257,7 @@ class TestOutages:
             election.close()
             assert election.state is ElectionState.CLOSED
             own_server.start()
-            thread = election._thread
-            assert thread is not None
+            thread: Any = election._thread
             thread.join(TIME_LIMIT)
             assert not thread.is_alive()
             assert not candidate.told
@@ -298,7 +293,6 @@ class TestProcesses:
         assert (client.elect("billing").leader() is None) is asked
 
 
-@pytest.mark.asyncio
 class TestCallbacksThatAwait:
     async def test_one_releases_what_the_other_has_acquired(self, aclient: pyredisson.asyncio.Client) -> None:
         lock = aclient.get_lock("stock")

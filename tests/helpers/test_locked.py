@@ -1,7 +1,5 @@
 """`@client.locked(...)`: each call of a function runs while it holds a lock; and `client.singleton(...)`."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect
@@ -28,7 +26,6 @@ from .conftest import decorated
 KINDS: tuple[LockKind, ...] = ("lock", "fair", "fenced", "spin", "read", "write")
 
 
-@pytest.mark.asyncio
 class TestBothBackends:
     @pytest.mark.parametrize("kind", KINDS)
     async def test_the_lock_is_held_for_the_call(self, backend: Backend, admin: Redis, kind: LockKind) -> None:
@@ -99,7 +96,7 @@ def test_the_function_keeps_its_signature(client: pyredisson.Client, aclient: py
     @aclient.locked("orders")
     async def coroutine() -> None: ...
 
-    assert str(inspect.signature(change)) == "(order_id: 'int', *, place: 'str' = 'here') -> 'str'"
+    assert str(inspect.signature(change)) == "(order_id: int, *, place: str = 'here') -> str"
     assert (change.__name__, change.__doc__) == ("change", "Changes an order.")
     assert change(3, place="there") == "3 there"
     assert inspect.iscoroutinefunction(coroutine)
@@ -150,32 +147,22 @@ def test_the_name(work: Any, text: str, args: tuple[Any, ...], kwargs: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        *(
-            (text, ValueError, None)
-            for text in ("", "{", "{}", "{0}", "{order_id", "{order.id.}:{}", "{order:{x}}", "{.id}")
-        ),
-        ("{oder}", ValueError, r"method\(\) has no parameter 'oder'; it has: self, order"),
-        (b"order", TypeError, "must be str"),
-    ],
-)
-def test_a_template_that_is_refused(text: Any, error: type[Exception], message: str | None) -> None:
-    with pytest.raises(error, match=message):
-        Template(text, method)
-
-
-@pytest.mark.parametrize(
     ("text", "args", "error", "message"),
     [
+        *((each, None, ValueError, None) for each in ("", "{", "{}", "{0}", "{order_id", "{order.id.}:{}")),
+        *((each, None, ValueError, None) for each in ("{order:{x}}", "{.id}")),
+        ("{oder}", None, ValueError, r"method\(\) has no parameter 'oder'; it has: self, order"),
+        (b"order", None, TypeError, "must be str"),
         ("{order.id}", (None, None), ValueError, "AttributeError"),
         ("{order[more]}", (None, {}), ValueError, "KeyError"),
         ("{order.id}", (), TypeError, "missing a required argument"),
     ],
 )
-def test_a_call_that_has_no_name(text: str, args: tuple[Any, ...], error: type[Exception], message: str) -> None:
+def test_what_gives_no_name(text: Any, args: tuple[Any, ...] | None, error: type[Exception], message: str) -> None:
+    """The template itself, or a call with these arguments."""
+    template = None if args is None else Template(text, method)
     with pytest.raises(error, match=message):
-        Template(text, method).name(args, {})
+        Template(text, method) if template is None else template.name(args or (), {})
 
 
 def generator() -> Iterator[int]:
@@ -205,7 +192,6 @@ PLAIN: list[Any] = [plain, functools.partial(plain), Called()]
 COROUTINES: list[Any] = [coroutine, functools.partial(coroutine), Awaited()]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("decorate", ["locked", "singleton"])
 async def test_what_is_decorated(decorate: str) -> None:
     async with pyredisson.asyncio.connect() as for_asyncio:
@@ -261,7 +247,6 @@ def left(admin: Redis) -> float:
     return int(str(admin.pttl("nightly"))) / 1000
 
 
-@pytest.mark.asyncio
 class TestSingleton:
     async def test_a_second_run_leaves(self, backend: Backend, admin: Redis) -> None:
         async def work(depth: int) -> str:
@@ -310,6 +295,23 @@ class TestSingleton:
         await single.__aenter__()
         await backend.as_another_owner(lambda: single.__aexit__(None, None, None))
         assert not admin.exists("nightly")
+
+
+@pytest.mark.parametrize("way", ["locked", "singleton", "elect"])
+async def test_at_most(backend: Backend, admin: Redis, way: str) -> None:
+    """Work that hangs loses the lock."""
+    made = getattr(backend.connect(), way)("nightly", at_most=1)
+
+    async def work() -> None:
+        # In asyncio it is cancelled meanwhile.
+        await backend.until(lambda: not admin.exists("nightly"))
+
+    with pytest.raises(pyredisson.LockLostError, match="at_most"):
+        if way == "elect":
+            async with made:
+                await work()
+        else:
+            await decorated(backend, made, work)()
 
 
 class TestAtLeast:

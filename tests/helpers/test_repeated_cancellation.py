@@ -1,7 +1,5 @@
 """A task that is cancelled, once or again and again as by a scope of anyio: what must have ended first has ended."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -23,7 +21,6 @@ from pyredisson.testing import Server
 from tests.support.faults import InterruptAt
 from tests.support.waiting import TIME_LIMIT, eventually
 
-pytestmark = pytest.mark.asyncio
 TURNS = 20
 """Iterations of the event loop for which a cancellation is repeated before a test looks."""
 
@@ -212,7 +209,7 @@ BLOCKS: dict[str, Blocks] = {
     "singleton": lambda client: client.singleton("held"),
     "permit": lambda client: client.get_permit_expirable_semaphore("permits").permit(),
     "semaphore": lambda client: client.get_semaphore("permits"),
-    "fastapi": lambda client: _held(lock := client.get_lock("held"), lock.hold(), 1),
+    "fastapi": lambda client: _held(lock := client.get_lock("held"), lock.hold(), 423, 1),
 }
 
 

@@ -1,14 +1,11 @@
 """Fixtures of the tests of the inspection: each server program, and clients of both backends."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from typing import NamedTuple, cast
+from typing import cast
 
 import pytest
-import pytest_asyncio
 
 from pyredisson.testing import Server
 from tests.support.backends import Asyncio, Backend, Threads
@@ -21,20 +18,17 @@ PROGRAM_OF: dict[str, Callable[[], str]] = {
 """The server programs, by the names of the tests' parameters."""
 
 
-class Place(NamedTuple):
-    """Where a test runs: on a server of that program, with clients of that backend."""
-
-    program: str
-    backend: type[Backend]
-
-    def __str__(self) -> str:
-        return f"{self.program}-{self.backend.name}"
+Place = tuple[str, type[Backend]]
+"""Where a test runs: on a server of that program, with clients of that backend."""
+USUAL: list[Place] = [("redis", Threads), ("redis", Asyncio)]
+OTHERS = [(program, (Threads, Asyncio)[at % 2]) for at, program in enumerate(PROGRAM_OF) if program != "redis"]
 
 
-OTHERS = [Place(program, (Threads, Asyncio)[at % 2]) for at, program in enumerate(PROGRAM_OF) if program != "redis"]
-on_every_server = pytest.mark.parametrize(
-    "place", [Place("redis", Threads), Place("redis", Asyncio), *OTHERS], indirect=True, ids=str
-)
+def name_of(place: Place) -> str:
+    return f"{place[0]}-{place[1].name}"
+
+
+on_every_server = pytest.mark.parametrize("place", [*USUAL, *OTHERS], indirect=True, ids=name_of)
 """For what the version of the server may change. The backends differ in the same way on each: one of them will do."""
 
 
@@ -45,7 +39,7 @@ def every_server() -> Iterator[Callable[[str], Server]]:
         yield cache(lambda program: running.enter_context(Server(executable=PROGRAM_OF[program]())))
 
 
-@pytest.fixture(params=[Place("redis", Threads), Place("redis", Asyncio)], ids=str)
+@pytest.fixture(params=USUAL, ids=name_of)
 def place(request: pytest.FixtureRequest) -> Place:
     """The usual server with each of the backends. A test with `@on_every_server` also runs on the other programs."""
     chosen: Place = request.param
@@ -55,11 +49,11 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture
 def server(place: Place, every_server: Callable[[str], Server]) -> Server:
     """Instead of the usual `server`: that of the place; empty at the start of each test, too."""
-    return every_server(place.program)
+    return every_server(place[0])
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def backend(place: Place, server: Server) -> AsyncIterator[Backend]:
-    made = place.backend(server.url)
+    made = place[1](server.url)
     yield made
     await made.close()

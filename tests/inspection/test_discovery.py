@@ -1,28 +1,39 @@
-"""The walk over all keys of one server: what it finds, costs and needs; servers that hang, replies that are lost."""
-
-from __future__ import annotations
+"""The walk over all keys of one server: what it finds, costs and needs; servers that hang; names and their keys."""
 
 import asyncio
 import uuid
+from binascii import hexlify
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import pyredisson.asyncio
+from pyredisson._core import prefixed
 from pyredisson.errors import ClosedError
 from pyredisson.inspection import discovery as walking
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import Evidence
+from pyredisson.inspection.raw import client_of, companions_of, objects_of
+from pyredisson.logic.announcement import client_key
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend
-from tests.support.inspecting import FOREIGN, announce, inspector, listed, session_of, state_of, walked
+from tests.support.inspecting import (
+    add_foreign_keys,
+    announce,
+    discovery_of,
+    inspector,
+    listed,
+    session_of,
+    state_of,
+    walked,
+)
 
 from .conftest import on_every_server
-
-pytestmark = pytest.mark.asyncio
 
 CLIENT = str(uuid.UUID(int=3))
 KEYS = 20_000
@@ -68,7 +79,7 @@ async def test_nothing_is_missing_and_nothing_invented(backend: Backend, redis: 
     discovery = await walked(client)
     assert (discovery.found, discovery.scanned, discovery.total) == ({}, 0, 0)
     fill(redis)
-    await inspector(client).discovery().step()
+    await discovery_of(client).step()
     redis.config_resetstat()
     discovery = await walked(client)
     called = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in redis.info("commandstats").items()}
@@ -143,7 +154,7 @@ async def test_the_rate(backend: Backend, redis: Any) -> None:
         redis.set(f"counter:{number}", number)
     client = backend.connect()
     clock = session_of(client).clock
-    discovery = inspector(client).discovery(rate=2000)
+    discovery = discovery_of(client, rate=2000)
     begun = clock()
     await steps(discovery)
     # The pause after the last step isn't needed.
@@ -172,8 +183,7 @@ async def test_without_a_right_that_is_needed(backend: Backend, server: Server, 
 
 @on_every_server
 async def test_with_the_rights_that_are_needed(backend: Backend, server: Server, redis: Any) -> None:
-    for command in FOREIGN.values():
-        redis.execute_command(*command)
+    add_foreign_keys(redis)
     redis.hset("orders", f"{CLIENT}:1", 1)
     announce(redis, CLIENT)
     redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~*", *RIGHTS.split())
@@ -192,7 +202,7 @@ async def test_a_server_that_is_restarted_in_the_middle(backend: Backend, monkey
         with own.redis() as redis:
             for number in range(200):
                 redis.set(f"counter:{number}", number)
-        discovery = inspector(client).discovery()
+        discovery = discovery_of(client)
         assert await discovery.step()
         own.kill()
         assert await discovery.step()
@@ -256,7 +266,7 @@ async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None
 
 async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[bytes]) -> None:
     async with pyredisson.asyncio.connect(proxy.url) as client:
-        discovery = inspector(client).discovery()
+        discovery = discovery_of(client)
         assert await discovery.step()
         for _ in range(3):
             reply = proxy.hold_reply(b"DBSIZE")
@@ -273,7 +283,7 @@ async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[byt
 
 async def test_a_client_that_is_closed_during_the_walk(backend: Backend, locks: set[bytes]) -> None:
     client = backend.connect()
-    discovery = inspector(client).discovery(rate=1.0)
+    discovery = discovery_of(client, rate=1.0)
     assert await discovery.step()
     waiter = backend.spawn(discovery.step)
     await backend.sleep(0.05)
@@ -282,3 +292,58 @@ async def test_a_client_that_is_closed_during_the_walk(backend: Backend, locks: 
     await client.close()
     with pytest.raises(ClosedError):
         await waiter.result()
+
+
+NAMES = st.binary(max_size=12) | st.text("{}:ab", max_size=8).map(str.encode)
+
+
+@given(NAMES)
+def test_a_companion_leads_back_to_its_object(name: bytes) -> None:
+    for key, _ in companions_of(name).keys:
+        names, _ = objects_of(key)
+        assert name in names
+        # The other one has the same companion key in Redisson, too.
+        assert all(key in dict(companions_of(other).keys) for other in names)
+
+
+@given(NAMES, st.integers(0, 99), st.binary(min_size=16, max_size=16))
+def test_what_a_script_remembers_leads_back_to_its_object(name: bytes, slot: int, permit: bytes) -> None:
+    """The reply of a call, by the kind of the object, and a permit that was withdrawn."""
+    once = prefixed(b"pyredisson_once", name) + b":%b:%d" % (CLIENT.encode(), slot)
+    keys = {
+        once: Evidence.COUNTER,
+        once + b":semaphore": Evidence.SEMAPHORE,
+        once + b":permit": Evidence.PERMITS,
+        once + b":latch": Evidence.LATCH,
+        prefixed(b"pyredisson_permit_withdrawn", name) + b":" + hexlify(permit): Evidence.PERMITS,
+    }
+    for key, expected in keys.items():
+        names, evidence = objects_of(key)
+        assert name in names
+        assert evidence is expected
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"orders",
+        b"redisson_lock_queue",
+        b"redisson_lock_queue:orders",
+        b"redisson_unlock_latch:{orders}:00112233445566778899aabbccddeeff",
+        b"pyredisson_fencing:{orders}",
+        b"pyredisson_once:{orders}",
+        b"orders:timeout",
+        b"pyredisson_client",
+        b"pyredisson_client:x",
+    ],
+)
+def test_other_keys_belong_to_no_object_and_no_client(key: bytes) -> None:
+    assert objects_of(key)[0] == ()
+    assert client_of(key) is None
+
+
+@given(st.uuids())
+def test_the_key_of_a_client(client: uuid.UUID) -> None:
+    key = client_key(str(client))
+    assert (client_of(key), objects_of(key)[0]) == (str(client), ())

@@ -3,13 +3,10 @@
 Without a JDK or Maven these tests are skipped, unless the environment variable PYREDISSON_REQUIRE_JAVA is set.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from pyredisson.testing import Cluster
 from tests.cluster.conftest import CALM_NODE_TIMEOUT
@@ -21,11 +18,11 @@ from .targets import NON_REENTRANT, OLD, ClusterOfServers, SingleServer, Target,
 
 HERE = Path(__file__).parent
 TARGETS = ("single", "cluster")
-SINGLE_ONLY = ("test_single_server",)
-CLUSTER_ONLY = ("test_messages",)
 CLUSTER_KINDS = (None, "Lock", "FairLock", "ReadLock", "WriteLock")
 """What is tested on a cluster, too. Only routing, redirects and messages differ there."""
 Jvms = Callable[[str], Jvm]
+on_one_server = pytest.mark.parametrize("target", ["single"], indirect=True)
+on_a_cluster = pytest.mark.parametrize("target", ["cluster"], indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,19 +35,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.parent != HERE:  # the hook is called with the tests of all folders
             continue
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        version, kind = params.get("version"), params.get("kind")
-        if (version in OLD and kind in NON_REENTRANT) or not _is_tested_on(params.get("target"), item.path.stem, kind):
+        version, kind, target = (params.get(name) for name in ("version", "kind", "target"))
+        if (version in OLD and kind in NON_REENTRANT) or (target == "cluster" and kind not in CLUSTER_KINDS):
             left_out.append(item)
         elif version in VERSIONS:
-            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}-{params.get('target')}"))
+            item.add_marker(pytest.mark.xdist_group(f"redisson-{version}-{target}"))
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
-
-
-def _is_tested_on(target: object, module: str, kind: object) -> bool:
-    if target == "cluster":
-        return module not in SINGLE_ONLY and kind in CLUSTER_KINDS
-    return module not in CLUSTER_ONLY
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +152,7 @@ def java(connect_java: Callable[..., JavaClient]) -> JavaClient:
     return connect_java()
 
 
-@pytest_asyncio.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
+@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest, target: Target) -> AsyncIterator[Backend]:
     """The test runs on each of the two backends."""
     made: Backend = request.param(target.url)

@@ -3,8 +3,6 @@
 `python -m tests.interop.maven` does so before the tests, because the first build may download for minutes.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """What both sides talk to (an address for Python, a configuration for Java, a plain client), and the kinds of locks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,4 @@
-"""Every kind of lock, held on one side and asked for on the other; and names, from which both derive the same keys."""
-
-from __future__ import annotations
+"""Every kind of lock, held on one side, asked for on the other; names, which both map to the same keys; watchdogs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +8,7 @@ import pytest
 import pyredisson
 from pyredisson import LockTimeoutError
 from tests.support.backends import Backend
+from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import listed
 
 from .jvm import JavaClient, JavaError, Jvm, now
@@ -27,8 +26,6 @@ from .targets import (
     wakes,
 )
 
-pytestmark = pytest.mark.asyncio
-
 ALL = (*REENTRANT, *NON_REENTRANT)
 SHOWN_AS = {"FencedLock": "fenced", "ReadLock": "read-write", "WriteLock": "read-write"}
 """What the inspection says of a kind. A fair lock without waiters and a spin lock can't be told from a lock."""
@@ -42,12 +39,14 @@ async def hand_over(
     *,
     name: str = "orders",
     client: Any = None,
+    waits: Any = None,
     prefix: str = "",
     forced: bool = False,
 ) -> None:
     """Java waits for a holder in Python, and then Python for one in Java. Each release wakes the other side at once.
 
-    `prefix`: what both sides put before the name. `forced`: the lock is released by force.
+    `waits`: the client that waits in Python, if it isn't the one that holds the lock. `prefix`: what both sides put
+    before the name. `forced`: the lock is released by force.
     """
     client, key, other = client or backend.connect(), prefix + name, against(kind)
     ours, theirs = python_lock(client, kind, name), java.get(other, name)
@@ -59,7 +58,7 @@ async def hand_over(
     await wakes(waiter, ours.force_unlock if forced else ours.unlock)
     java.ann.call(theirs, "unlock")
 
-    ours, theirs = python_lock(client, other, name), java.get(kind, name)
+    ours, theirs = python_lock(waits or client, other, name), java.get(kind, name)
     java.ann.call(theirs, "lock")
     waiting = backend.spawn(acquired(ours))
     await backend.until(target.waiting(other, key))
@@ -71,26 +70,11 @@ async def hand_over(
 
 
 @pytest.mark.parametrize("kind", ALL)
-class TestWaiting:
-    @pytest.mark.parametrize("forced", [False, True], ids=["unlock", "force_unlock"])
-    async def test_each_side_waits_for_the_other(
-        self, kind: str, forced: bool, backend: Backend, java: JavaClient, target: Target
-    ) -> None:
-        await hand_over(backend, java, target, kind, forced=forced)
-
-    async def test_a_time_limit(self, kind: str, backend: Backend, java: JavaClient) -> None:
-        client = backend.connect()
-        java.ann.call(java.get(kind, "orders"), "lock")
-        began = now()
-        assert not await python_lock(client, against(kind), "orders").try_lock(wait_time=0.2)
-        assert 0.199 < now() - began < 0.2 + WOKEN
-        java.ann.call(java.get(kind, "orders"), "unlock")
-
-        await python_lock(client, kind, "orders").lock()
-        refused = java.bob.begin(java.get(against(kind), "orders"), "tryLock", 200, "MILLISECONDS").answer()
-        assert refused.result is False
-        assert 0.199 < refused.ended - refused.began < 0.2 + WOKEN
-        assert not java.bob.call(java.get(against(kind), "orders"), "tryLock")
+@pytest.mark.parametrize("forced", [False, True], ids=["unlock", "force_unlock"])
+async def test_each_side_waits_for_the_other(
+    kind: str, forced: bool, backend: Backend, java: JavaClient, target: Target
+) -> None:
+    await hand_over(backend, java, target, kind, forced=forced)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -275,3 +259,110 @@ async def hand_over_permits(
     permit, then = await waiting.result()
     assert released.began < then < released.ended + WOKEN
     await (ours.release(permit) if ids else ours.release())
+
+
+TIMEOUT = 2.0
+"""Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
+HOLDS = """
+import sys, time, pyredisson
+from tests.interop.targets import python_lock
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
+for kind in sys.argv[3:]:
+    python_lock(client, kind, kind).lock()
+print("held")
+time.sleep(60)
+"""
+"""A Python process that holds a lock of each of these kinds."""
+
+
+async def test_all_kinds_are_renewed_beside_each_other(
+    backend: Backend, connect_java: Callable[..., JavaClient], target: Target
+) -> None:
+    """Each side holds a lock of each kind for much longer than the lease, and both read under one lock.
+
+    Java's renewal sets the lease of the whole lock to its own, which is the shorter one.
+    """
+    java, client = connect_java(lockWatchdogTimeout=int(TIMEOUT * 1000)), backend.connect(lock_watchdog_timeout=TIMEOUT)
+    theirs = [java.get(kind, f"java {kind}") for kind in REENTRANT]
+    ours = [python_lock(client, kind, f"python {kind}") for kind in REENTRANT]
+    held = {*(f"java {kind}" for kind in REENTRANT), *(f"python {kind}" for kind in REENTRANT)}
+    reads_in_java = java.get("ReadLock", "both")
+    reads = python_lock(backend.connect(lock_watchdog_timeout=2 * TIMEOUT), "ReadLock", "both")
+    writer = python_lock(backend.connect(), "WriteLock", "both")
+    for lock in [*ours, reads]:
+        await lock.lock()
+    for each in [*theirs, reads_in_java]:
+        java.ann.call(each, "lock")
+    end = now() + 2.5 * TIMEOUT
+    while now() < end:
+        for name in held:
+            assert 0 < target.redis.pttl(name) <= TIMEOUT * 1000, name
+        assert len(target.holds("both")) == 2
+        assert not await writer.try_lock()
+        await backend.sleep(0.05)
+    for each in [*theirs, reads_in_java]:
+        java.ann.call(each, "unlock")
+    assert len(target.holds("both")) == 1
+    assert not await writer.try_lock()
+    for lock in [*ours, reads]:
+        assert await lock.is_held()
+        await lock.unlock()
+    assert not held & target.all_keys()
+    assert await writer.try_lock()
+
+
+KILLED = ("Lock", "FairLock", "ReadLock", "WriteLock")
+
+
+class TestKilledHolders:
+    """Nothing is published; the leases end."""
+
+    async def test_of_java(self, backend: Backend, own_jvm: Jvm, target: Target) -> None:
+        client = own_jvm.connect(target.yaml(lockWatchdogTimeout=int(TIMEOUT * 1000)))
+        thread, ours = own_jvm.thread(), backend.connect()
+        for kind in KILLED:
+            thread.call(client.get(kind, kind), "lock")
+        waiters = [backend.spawn(acquired(python_lock(ours, against(kind), kind))) for kind in KILLED]
+        for kind in KILLED:
+            await backend.until(target.waiting(against(kind), kind))
+        await backend.sleep(TIMEOUT)
+        assert not any(waiter.done() for waiter in waiters)
+        own_jvm.kill()
+        killed = now()
+        for waiter in waiters:
+            assert killed < await waiter.result() < killed + TIMEOUT + WOKEN
+
+    async def test_of_python(
+        self, backend: Backend, java: JavaClient, jvm: Jvm, target: Target, child: Callable[..., Child], version: str
+    ) -> None:
+        holder = child(HOLDS, target.url, TIMEOUT, *KILLED)
+        assert holder.receive(CHILD_LIMIT) == "held"
+        kinds = [kind for kind in KILLED if (kind, version) not in OVERSLEEPS]
+        waiters = [jvm.thread().begin(java.get(against(kind), kind), "lock") for kind in kinds]
+        for kind in kinds:
+            await backend.until(target.waiting(against(kind), kind))
+        await backend.sleep(TIMEOUT)
+        assert not any(waiter.done() for waiter in waiters)
+        holder.close()
+        killed = now()
+        for waiter in waiters:
+            assert killed < waiter.answer().ended < killed + TIMEOUT + WOKEN
+
+    async def test_of_a_fair_lock_for_which_both_wait(
+        self, backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
+    ) -> None:
+        """A waiter in Python sees to it that one of Java which oversleeps is woken."""
+        holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
+        assert holder.receive(CHILD_LIMIT) == "held"
+        in_java = java.ann.begin(java.get("FairLock", "FairLock"), "lock")
+        java.ann.begin(java.get("FairLock", "FairLock"), "unlock")
+        await backend.until(target.waiting("FairLock", "FairLock"))
+        in_python = backend.spawn(acquired(backend.connect().get_fair_lock("FairLock")))
+        await backend.until(target.waiting("FairLock", "FairLock", 2))
+        await backend.sleep(TIMEOUT)
+        holder.close()
+        killed = now()
+        await backend.until(in_java.done)
+        ended = in_java.answer().ended
+        assert killed < ended < killed + TIMEOUT + 1 + WOKEN
+        assert ended < await in_python.result() < ended + WOKEN

@@ -4,8 +4,6 @@
 counter inside an object of it. It prints how often each thread did so, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

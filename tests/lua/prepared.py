@@ -1,16 +1,12 @@
 """For each script that is registered: keys on which the command line of its header has an effect."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
-from .scripted import RESERVED, Came, Ends, State
+from .locks import COUNTER, QUEUE, SCORES, waiting, woken
+from .scripted import RESERVED, Ends, State
 
-QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
-LIST, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
 LEASE = "{orders}:me:1:rwlock_timeout:1"
 ID = "0123456789abcdef"
-WAIT_TO_READ = "pyredisson_waiting_readers:{orders}"
 
 
 class Prepared(NamedTuple):
@@ -32,15 +28,14 @@ HELD: State = {"orders": ({"me:1": 1}, 20_000)}
 WAITING: State = {QUEUE: ["java:1"], SCORES: Ends({"java:1": 300_000})}
 WRITING: State = {"orders": ({"mode": "write", "me:1:write": 1}, 20_000)}
 READING: State = {"orders": ({"mode": "read", "me:1": 1}, 20_000), LEASE: ("1", 20_000)}
-LISTED: State = {LIST: (Came(["me:1", "you:1", "they:1"]), 60_000)}
-OTHERS: State = {LIST: (Came(["you:1", "they:1"]), 60_000)}
-ME_WOKEN: State = {WOKEN: ({"member": "me:2", "came": 1, "exclusive": 1}, RESERVED)}
+LISTED, OTHERS = waiting("me you they"), waiting("you they")
+ME_WOKEN = woken("me:2", came=1)
 NEXT = (("you", "you:1"), ("they", f"look:{RESERVED}"))
 """To `OTHERS` by a release."""
-READERS: State = {WAIT_TO_READ: (Came(["you:1:r", "they:1:r"]), 60_000)}
+READERS = waiting("you:r they:r")
 NEXT_READERS = (("you", "you:1:r"), ("they", f"look:{RESERVED}:r"))
 """To `READERS`."""
-TOKEN: State = {"redisson_lock_token:{orders}": 2**51}
+TOKEN: State = {COUNTER: 2**51}
 ONCE, CLAIM = "pyredisson_once:{stock}:me:1", "pyredisson_semaphore_claim:{stock}"
 USED, PERMIT_CLAIM = "{p}:timeout", "pyredisson_semaphore_claim:{p}"
 
@@ -69,11 +64,10 @@ PREPARED = {
     "lock_holder": Prepared(HELD),
     "lock_keep": Prepared({**HELD, **OTHERS}, "0", told=NEXT),
     "lock_leave": Prepared({**HELD, **LISTED}, told=(("they", "look:0"),)),
+    "lock_move": Prepared(HELD),
     "lock_release": Prepared({**HELD, **OTHERS}, "0", told=NEXT),
     "lock_renew": Prepared(HELD),
-    "lock_wake_waiters": Prepared(
-        {LIST: (Came(["you:1"]), 60_000)}, "0", "0", told=(("you", "you:1"),), told_again="0"
-    ),
+    "lock_wake_waiters": Prepared(waiting("you"), "0", "0", told=(("you", "you:1"),), told_again="0"),
     "permit_acquire": Prepared(
         {"p": 1, USED: Ends({"ended": -1_000}), PERMIT_CLAIM: ("2 you:1", 2_000)},
         "2",
@@ -85,8 +79,9 @@ PREPARED = {
     "permit_release": Prepared({"p": 1, USED: Ends({ID: 10_000})}, "2"),
     "permit_renew": Prepared({USED: Ends({ID: 10_000})}),
     "permit_set": Prepared({}, "5"),
-    "read_acquire": Prepared({WAIT_TO_READ: (Came(["me:1:r", "you:1:r"]), 60_000)}, told=(("you", "r"),)),
+    "read_acquire": Prepared(waiting("me:r you:r"), told=(("you", "r"),)),
     "read_locked": Prepared(READING),
+    "read_move": Prepared(READING),
     "read_release": Prepared({**READING, **READERS}, "0", told=NEXT_READERS),
     "read_renew": Prepared(READING),
     "read_write_force_release": Prepared({**WRITING, **OTHERS}, "1", told=(("me", "0"), *NEXT)),

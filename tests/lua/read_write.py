@@ -1,23 +1,15 @@
 """Calls of the read-write lock's scripts, and the keys of its states as Redisson's scripts leave them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .locks import LASTS, LIST, WAIT_TO_READ, WAKING, WOKEN, client_of
 from .scripted import ME, YOU, Call
 
 MY_WRITE, YOUR_WRITE = ME + ":write", YOU + ":write"
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
 LEASES = "{orders}:"
-LISTS = ["pyredisson_waiting:{orders}", "pyredisson_waiting_readers:{orders}", "pyredisson_woken:{orders}"]
-"""Of the clients that wait to write, that wait to read, and of the one that was woken."""
-PREFIX = "pyredisson_wake:{orders}:"
-LASTS = 60_000
-"""The TTL of the lists, ms."""
-PATIENCE = 5_000
-WAKING: list[str | int] = [PREFIX, PATIENCE]
-"""The last arguments of a script that wakes clients."""
+LISTS = [LIST, WAIT_TO_READ, WOKEN]
 CHANNEL = "redisson_rwlock:{orders}"
 READERS = [f"{YOU}{number}" for number in range(3)]
 Readers = Mapping[str, Sequence[int]]
@@ -28,14 +20,10 @@ def lease_key(reader: str, level: int, lock: str = "orders") -> str:
     return f"{{{lock}}}:{reader}:rwlock_timeout:{level}"
 
 
-def client_of(owner: str) -> str:
-    return owner.partition(":")[0]
-
-
 def read(reader: str, level: int, lease: int, writer: str | None = None, *, waits: bool = False) -> Call:
     keys, member = ["orders", LEASES, CLAIM, *LISTS], client_of(reader) + ":1:r"
     return Call(
-        "read_acquire", keys, [reader, level, lease, writer or f"{reader}:write", member, waits * LASTS, PREFIX]
+        "read_acquire", keys, [reader, level, lease, writer or f"{reader}:write", member, waits * LASTS, WAKING[0]]
     )
 
 
@@ -74,8 +62,7 @@ def leave(member: str) -> Call:
 
 def leave_reading(member: str) -> Call:
     """A client waits to read no longer."""
-    writers, readers, woken = LISTS
-    return Call("lock_leave", ["orders", readers, woken, writers], [member, *WAKING])
+    return Call("lock_leave", ["orders", WAIT_TO_READ, WOKEN, LIST], [member, *WAKING])
 
 
 def force(side: str) -> Call:

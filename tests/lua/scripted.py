@@ -1,13 +1,12 @@
 """A server with its scripts, the keys on it, and the steps of which tests of scripts consist."""
 
-from __future__ import annotations
-
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest import mock
+
+from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import Script
 from pyredisson.testing import Server
@@ -79,7 +78,7 @@ class Case(NamedTuple):
     """Each a call and its reply; a third item is the reply to a second copy, which otherwise is the same. Or the words
     of a plain command, which somebody else sends."""
     after: State | None = None
-    """None: as before."""
+    """None: as before. There `ANYTHING` in a hash stands for 1."""
     messages: Sequence[str] = ()
 
 
@@ -103,8 +102,9 @@ class Scripted:
 
     def check(self, case: Case) -> None:
         """Each call is sent twice, and the second copy changes nothing."""
-        self.write(case.before)
-        after = case.before if case.after is None else case.after
+        before = {key: begun(value) for key, value in case.before.items()}
+        self.write(before)
+        after = before if case.after is None else case.after
         for number, (call, *replies) in enumerate(case.steps, 1):
             if not isinstance(call, Call):
                 self.redis.execute_command(call, *replies)
@@ -191,14 +191,6 @@ class Scripted:
         return messages
 
     @contextmanager
-    def out_of_memory(self) -> Iterator[None]:
-        self.redis.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            self.redis.config_set("maxmemory", 0)
-
-    @contextmanager
     def user(self, *rights: str) -> Iterator[Any]:
         """A client of a user that has only these rights."""
         self.redis.execute_command("ACL", "LOG", "RESET")
@@ -210,16 +202,12 @@ class Scripted:
             self.redis.execute_command("ACL", "DELUSER", "somebody")
 
 
-@contextmanager
-def replica_of(server: Server) -> Iterator[Any]:
-    """A client of a replica that has all data of this server."""
-    config = {"replicaof": f"{server.host} {server.port}"}
-    with Server(executable=server.executable, config=config) as replica, replica.redis() as redis:
-        deadline = time.monotonic() + 60
-        while redis.info("replication")["master_link_status"] != "up":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield redis
+def outcome(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    """What a call returns, or the error of the server that it raises."""
+    try:
+        return function(*args, **more)
+    except ResponseError as error:
+        return error
 
 
 def lasting(script: bytes) -> bytes:
@@ -239,6 +227,15 @@ def readable(value: Any) -> Any:
     if isinstance(value, dict):
         return {text(field): text(each) for field, each in value.items()}
     return [text(each) for each in value] if isinstance(value, list) else text(value)
+
+
+def begun(value: Any) -> Any:
+    """A value before a case, with 1 in place of `ANYTHING`."""
+    if isinstance(value, tuple):
+        return begun(value[0]), value[1]
+    if type(value) is dict:
+        return {field: 1 if each is ANYTHING else each for field, each in value.items()}
+    return value
 
 
 def expected(state: State) -> dict[str, tuple[Any, Any]]:

@@ -1,7 +1,5 @@
 """Every script that is registered ends soon on keys that somebody else has written, and raises nothing of its own."""
 
-from __future__ import annotations
-
 import re
 from random import Random
 from typing import Any
@@ -9,13 +7,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import NAMES, Script
 from tests.properties.servers import Memory
 from tests.support.damage import Key, commands, state
 from tests.support.script_headers import Header, header
 
-from .scripted import Scripted
+from .scripted import Scripted, outcome
 
 EXAMPLES = 40
 """States of the keys that each script meets: the same ones each time."""
@@ -48,13 +45,6 @@ def write(redis: Any, made: list[Key]) -> None:
         pipe.execute()
 
 
-def outcome(redis: Any, text: bytes, known: Header) -> Any:
-    try:
-        return redis.eval(text, len(known.keys), *known.keys, *known.args)
-    except ResponseError as error:
-        return error
-
-
 def values(scripts: Scripted) -> dict[str, Any]:
     return {key: value for key, (value, _) in scripts.contents(scores=True).items()}
 
@@ -84,7 +74,7 @@ def test_it_ends_and_raises_nothing_of_its_own(scripts: Scripted, name: str) -> 
         # A second copy comes to what the first one has left.
         for _ in range(2):
             found = values(scripts)
-            reply = outcome(scripts.redis, counted, known)
+            reply = outcome(scripts.redis.eval, counted, len(known.keys), *known.keys, *known.args)
             if isinstance(reply, ResponseError):
                 assert ALLOWED.search(str(reply)), (reply, made)
                 assert values(scripts) == found, made
@@ -118,6 +108,10 @@ def test_it_is_acquired(name: str) -> None:
 
 def _is_acquired(name: str, random: Random) -> bool:
     memory = Memory()
+
+    def run(script: str) -> Any:
+        return outcome(memory.script, script, *header(script).keys, args=header(script).args)
+
     lock, *_ = header(name).keys
     is_number = header(name).types[0] == "string"
     for words in commands(state(name, random)):
@@ -127,25 +121,14 @@ def _is_acquired(name: str, random: Random) -> bool:
         memory.command("SET", lock, 5)
     for _ in range(STEPS):
         if name.startswith("fair"):
-            _run(memory, "fair_heartbeat")
-        reply = _run(memory, name)
-        if isinstance(reply, ResponseError):
-            # A companion of another type, or a counter that isn't one: an error, not a wait.
+            run("fair_heartbeat")
+        reply = run(name)
+        # A companion of another type, or a counter that isn't one: an error, not a wait.
+        if reply is None or isinstance(reply, ResponseError):
             return True
-        if (
-            reply is None
-            or (isinstance(reply, int) and reply > 0 and is_number)
-            or (name.startswith("fenced") and isinstance(reply, list))
+        if (is_number and isinstance(reply, int) and reply > 0) or (
+            name.startswith("fenced") and isinstance(reply, list)
         ):
             return True
         memory.advance_time(STEP)
     return False
-
-
-def _run(memory: Memory, name: str) -> Reply:
-    known = header(name)
-    try:
-        reply: Reply = memory.script(name, *known.keys, args=known.args)
-    except ResponseError as error:
-        return error
-    return reply

@@ -1,7 +1,5 @@
 """What every script that is registered must do, on servers old and new: with its keys as in `PREPARED`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +11,16 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
 from pyredisson.testing import Server
 from tests.support.script_headers import header
+from tests.support.waiting import eventually
 
 from .prepared import PREPARED
-from .scripted import Call, Scripted, expected, replica_of
+from .scripted import Call, Scripted, expected, outcome
 
 READERS = {"inspect_scan", "inspect_state", "lock_holder", "fair_wake_waiters", "read_locked"}
 """Scripts that change no key."""
 ONCE = [name for name in NAMES if any("pyredisson_once" in key for key in header(name).keys)]
 """Scripts whose calls have numbers: a call that arrives twice, or behind a newer one, has no effect."""
-NEED_MEMORY_ON_OLD_SERVERS = {"fenced_hand_over", "permit_renew", "read_renew", *ONCE}
+NEED_MEMORY_ON_OLD_SERVERS = {"fenced_hand_over", "permit_renew", "read_move", "read_renew", *ONCE}
 """These servers don't know the flag of a script whose writes free more memory than they take."""
 ANY_TYPE: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("client_announce", "exactly_once_delete", "fenced_write"), (1,)),
@@ -32,6 +31,7 @@ ANY_TYPE: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("lock_keep", "lock_release", "write_acquire"), (2, 3)),
     "lock_hand_over": (2,),
     "read_acquire": (2, 3, 4),
+    "read_move": (2,),
     "read_release": (2, 3, 4, 5, 6),
     "read_write_force_release": (2, 3, 4),
     "write_leave": (1, 2, 4),
@@ -96,16 +96,12 @@ def of_reply(reply: Any) -> Any:
     return re.sub(r"\d{3,}", "TIME", repr(reply))
 
 
-def outcome(scripts: Scripted, name: str) -> Any:
-    try:
-        return scripts.call(of_header(name))
-    except ResponseError as error:
-        return error
-
-
 @pytest.fixture(scope="module")
 def replica(server: Server) -> Iterator[Any]:
-    with replica_of(server) as redis:
+    """A client of a replica that has all data of the server."""
+    config = {"replicaof": f"{server.host} {server.port}"}
+    with Server(executable=server.executable, config=config) as running, running.redis() as redis:
+        eventually(lambda: redis.info("replication")["master_link_status"] == "up", 60)
         yield redis
 
 
@@ -170,16 +166,17 @@ class TestEveryScript:
 
     def test_out_of_memory(self, scripts: Scripted, name: str, after: Any) -> None:
         works = "allow-oom" in flags(name) or "no-writes" in flags(name)
-        with scripts.out_of_memory():
-            reply = outcome(scripts, name)
-            if isinstance(reply, ResponseError):
-                assert "maxmemory" in str(reply)
-                assert not works or (not scripts.with_shebang and name in NEED_MEMORY_ON_OLD_SERVERS)
-                assert scripts.contents() == expected(PREPARED[name].before)
-            else:
-                # Older servers let a script go on that has written before, if only by a DEL.
-                assert works or not scripts.with_shebang
-                assert (of_reply(reply), masked(scripts.contents())) == after[:2]
+        scripts.redis.config_set("maxmemory", 1)
+        reply = outcome(scripts.call, of_header(name))
+        scripts.redis.config_set("maxmemory", 0)
+        if isinstance(reply, ResponseError):
+            assert "maxmemory" in str(reply)
+            assert not works or (not scripts.with_shebang and name in NEED_MEMORY_ON_OLD_SERVERS)
+            assert scripts.contents() == expected(PREPARED[name].before)
+        else:
+            # Older servers let a script go on that has written before, if only by a DEL.
+            assert works or not scripts.with_shebang
+            assert (of_reply(reply), masked(scripts.contents())) == after[:2]
 
     def test_a_replica(self, scripts: Scripted, replica: Any, name: str, after: Any) -> None:
         scripts.redis.wait(1, 10_000)
@@ -197,7 +194,7 @@ class TestEveryScript:
             scripts.redis.delete(key)
             scripts.write({key: {"x": "1"} if kind == "string" else "text"})
             before = masked(scripts.contents())
-            reply = outcome(scripts, name)
+            reply = outcome(scripts.call, of_header(name))
             if isinstance(reply, ResponseError):
                 assert "WRONGTYPE" in str(reply)
                 assert masked(scripts.contents()) == before

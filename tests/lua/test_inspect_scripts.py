@@ -1,7 +1,5 @@
 """The scripts of the inspection: what they take for a lock, and limits. `tests/inspection` tests what is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

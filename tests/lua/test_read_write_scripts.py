@@ -1,7 +1,5 @@
 """The scripts of a read-write lock: every branch of both sides, sent twice, and as Redisson reads it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -9,15 +7,13 @@ from redis.exceptions import ResponseError
 
 from pyredisson.logic.locks.read_write_lock import CLAIMED
 
+from .locks import HERE, THERE, client_of, waiting
 from .read_write import (
     CLAIM,
-    LASTS,
-    LISTS,
     MY_WRITE,
     READERS,
     TURN,
     YOUR_WRITE,
-    client_of,
     force,
     hand_over,
     lease_key,
@@ -31,7 +27,7 @@ from .read_write import (
     write_release,
     writing,
 )
-from .scripted import ME, YOU, About, Call, Came, Case, Refused, Scripted
+from .scripted import ME, YOU, About, Call, Case, Refused, Scripted
 
 IS_LOCKED = Call("read_locked", ["orders"], [])
 CLAIM_OF_YOURS = {CLAIM: (YOUR_WRITE, 2_000)}
@@ -226,8 +222,8 @@ def test_many_readers_with_equal_leases(scripts: Scripted) -> None:
 ALL = dict(zip(READERS, (10_000, 20_000, 30_000), strict=True))
 ALL_IN = {reader: [lease] for reader, lease in ALL.items()}
 WAITS = write(MY_WRITE, 1, 30_000, waits=True)
-LISTED = {LISTS[0]: (Came([f"{client_of(ME)}:1"]), LASTS)}
-MY_CLAIM = {CLAIM: (client_of(ME), 2_000), TURN: ("1", 6_000)}
+LISTED = waiting(HERE)
+MY_CLAIM = {CLAIM: (HERE, 2_000), TURN: ("1", 6_000)}
 
 LET_ALL_IN, LET_YOU_IN = let_in(ALL), let_in({YOU: 20_000})
 STOP, HAND_OVER = write_release(0), hand_over(30_000)
@@ -263,7 +259,7 @@ WRITE = {
         YOUR_READ, [(WAITS, Refused(CLAIMED - 1_000, 0, 1))], YOUR_READ | MY_CLAIM | LISTED
     ),
     "a claim is renewed, and taken over": Case(
-        {"orders": {"mode": "read", YOU: 1}, CLAIM: (client_of(YOU), 1_000), TURN: ("1", 6_000)},
+        {"orders": {"mode": "read", YOU: 1}, CLAIM: (THERE, 1_000), TURN: ("1", 6_000)},
         [(WAITS, Refused(CLAIMED - 1_000, 0, 1))],
         {"orders": {"mode": "read", YOU: 1}} | MY_CLAIM | LISTED,
     ),
@@ -343,14 +339,12 @@ LET_IN = {
     "hand over, only read": Case(reading({ME: [20_000]}), [(HAND_OVER, 0)]),
 }
 WRITES = WRITE | STOPPED | LET_IN
-CASES = [
-    pytest.param(case, id=f"{side}: {name}")
-    for side, cases in (("read", READS), ("write", WRITES))
-    for name, case in cases.items()
-]
+CASES = {
+    f"{side}: {name}": case for side, cases in (("read", READS), ("write", WRITES)) for name, case in cases.items()
+}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_script(scripts: Scripted, case: Case) -> None:
     scripts.check(case)
 

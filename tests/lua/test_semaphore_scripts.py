@@ -1,6 +1,4 @@
-"""The scripts of the count-down latch and of the semaphore: every branch, sent twice, and late."""
-
-from __future__ import annotations
+"""The scripts of the count-down latch and of the semaphore, whose clients wait in a list: every branch, sent twice."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +6,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from .scripted import About, Call, Case, Scripted
+from .scripted import RESERVED, About, Call, Came, Case, Scripted
 
 LATCH_CHANNEL = "redisson_countdownlatch__channel__{done}"
 LATCH_SLOT = "pyredisson_once:{done}:me:0"
@@ -61,8 +59,8 @@ def acquire(number: int, permits: int, slot: str = SLOT) -> Call:
     return claim(number, permits, "", slot)
 
 
-def add(number: int, permits: int, existing: int = 0, slot: str = SLOT) -> Call:
-    return Call("semaphore_add", [*KEYS, slot], [number, permits, CHANNEL, existing])
+def add(number: int, permits: int, existing: int = 0, slot: str = SLOT, client: str = "a") -> Call:
+    return Call("semaphore_add", [*KEYS, slot], [number, permits, CHANNEL, existing, client])
 
 
 def make(number: int, permits: int, ttl: int = 0) -> Call:
@@ -263,7 +261,98 @@ CLAIMS = {
         for free, messages in ((None, []), (-1, []), (0, []), (2, ["2"]), (["x"], []))
     },
 }
-CASES = ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS | {f"latch, {name}": case for name, case in LATCH.items()}
+PLACE = 2**46
+LASTS = 60_000
+PATIENT = 60_000_000
+"""Microseconds of patience: nobody has waited for so long."""
+
+
+def line(free: int, members: str = "", *, woken: str = "", once: str = "") -> dict[str, Any]:
+    """So many free permits, the callers that are listed, and those that were woken. `a` stands for `a:1:1`."""
+    found: dict[str, Any] = {"stock": free, **({SLOT: (once, 660_000)} if once else {})}
+    for key, names in ((LIST, members), (WOKEN, woken)):
+        listed = [name if ":" in name else f"{name}:1:1" for name in names.split()]
+        found |= {key: (Came(listed), LASTS)} if listed else {}
+    return found
+
+
+def come(permits: int, names: str, entry: str, following: str = "") -> Call:
+    return claim(2, permits, "", listing=(names, entry, following))
+
+
+def handed(number: int, permits: int, wanted: int, names: str) -> Call:
+    call = hand_over(number, permits, wanted)
+    return call._replace(args=[*call.args[:-1], names])
+
+
+A, B, C = "a:1:1", "b:1:1", "c:1:1"
+LOOK = f"look:{RESERVED}"
+CLAIMED = {CLAIM: ("3 c:1", 2_000)}
+QUEUE = {
+    "a release wakes the first one, and the next one looks later": Case(
+        line(0, "a b c"), [(add(2, 1), 5, 1)], line(1, "a b c", woken="a", once="2 1"), [f"{A} 1", LOOK]
+    ),
+    "as many as there are permits": Case(
+        line(0, "a b c"), [(add(2, 2), 5, 1)], line(2, "a b c", woken="a b", once="2 1"), [f"{A} 1", f"{B} 1", LOOK]
+    ),
+    "nobody is woken twice": Case(
+        line(0, "a b"),
+        [(add(2, 1), 5, 1), (add(4, 1), 5, 1), (add(6, 1), 5, 1)],
+        line(3, "a b", woken="a b", once="6 1"),
+        [f"{A} 1", LOOK, f"{B} 1"],
+    ),
+    "one client gets all that nobody else waits for": Case(
+        line(0, "a b"), [(add(2, 5), 5, 1)], line(5, "a b", woken="a b", once="2 1"), [f"{A} 4", f"{B} 1"]
+    ),
+    "nothing is free": Case(line(-2, "a"), [(add(2, 2), 1)], line(0, "a", once="2 1")),
+    "permits that are claimed": Case(
+        line(0, "a") | CLAIMED,
+        [(add(2, 2), 1), (add(4, 1), 1), (add(6, 1), 1)],
+        line(4, "a", woken="a", once="6 1") | CLAIMED,
+        [" 3", " 3", f"{A} 1"],
+    ),
+    "a client that was woken and came late loses its place": Case(
+        line(0, "a b", woken="a"), [(add(2, 1), 5, 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
+    ),
+    "a refused client is listed": Case(line(0, "a"), [(come(1, "", B), -PLACE)], line(0, "a b")),
+    "it keeps its place under its new name": Case(line(0, "a b"), [(come(1, A, "a:2:1"), 0)], line(0, "a:2:1 b")),
+    "it loses its other names": Case(line(0, "a b a:2:2"), [(come(2, f"{A} a:2:2", "a:3:2"), 0)], line(0, "a:3:2 b")),
+    "it has come, and leaves the list": Case(
+        line(1, "a b", woken="a"), [(come(1, A, "a:2:1"), 1)], line(0, "b", once="2 1")
+    ),
+    "its other callers are listed as the last ones": Case(
+        line(1, "a b", woken="a"), [(come(1, A, "a:2:1", "a:2:4"), 1)], line(0, "b a:2:4", once="2 1")
+    ),
+    "what it leaves is for the next one": Case(
+        line(2, "a b", woken="a"), [(come(1, A, "a:2:1"), 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
+    ),
+    # The first copy was refused, and has entered the client.
+    "a second copy has come": Case(
+        line(0, "b"),
+        [(come(1, "", A), -PLACE), ("INCRBY", "stock", 1), (come(1, "", A), 1)],
+        line(0, "b", once="2 1"),
+        [LOOK],
+    ),
+    "a hand-over to the last caller": Case(line(0, "a b"), [(handed(2, 1, 1, A), 1)], line(0, "b", once="2 1")),
+    "a hand-over to the last caller of a client that was woken": Case(
+        line(1, "a b", woken="a"), [(handed(2, 1, 1, A), 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
+    ),
+    "a hand-over of fewer wakes the first one": Case(
+        line(0, "a"), [(hand_over(2, 3, 2), 2)], line(1, "a", woken="a", once="2 2"), [f"{A} 1"]
+    ),
+    "leave": Case(line(0, "a b c"), [(leave(C), 1, 0)], line(0, "a b")),
+    "leave, and the second one listens to Redisson": Case(
+        line(0, "a b c"), [(leave(A), 1, 0)], line(0, "b c"), ["look:0"]
+    ),
+    "leave permits to others": Case(line(1, "a b"), [(leave(A), 1, 0)], line(1, "b", woken="b"), [f"{B} 1"]),
+    "leave under several names": Case(line(0, "a b a:2:3"), [(leave(f"{A} a:2:3"), 1, 0)], line(0, "b")),
+    "leave, another name": Case(line(1, "a"), [(leave("a:2:1"), 0)]),
+}
+CASES = {
+    **(ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS),
+    **{f"latch, {name}": case for name, case in LATCH.items()},
+    **{f"queue, {name}": case for name, case in QUEUE.items()},
+}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -308,3 +397,59 @@ def test_when_to_ask_again(scripts: Scripted, before: dict[str, Any], call: Call
     turn = scripts.left(TURN)
     assert scripts.left(CLAIM) <= max(turn - 4_999, -1) or TURN not in before
     assert scripts.text("stock") == str(before["stock"])
+
+
+@pytest.mark.parametrize(("patience", "left"), [(5_000, False), (PATIENT, True)])
+def test_a_permit_is_left_to_the_client_that_was_woken(scripts: Scripted, patience: int, left: bool) -> None:
+    """Unless that has waited for a short time only."""
+    scripts.write(line(0, "a"))
+    scripts.call(add(2, 1))
+    rival = claim(4, 1, "", listing=("", B, ""))
+    reply = scripts.call(rival._replace(args=[*rival.args[:3], patience, *rival.args[4:]]))
+    if left:
+        assert reply == 1
+    else:
+        # The time, and the place behind it.
+        assert -reply // WAIT == About(RESERVED + 2**14)
+        assert scripts.call(claim(6, 1, "", listing=(A, "a:2:1", ""))) == 1
+    assert scripts.text("stock") == "0"
+
+
+def test_a_client_that_is_gone_is_passed_over(scripts: Scripted) -> None:
+    scripts.write(line(0, "gone:1:1 a"))
+    scripts.listening.punsubscribe()
+    with scripts.redis.pubsub() as there:
+        there.subscribe("pyredisson_wake:{stock}:a")
+        assert there.get_message(timeout=5)
+        scripts.call(add(2, 1))
+        assert scripts.contents()[LIST] == ([A], About(LASTS))
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_client_that_needs_more_is_passed_over_and_removed_if_it_is_gone(scripts: Scripted, *, listens: bool) -> None:
+    """The first two clients listen to Redisson, so they must be alive."""
+    scripts.write(line(0, "a:1:3 b:1:3 c"))
+    with scripts.redis.pubsub() as client:
+        if listens:
+            client.subscribe("pyredisson_wake:{stock}:a", "pyredisson_wake:{stock}:b")
+            for _ in range(2):
+                assert client.get_message(timeout=5)
+        scripts.call(add(2, 2))
+    assert scripts.published() == [f"{C} {1 if listens else 2}", *([LOOK] if listens else [])]
+    there = [b"a:1:3", b"b:1:3"] if listens else []
+    assert scripts.redis.zrange(LIST, 0, -1) == [*there, C.encode()]
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_redissons_channel_is_silent_unless_others_listen(scripts: Scripted, other: bool) -> None:
+    """Each client that waits is subscribed to both channels."""
+    scripts.write(line(0, "a"))
+    with scripts.redis.pubsub() as client, scripts.redis.pubsub() as java:
+        client.subscribe(CHANNEL, f"py{CHANNEL}")
+        if other:
+            java.subscribe(CHANNEL)
+            assert java.get_message(timeout=5)
+        for _ in range(2):
+            assert client.get_message(timeout=5)
+        assert scripts.call(add(2, 1)) == (3 if other else 1)
+    assert scripts.published() == (["1"] if other else []) + [f"{A} 1"]

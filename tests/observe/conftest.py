@@ -1,7 +1,5 @@
 """Metrics and spans are tested with the real libraries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The spans of `OpenTelemetryObserver`, as the real SDK exports them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -106,52 +104,51 @@ def test_the_end_of_a_wait(observer: OpenTelemetryObserver, spans: Spans, end: s
     assert not spans.named("lock hold")
 
 
-@pytest.mark.asyncio
-class TestParents:
-    async def test_a_wait(self, backend: Backend, spans: Spans) -> None:
-        client, other = backend.connect(observer=OpenTelemetryObserver(spans.provider)), backend.connect()
-        await other.get_lock("order:1", owner=1).lock()
-        requests = []
+async def test_the_parent_of_a_wait(backend: Backend, spans: Spans) -> None:
+    client, other = backend.connect(observer=OpenTelemetryObserver(spans.provider)), backend.connect()
+    await other.get_lock("order:1", owner=1).lock()
+    requests = []
 
-        async def work() -> None:
-            with spans.tracer.start_as_current_span("request") as request:
-                requests.append(request)
-                await client.get_lock("order:1", owner=2).lock()
-            # The hold outlives the span of its acquire.
-            await client.get_lock("order:1", owner=2).unlock()
+    async def work() -> None:
+        with spans.tracer.start_as_current_span("request") as request:
+            requests.append(request)
+            await client.get_lock("order:1", owner=2).lock()
+        # The hold outlives the span of its acquire.
+        await client.get_lock("order:1", owner=2).unlock()
 
-        working = backend.spawn(work)
-        await backend.until(lambda: waits(client))
-        await other.get_lock("order:1", owner=1).unlock()
-        await working.result()
-        delivered(client)
-        wait, hold = spans.one("lock wait"), spans.one("lock hold")
-        [request] = requests
-        assert parent_of(wait) == parent_of(hold) == request.get_span_context().span_id
-        assert [link.context for link in hold.links] == [wait.context]
-        assert wait.end_time == hold.start_time
-        assert attributes(wait)["outcome"] == "acquired"
-        assert attributes(wait)["waited"] > 0
+    working = backend.spawn(work)
+    await backend.until(lambda: waits(client))
+    await other.get_lock("order:1", owner=1).unlock()
+    await working.result()
+    delivered(client)
+    wait, hold = spans.one("lock wait"), spans.one("lock hold")
+    [request] = requests
+    assert parent_of(wait) == parent_of(hold) == request.get_span_context().span_id
+    assert [link.context for link in hold.links] == [wait.context]
+    assert wait.end_time == hold.start_time
+    assert attributes(wait)["outcome"] == "acquired"
+    assert attributes(wait)["waited"] > 0
 
-    async def test_each_task_has_its_own_parent(self, tasks: Backend, spans: Spans) -> None:
-        client = tasks.connect(observer=OpenTelemetryObserver(spans.provider, label=lambda name: name.split(":")[0]))
-        parents: dict[int, int] = {}
 
-        async def work(number: int) -> None:
-            with spans.tracer.start_as_current_span("request") as request:
-                parents[number] = request.get_span_context().span_id
-                async with client.get_lock("order:1", owner=number):
-                    await asyncio.sleep(0)
+async def test_each_task_has_its_own_parent(tasks: Backend, spans: Spans) -> None:
+    client = tasks.connect(observer=OpenTelemetryObserver(spans.provider, label=lambda name: name.split(":")[0]))
+    parents: dict[int, int] = {}
 
-        await asyncio.gather(*(work(number) for number in range(1, 9)))
-        delivered(client)
-        holds = spans.named("lock hold")
-        assert {attributes(span)["owner_id"]: parent_of(span) for span in holds} == parents
-        assert len(holds) == 8
-        assert {attributes(span)["name"] for span in holds} == {"order"}
-        waits = {span.context.span_id for span in spans.named("lock wait") if span.context is not None}
-        assert {link.context.span_id for span in holds for link in span.links} == waits
-        assert waits
+    async def work(number: int) -> None:
+        with spans.tracer.start_as_current_span("request") as request:
+            parents[number] = request.get_span_context().span_id
+            async with client.get_lock("order:1", owner=number):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(work(number) for number in range(1, 9)))
+    delivered(client)
+    holds = spans.named("lock hold")
+    assert {attributes(span)["owner_id"]: parent_of(span) for span in holds} == parents
+    assert len(holds) == 8
+    assert {attributes(span)["name"] for span in holds} == {"order"}
+    waits = {span.context.span_id for span in spans.named("lock wait") if span.context is not None}
+    assert {link.context.span_id for span in holds for link in span.links} == waits
+    assert waits
 
 
 def test_there_are_not_too_many_open_spans(

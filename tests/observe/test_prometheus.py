@@ -1,11 +1,13 @@
-"""What `PrometheusObserver` counts and times, as prometheus_client exports it."""
+"""What `PrometheusObserver` exports; docs/grafana.json and docs/prometheus-rules.yml are about metrics that exist."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -70,38 +72,36 @@ def test_renewals_and_servers(registry: CollectorRegistry, metrics: PrometheusOb
         assert [value(registry, f"{each}_total", server="a:1") for each in ("disconnects", "reconnects")] == counts
 
 
-@pytest.mark.asyncio
-class TestClients:
-    async def test_waits(self, backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
-        client, other = backend.connect(observer=metrics), backend.connect()
-        of_lock = Values(registry)
-        held = other.get_lock("order:1", owner=1)
+async def test_waits(backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+    client, other = backend.connect(observer=metrics), backend.connect()
+    of_lock = Values(registry)
+    held = other.get_lock("order:1", owner=1)
 
-        def waits() -> bool:
-            delivered(client)
-            return of_lock["waiting"] == 1
+    def waits() -> bool:
+        delivered(client)
+        return of_lock["waiting"] == 1
 
-        # It is told of the server before the first call.
-        server = backend.url.split("/")[2]
-        await backend.until(lambda: value(registry, "disconnects_total", server=server) == 0)
-        await held.lock()
-        assert not await client.get_lock("order:1", owner=2).try_lock(0.01)
-        waiting = backend.spawn(client.get_lock("order:1", owner=2).lock)
-        await backend.until(waits)
-        assert of_lock["held"] == 0
-        await held.unlock()
+    # It is told of the server before the first call.
+    server = backend.url.split("/")[2]
+    await backend.until(lambda: value(registry, "disconnects_total", server=server) == 0)
+    await held.lock()
+    assert not await client.get_lock("order:1", owner=2).try_lock(0.01)
+    waiting = backend.spawn(client.get_lock("order:1", owner=2).lock)
+    await backend.until(waits)
+    assert of_lock["held"] == 0
+    await held.unlock()
+    await waiting.result()
+    delivered(client)
+    assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 1, 2)
+    assert (of_lock["wait_seconds_sum"] or 0) > 0
+    waiting = backend.spawn(client.get_lock("order:1", owner=3).lock)
+    await backend.until(waits)
+    await client.close()
+    with pytest.raises(ClosedError):
         await waiting.result()
-        delivered(client)
-        assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 1, 2)
-        assert (of_lock["wait_seconds_sum"] or 0) > 0
-        waiting = backend.spawn(client.get_lock("order:1", owner=3).lock)
-        await backend.until(waits)
-        await client.close()
-        with pytest.raises(ClosedError):
-            await waiting.result()
-        delivered(client)
-        assert of_lock.outcomes() == {"acquired": 1, "timed_out": 1, "failed": 1}
-        assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 0, 3)
+    delivered(client)
+    assert of_lock.outcomes() == {"acquired": 1, "timed_out": 1, "failed": 1}
+    assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 0, 3)
 
 
 class TestLabels:
@@ -231,3 +231,129 @@ def test_workers_of_a_server_that_forks(
     for _ in range(3):
         process.send("")
     assert process.wait() == 0
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+ALERTS: dict[str, Any] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))
+RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+OF_TARGETS = {"job", "instance"}
+"""The labels that Prometheus adds."""
+METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
+LABEL = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+BY = re.compile(r"\bby \(([^)]*)\)")
+OF_PROMETHEUS = {"pyredisson_client"}
+"""What begins like a metric, and is none: the key of a client."""
+
+
+@pytest.fixture
+def labels(registry: CollectorRegistry, metrics: PrometheusObserver) -> dict[str, set[str]]:
+    tell(metrics, "acquired", "lost", "renewed", waited=0.0, held=1.0, late=0.1)
+    tell(metrics, "discovered", server="a:1")
+    found: dict[str, set[str]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Each with its title."""
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+def check(expression: str, labels: dict[str, set[str]], where: str) -> set[str]:
+    """Each metric and each label in it exists. Returns the metrics."""
+    used = set()
+    known = set(OF_TARGETS)
+    for metric, selector in METRIC.findall(expression):
+        assert metric in labels, f"{where}: there is no {metric}"
+        used.add(metric)
+        known |= labels[metric]
+        for label, _, _ in LABEL.findall(selector or ""):
+            assert label in labels[metric] | OF_TARGETS, f"{where}: {metric} has no label {label}"
+    assert used, f"{where}: no metric in {expression}"
+    for group in BY.findall(expression):
+        for label in group.split(","):
+            assert label.strip() in known, f"{where}: no label {label}"
+    assert expression.count("(") == expression.count(")")
+    return used
+
+
+def test_each_metric_has_a_panel(labels: dict[str, set[str]]) -> None:
+    """A histogram by its buckets; what prometheus_client adds, such as the time of creation, has none."""
+    used = {metric for title, expression in expressions() for metric in check(expression, labels, title)}
+    samples = {name for name in labels if not name.endswith(("_created", "_sum", "_count"))}
+    assert used == samples
+
+
+def test_each_panel_and_each_filter_is_for_the_chosen_programs(labels: dict[str, set[str]]) -> None:
+    """Several programs, and several processes of each, are in one Prometheus."""
+    for title, expression in expressions():
+        for metric, selector in METRIC.findall(expression):
+            assert selector.startswith('job=~"$job", instance=~"$instance"'), (title, metric)
+    queries = {each["name"]: each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:]}
+    assert [*queries] == ["job", "instance", "kind", "name"]
+    assert 'job=~"$job"' in queries["instance"]
+    for name, query in queries.items():
+        assert query.endswith(f", {name})")
+        check(query, labels, name)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert(rule: dict[str, Any], labels: dict[str, set[str]]) -> None:
+    assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
+    check(rule["expr"], labels, rule["alert"])
+    # What the text says is a label of the result.
+    groups = set(re.findall(r"\w+", " ".join(BY.findall(rule["expr"]))))
+    for text in rule["annotations"].values():
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= groups
+    assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
+
+
+def test_grafana_can_show_it() -> None:
+    """One id for each panel, places that don't overlap, the variable's data source, legends that the result has."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not own & cells, panel["title"]
+        cells |= own
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    for panel in panels():
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            for label in re.findall(r"\{\{(\w+)\}\}", part.get("legendFormat", "")):
+                assert label in re.split("[, ]+", " ".join(BY.findall(part["expr"]))), panel["title"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs)
+    text = json.dumps(DASHBOARD)
+    used = set(re.findall(r"\$\{?([a-z]+)\b", text))
+    assert used == variables
+
+
+def test_the_page_is_about_metrics_and_alerts_that_exist(labels: dict[str, set[str]]) -> None:
+    page = (DOCS / "observing.md").read_text("utf-8")
+    assert re.findall(r"^\| `(Pyredisson\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in RULES]
+    named = {metric for metric, _ in METRIC.findall(page)} - OF_PROMETHEUS
+    # The table names histograms without the endings of their samples.
+    families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in labels}
+    assert named <= families | labels.keys()
+    # All that are exported have a row.
+    rows = {metric for line in page.splitlines() if line.startswith("| `") for metric, _ in METRIC.findall(line)}
+    assert rows >= {name for name in families if not name.endswith("_created")} - {
+        name.removesuffix("_total") for name in families if name.endswith("_total")
+    }

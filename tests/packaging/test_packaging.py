@@ -1,7 +1,5 @@
 """What a user installs: the wheel and the sdist hold everything and work away from the checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The workflows for GitHub parse, call what exists, and have no more rights than they need."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -91,6 +89,13 @@ def test_the_interpreters_that_are_built_tested_and_named() -> None:
     (setup,) = [step for step in steps(load("ci.yml")) if step.get("uses", "").startswith("actions/setup-python")]
     assert setup["with"]["python-version"].split() == [newest, oldest]
     assert f"CPython {oldest} and {newest}." in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_what_is_tested_on_each_interpreter_exists() -> None:
+    paths = re.findall(r"tests/\S+?(?=[\s\"])", (ROOT / ".ci" / "run").read_text("utf-8").split("on_each=")[1])
+    assert paths
+    for path in paths:
+        assert (ROOT / path).exists(), path
 
 
 def test_a_wheel_is_tested_with_what_the_settings_of_pytest_need() -> None:

@@ -1,7 +1,5 @@
 """The owners of the fairness machine, their actions, and the checks of what the scripts reply."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis.stateful import RuleBasedStateMachine

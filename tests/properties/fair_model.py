@@ -1,23 +1,14 @@
 """What fairness means: which waiter may acquire the lock, and which state every step must leave on the server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyredisson._core import prefixed
+from tests.lua import locks
 
 from .servers import Memory, Word
 
-LOCK = b"orders"
-QUEUE = prefixed(b"redisson_lock_queue", LOCK)
-SCORES = prefixed(b"redisson_lock_timeout", LOCK)
-WAITERS = prefixed(b"pyredisson_fair_waiters", LOCK)
-CLIENTS = prefixed(b"pyredisson_fair_clients", LOCK)
-KEYS = (LOCK, QUEUE, SCORES, WAITERS, CLIENTS)
-CHANNEL = prefixed(b"redisson_lock__channel", LOCK)
-WAIT = 300_000
-"""Redisson's fairLockWaitTimeout, ms."""
+LOCK, QUEUE, SCORES, WAITERS, CLIENTS = KEYS = tuple(key.encode() for key in locks.KEYS["fair"])
+CHANNEL, WAIT = locks.CHANNEL.encode(), locks.WAIT
 
 SIGN = 1500
 """ms for which an acquire or a heartbeat is a sign of life."""

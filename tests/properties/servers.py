@@ -1,7 +1,5 @@
 """The server of the state machines, in memory and on a virtual clock, and how a machine is run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings

@@ -1,7 +1,5 @@
 """The fair lock serves waiters in order of arrival, whatever owners of pyredisson and of Java do, in any order."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

@@ -1,7 +1,5 @@
 """Exclusion of the read-write lock, whatever the order of calls, copies, undone calls, Java's steps and time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.lua import read_write as ours
+from tests.lua.locks import client_of
 from tests.lua.read_write import CLAIM, TURN, lease_key
+from tests.lua.scripted import Call
 
 from .servers import Memory, play
 
@@ -24,11 +24,17 @@ LEASES = st.lists(LEASE, min_size=1, max_size=3)
 COPIES = st.sampled_from([1, 2])
 
 
+def fields_of(memory: Memory) -> dict[str, str]:
+    """The fields of the lock."""
+    words = [word.decode() for word in memory.command("HGETALL", LOCK)]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 class Java:
     """Redisson's steps."""
 
     def __init__(self, memory: Memory) -> None:
-        self._do = memory.command
+        self._memory, self._do = memory, memory.command
 
     def read(self, reader: str, lease: int) -> bool:
         do = self._do
@@ -50,12 +56,7 @@ class Java:
             do("HDEL", LOCK, reader)
         do("DEL", lease_key(reader, count + 1))
         if do("HLEN", LOCK) > 1:
-            words = do("HGETALL", LOCK)
-            counts = {
-                field.decode(): int(value)
-                for field, value in zip(words[::2], words[1::2], strict=True)
-                if value.isdigit()
-            }
+            counts = {field: int(value) for field, value in fields_of(self._memory).items() if value.isdigit()}
             keys = [lease_key(field, hold) for field, count in counts.items() for hold in range(1, count + 1)]
             longest = max((do("PTTL", key) for key in keys), default=-3)
             if longest > 0:
@@ -127,8 +128,7 @@ class ReadWrite(RuleBasedStateMachine):
         return self.memory.now
 
     def fields(self) -> dict[str, str]:
-        words = [word.decode() for word in self.memory.command("HGETALL", LOCK)]
-        return dict(zip(words[::2], words[1::2], strict=True))
+        return fields_of(self.memory)
 
     def times(self) -> dict[str, int]:
         """The remaining time of each key."""
@@ -201,23 +201,18 @@ class ReadWrite(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, left=st.integers(0, 2), copies=COPIES)
     def leave(self, owner: str, left: int, copies: int) -> None:
-        count = self.believed(self.reads, owner)
-        if left < count:
-            replies = [self.call(ours.read_release(owner, left)) for _ in range(copies)]
-            assert replies[0] is not None
-            assert (replies[-1] is None) == (copies > 1 and left == 0)
-            self.give_back(self.reads, owner, left)
+        self.release(self.reads, owner, left, [ours.read_release(owner, left)] * copies)
 
     @rule(owner=OWNERS, left=st.integers(0, 2), copies=COPIES)
     def stop(self, owner: str, left: int, copies: int) -> None:
-        count = self.believed(self.writes, owner)
-        if left < count:
-            replies = [self.call(ours.write_release(left, owner + ":write")) for _ in range(copies)]
-            assert replies[0] is not None
-            assert (replies[-1] is None) == (copies > 1 and left == 0)
-            self.give_back(self.writes, owner, left)
+        self.release(self.writes, owner, left, [ours.write_release(left, owner + ":write")] * copies)
 
-    def give_back(self, beliefs: dict[str, Belief], owner: str, left: int) -> None:
+    def release(self, beliefs: dict[str, Belief], owner: str, left: int, copies: list[Call]) -> None:
+        if left >= self.believed(beliefs, owner):
+            return
+        replies = [self.call(copy) for copy in copies]
+        assert replies[0] is not None
+        assert (replies[-1] is None) == (len(copies) > 1 and left == 0)
         if left:
             beliefs[owner].count = left
         else:
@@ -229,16 +224,12 @@ class ReadWrite(RuleBasedStateMachine):
         self.names += 1
         name = f"{owner}:{self.names}"
         before = self.fields()
-        for _ in range(copies):
-            if writes:
-                self.call(ours.write(name + ":write", 1, lease))
-            else:
-                self.call(ours.read(name, 1, lease, owner + ":write"))
-        for _ in range(undone):
-            if writes:
-                self.call(ours.write_release(0, name + ":write"))
-            else:
-                self.call(ours.read_release(name, 0))
+        if writes:
+            acquire, undo = ours.write(name + ":write", 1, lease), ours.write_release(0, name + ":write")
+        else:
+            acquire, undo = ours.read(name, 1, lease, owner + ":write"), ours.read_release(name, 0)
+        for call in [acquire] * copies + [undo] * undone:
+            self.call(call)
         after = self.fields()
         if after:
             assert after == before
@@ -248,8 +239,8 @@ class ReadWrite(RuleBasedStateMachine):
 
     @rule(owner=OWNERS)
     def give_up(self, owner: str) -> None:
-        before, client = self.fields(), ours.client_of(owner)
-        member = f"{client}:1"
+        before, client = self.fields(), client_of(owner)
+        member = client + ":1"
         claimed = self.memory.command("GET", CLAIM) == client.encode()
         listed = self.memory.command("ZRANK", ours.LISTS[0], member) is not None
         assert self.call(ours.leave(member)) == int(claimed or listed)
@@ -369,7 +360,7 @@ class ReadWrite(RuleBasedStateMachine):
         for owner in OURS:
             self.call(ours.write_release(0, owner + ":write"))
             self.call(ours.read_release(owner, 0))
-            self.call(ours.leave(ours.client_of(owner) + ":1"))
+            self.call(ours.leave(client_of(owner) + ":1"))
         for owner in JAVA:
             while owner + ":write" in self.fields():
                 self.java.stop(owner + ":write", WATCHDOG)

@@ -1,7 +1,5 @@
 """The server in memory does with each script what real servers do: it passes the tables of `tests/lua`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,8 +21,7 @@ Table = tuple[Callable[..., Any], Mapping[str, Any], Callable[[Any, Any], None]]
 TABLES: dict[str, Table] = {
     "lock": (Scripted, test_lock_scripts.CASES, Scripted.check),
     "permits": (Scripted, test_permit_scripts.CASES, Scripted.check),
-    "reads": (Scripted, test_read_write_scripts.READS, Scripted.check),
-    "writes": (Scripted, test_read_write_scripts.WRITES, Scripted.check),
+    "read_write": (Scripted, test_read_write_scripts.CASES, Scripted.check),
     "semaphore": (Scripted, test_semaphore_scripts.CASES, Scripted.check),
     "list": (test_waiting_list.SCRIPTS, test_waiting_list.CASES, Scripted.check),
     "fair": (test_fair_flows.SCRIPTS, test_fair_flows.FLOWS, test_fair_flows.test_a_flow),

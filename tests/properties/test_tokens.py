@@ -1,21 +1,16 @@
 """Fencing tokens only grow, whatever happens to the lock and to its counter."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyredisson.logic.locks.commands import LOCK_FREE, OTHERS_LISTEN
+from tests.lua import locks
+from tests.lua.locks import COUNTER, LIST, NEWEST, WOKEN
 
-from .servers import Memory, Word, play
+from .servers import Memory, play
 
-LOCK, COUNTER, DELETED = "orders", "redisson_lock_token:{orders}", "pyredisson_fenced_newest:{orders}"
-WAITING, WOKEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
-CHANNEL = "redisson_lock__channel:{orders}"
-WAKE: tuple[Word, ...] = ("pyredisson_wake:{orders}:", 5_000)
-LEASE = LIST_LASTS = 60_000
+LOCK = "orders"
+LEASE = 60_000
 FAR = 10**12
 RELEASED = (LOCK_FREE, OTHERS_LISTEN)
 
@@ -30,23 +25,16 @@ class Tokens(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.memory = Memory()
-        self.do = self.memory.command
+        self.do, self.call = self.memory.command, self.memory.call
         self.newest = 0
         self.counted: int | None = None
         """What the counter stands at since one of ours took the lock; None: it begins anew."""
         self.ahead = False
         """Whether the counter may be ahead of the clock."""
 
-    def fenced(self, name: str, *args: Word) -> Any:
-        keys = (LOCK, COUNTER, DELETED, WAITING, WOKEN)[: 4 if name == "fenced_hand_over" else 5]
-        return self.memory.script(name, *keys, args=args)
-
-    def plain(self, name: str, *args: Word) -> Any:
-        return self.memory.script(name, LOCK, WAITING, WOKEN, args=args)
-
     def listed(self) -> list[bytes]:
         """The members of the list of waiting clients."""
-        found: list[bytes] = self.do("ZRANGE", WAITING, 0, -1)
+        found: list[bytes] = self.do("ZRANGE", LIST, 0, -1)
         return found
 
     def reserved(self, client: str) -> bool:
@@ -73,7 +61,9 @@ class Tokens(RuleBasedStateMachine):
         free = levels == 1 and not self.do("EXISTS", LOCK)
         taken = self.levels(who) > 0 or (free and not self.reserved(client))
         for _ in range(copies):
-            reply = self.fenced("fenced_acquire", who, levels, LEASE, member, LIST_LASTS if waits else 0)
+            reply = self.call(
+                locks.acquire(member.decode(), owner=who, level=levels, lease=LEASE, waits=waits, kind="fenced")
+            )
             assert isinstance(reply, list) is taken
             if taken:
                 self.given(reply[0])
@@ -86,14 +76,14 @@ class Tokens(RuleBasedStateMachine):
     @rule(client=st.sampled_from(["ours", "others"]))
     def leave(self, client: str) -> None:
         member = f"{client}:1"
-        self.plain("lock_leave", member, *WAKE)
+        self.call(locks.leave(member))
         assert member.encode() not in (*self.listed(), self.do("HGET", WOKEN, "member"))
 
     @rule(who=OURS, following=OURS, copies=COPIES)
     def hand_over(self, who: str, following: str, copies: int) -> None:
         known = self.levels(who) > 0 or self.levels(following) > 0
         for _ in range(copies if who != following else 0):
-            reply = self.fenced("fenced_hand_over", who, following, LEASE, "ours:1")
+            reply = self.call(locks.hand_over("ours:1", owner=who, following=following, lease=LEASE, kind="fenced"))
             assert isinstance(reply, list) is known
             if known:
                 self.given(reply[0])
@@ -120,7 +110,7 @@ class Tokens(RuleBasedStateMachine):
     def give_back(self, who: str) -> None:
         left = self.levels(who) - 1
         waiting = self.listed() and not self.do("EXISTS", WOKEN)
-        reply = self.plain("lock_release", CHANNEL, who, max(0, left), *WAKE, 0)
+        reply = self.call(locks.release(max(0, left), owner=who))
         assert (reply in RELEASED) if left == 0 else (reply == (None if left < 0 else 0))
         assert not (waiting and left == 0) or self.do("EXISTS", WOKEN)
 
@@ -138,20 +128,20 @@ class Tokens(RuleBasedStateMachine):
         """Or the clock is set back: no token is given twice, unless the server has forgotten all of them."""
         self.memory.advance_time(-back or 1)
         self.ahead |= back > 0
-        if back and self.counted is None and not self.do("EXISTS", DELETED):
+        if back and self.counted is None and not self.do("EXISTS", NEWEST):
             self.newest = 0
 
     @rule()
     def force_unlock(self) -> None:
         there = self.do("EXISTS", LOCK)
-        assert self.plain("lock_force_release", CHANNEL, *WAKE) == there
+        assert self.call(locks.force_release()) == there
         assert not self.do("EXISTS", LOCK)
 
     @rule()
     def delete(self) -> None:
         there = self.do("EXISTS", LOCK, COUNTER) > 0
-        assert self.fenced("fenced_delete", CHANNEL, *WAKE) == there
-        assert self.memory.keys().keys() <= {DELETED.encode(), WAITING.encode(), WOKEN.encode()}
+        assert self.call(locks.DELETE) == there
+        assert self.memory.keys().keys() <= {key.encode() for key in (NEWEST, LIST, WOKEN)}
         self.counted = None
 
     @rule()

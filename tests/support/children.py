@@ -1,14 +1,14 @@
 """Child processes that exchange lines of text with a test."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from .waiting import TIME_LIMIT
 
@@ -79,6 +79,24 @@ class Child:
 
     def close(self) -> None:
         self._program.close()
+
+
+@contextmanager
+def processes(**usual: Any) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts programs in sessions of their own, and kills them with their children at the end. `usual`: as of Popen."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: object, **options: Any) -> subprocess.Popen[str]:
+        words = [str(word) for word in command]
+        started.append(subprocess.Popen(words, text=True, start_new_session=True, **usual | options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.poll() is None:
+            os.killpg(each.pid, signal.SIGKILL)
+        with each:
+            pass
 
 
 def forked(check: Callable[[], bool]) -> bool:

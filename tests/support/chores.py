@@ -1,7 +1,5 @@
 """Chores of a watchdog that tests ask for."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 

@@ -1,7 +1,5 @@
 """Runs `pyredisson` as a user does: in a process of its own, or in this one, which is faster."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

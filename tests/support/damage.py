@@ -1,7 +1,5 @@
 """Keys of scripts as somebody else may have written them: other types, numbers that are none, missing companions."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from random import Random
 from typing import Any

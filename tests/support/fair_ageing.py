@@ -1,7 +1,5 @@
 """Makes time pass for a fair lock on a real server, without waiting."""
 
-from __future__ import annotations
-
 AGE = """
 local by = tonumber(ARGV[1])
 for _, key in ipairs(KEYS) do

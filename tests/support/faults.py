@@ -1,7 +1,5 @@
 """Faults that a test injects: lost replies, a failing credential provider, an interrupt at one line."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Garbage collections at a chosen line: a finalizer may run on any of them, on the thread that runs the collection."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

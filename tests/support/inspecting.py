@@ -1,7 +1,5 @@
 """Inspecting the servers of a client, and keys as other versions and other programs leave them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +24,11 @@ FOREIGN: Mapping[str, tuple[object, ...]] = {
 """Keys of other programs, some of which resemble ours, with the commands that make them."""
 
 
+def add_foreign_keys(redis: Any) -> None:
+    for command in FOREIGN.values():
+        redis.execute_command(*command)
+
+
 def session_of(client: Any) -> Session:
     """The inside of a client of either backend."""
     session: Session = getattr(client, "_target", client)._session
@@ -33,8 +36,11 @@ def session_of(client: Any) -> Session:
 
 
 def inspector(client: Any) -> Inspector:
-    session = session_of(client)
-    return Inspector(session, getattr(client, "_target", client)._runtime)
+    return Inspector(session_of(client))
+
+
+def discovery_of(client: Any, pattern: str = "*", rate: float = 0.0) -> Discovery:
+    return Discovery(session_of(client), getattr(client, "_target", client)._runtime, pattern, rate)
 
 
 async def state_of(client: Any, name: str | bytes) -> State:
@@ -46,7 +52,7 @@ async def state_of(client: Any, name: str | bytes) -> State:
 
 
 async def walked(client: Any, pattern: str = "*") -> Discovery:
-    discovery = inspector(client).discovery(pattern)
+    discovery = discovery_of(client, pattern)
     while await discovery.step():
         assert not discovery.done
     return discovery
@@ -81,3 +87,22 @@ def announce(redis: Any, client_id: str, holds: Mapping[str, str] = {}, **fields
     key = f"pyredisson_client:{{{client_id}}}"
     redis.hset(key, mapping=values)
     redis.pexpire(key, 30_000)
+
+
+DEADLOCK = (
+    "deadlock: web-1 (pid 7), owner 4294967296, holds orders and waits for stock; "
+    "web-2 (pid 9), owner 4294967296, holds stock and waits for orders"
+)
+
+
+def announce_deadlock(redis: Any) -> None:
+    """Two owners that wait for each other, as `DEADLOCK` says; and a third one, which waits for one of them."""
+    waits = (("web-1", 7, "orders", "stock"), ("web-2", 9, "stock", "orders"), ("web-3", 812, "", "orders"))
+    for number, (host, pid, held, wanted) in enumerate(waits, 1):
+        client = str(uuid.UUID(int=number))
+        waiting = f"{number}000 lock 4294967296 1 {wanted}"
+        announce(redis, client, name=f"billing@{host}:{pid}", host=host, pid=pid, waiting=waiting)
+        redis.zadd(f"pyredisson_waiting:{{{wanted}}}", {f"{client}:1": number})
+        if held:
+            redis.hset(held, f"{client}:4294967296", 1)
+            redis.pexpire(held, 30_000)

@@ -1,7 +1,5 @@
 """Which tests await, and which depend on real time."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """Keepers of topologies, and what their tables report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -46,7 +44,7 @@ class Watched:
     def discover(self) -> None:
         """Waits for the first map, as a call does. Raises what a call would raise."""
         wakeup = ThreadWakeup()
-        self.keeper.wait_until_known(wakeup)
+        self.keeper.wait_until_known(wakeup.set)
         assert wakeup.wait(TIME_LIMIT)
         self.keeper.check_known()
         self.changes.clear()

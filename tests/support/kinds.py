@@ -1,7 +1,5 @@
 """The kinds of locks, and how each is made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Observers that keep what they are told."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The server programs that some tests run on, one after the other."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

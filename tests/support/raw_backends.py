@@ -1,7 +1,5 @@
 """The backends as the fault tests use them: the client itself, with nothing between it and the test."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable

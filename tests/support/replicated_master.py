@@ -1,7 +1,5 @@
 """A master whose replicas a test freezes, and what the master says about them."""
 
-from __future__ import annotations
-
 from typing import Any, Generic, TypeVar
 
 from pyredisson._protocol.replication import ReplicaState

@@ -1,7 +1,5 @@
 """What the header of a script says: which keys it has, of which types, and a command line that runs it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

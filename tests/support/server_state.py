@@ -1,7 +1,5 @@
 """What the server under test knows, read with plain commands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from redis import Redis

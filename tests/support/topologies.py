@@ -1,7 +1,5 @@
 """Topologies made of numbers, for tests without servers."""
 
-from __future__ import annotations
-
 from redis.exceptions import ResponseError
 
 from pyredisson._protocol.node import Node

@@ -1,14 +1,12 @@
 """Waiting for what must happen, with a limit after which the test fails."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time
 from collections.abc import Callable
 from typing import Any
 
-from pyredisson.logic.waiting import WAITING, HandedWaiter
+from pyredisson.logic.waiting import WAITING, Waiter
 
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something. Usually it happens at once."""
@@ -57,7 +55,7 @@ def fair_waiters(client: Any, name: str) -> int:
     """How many calls of a client sleep in the queue of a fair lock, and will hear that their turn has come."""
     session = getattr(client, "_target", client)._session
     with session.channels.mutex:
-        queue = session.local_queues.get(name.encode())
+        queue = session.fair_queues.get(name.encode())
         tickets = [] if queue is None else list(queue.tickets)
         return sum(_sleeps(ticket.waiter) and ticket.channel.confirmed for ticket in tickets if ticket.waiter)
 
@@ -72,19 +70,6 @@ def permit_waiters(client: Any, name: str) -> int:
         return sum(map(_sleeps, queue.waiters))
 
 
-def _sleeps(waiter: HandedWaiter) -> bool:
+def _sleeps(waiter: Waiter) -> bool:
     """Not if it was woken, and is about to make an attempt."""
     return waiter.state is WAITING and not waiter.wakeup.is_set()
-
-
-def first_waiter(client: Any, channel: str, wanted: object) -> tuple[Any, Callable[[], None]]:
-    """A waiter before all others that never asks: its wakeup, and a function with which it leaves the channel."""
-    session = getattr(client, "_target", client)._session
-    channels, wakeup, name = session.channels, session.runtime.wakeup(), channel.encode()
-    with channels.mutex:
-        waiters = channels.by_name[name].waiters
-        others = dict(waiters)
-        waiters.clear()
-        waiters.update({wakeup: wanted, **others})
-        channels.waiting.add(wakeup)
-    return wakeup, lambda: channels.leave(name, wakeup)

@@ -1,7 +1,5 @@
 """The proxy: what it passes on, counts, delays and refuses; the requests and replies that it breaks; its frames."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Test servers of all kinds start, stop, break and vanish as documented, and refuse what does not fit."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -17,7 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server, ServerError, find_executable
-from pyredisson.testing.server import free_ports, lasting_ports
+from pyredisson.testing.server import lasting_ports
 from tests.support.children import Child
 from tests.support.programs import PROGRAMS, embedded
 
@@ -159,9 +157,9 @@ def test_stop_ends_all_processes_and_removes_their_files(kind: Callable[..., Any
 
 
 def test_a_taken_port_is_replaced(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    free, for_cluster = free_ports(False), lasting_ports(1, bus=True)
-    offers, cluster_offers = iter([(own_server.port, 0), free]), iter([[own_server.port], for_cluster])
-    monkeypatch.setattr("pyredisson.testing.server.free_ports", lambda _cluster: next(offers))
+    free, for_cluster = lasting_ports(2), lasting_ports(1, bus=True)
+    offers, cluster_offers = iter([[own_server.port, 0], free]), iter([[own_server.port], for_cluster])
+    monkeypatch.setattr("pyredisson.testing.server.lasting_ports", lambda _count, **_bus: next(offers))
     monkeypatch.setattr("pyredisson.testing.deployment.lasting_ports", lambda _count, **_bus: next(cluster_offers))
     with Server() as other, own_server.redis() as one, other.redis() as two:
         assert other.port == free[0]

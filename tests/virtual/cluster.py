@@ -12,7 +12,7 @@ from redis.exceptions import ClusterDownError, ResponseError, TryAgainError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.runtime import RoutedAioRuntime
-from pyredisson._backends.routed import Settable
+from pyredisson._backends.routed import Wake
 from pyredisson._client import servers
 from pyredisson._core import slot
 from pyredisson._protocol.pubsub import PubSub
@@ -234,11 +234,11 @@ class VirtualKeeper:
         self.table.apply(self._cluster.view(), self.table.begin_view())
         self._set_timer(asyncio.get_running_loop(), self._interval)
 
-    def wait_until_known(self, wakeup: Settable) -> None:
+    def wait_until_known(self, wake: Wake) -> None:
         self._refresh()
-        wakeup.set()
+        wake()
 
-    def forget(self, wakeup: Settable) -> None: ...
+    def forget(self, wake: Wake) -> None: ...
 
     def check_known(self) -> None:
         if not self.table.ready:
@@ -259,8 +259,7 @@ def install_cluster(patch: pytest.MonkeyPatch, cluster: MemoryCluster) -> None:
     def open_virtual(config: Config, *arguments: Any) -> Any:
         return VirtualKeeper(open_topology(config, *arguments).table, cluster, config.topology_refresh_interval)
 
-    def watchdog_runtime(several: servers.SeveralServers, timeout: float) -> Any:
-        del timeout
+    def watchdog_runtime(several: servers.SeveralServers) -> Any:
         return WatchdogRuntime(several.config, several.scripts, several.keeper, lambda _: None)
 
     patch.setattr(servers, "open_topology", open_virtual)

@@ -1,13 +1,46 @@
-"""The fixture of tests that run in a world in virtual time."""
+"""A world in virtual time, for each test of its own."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any
 
 import pytest
 
+import pyredisson.asyncio
+
 from .install import install
-from .world import World
+from .network import connect
+from .server import MemoryServer
+from .time import START, VirtualClock, VirtualLoop
+
+
+class World:
+    """A clock, a server and an event loop, all new."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = MemoryServer(self.clock, "harness").start()
+        self.server.keys.load_all()
+
+    def run(self, test: Callable[[], Coroutine[None, None, object]]) -> float:
+        """Virtual seconds that the coroutine took."""
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(self.clock, connect)) as runner:
+            runner.run(test())
+        return self.clock.now - START
+
+    def client(self, **settings: Any) -> pyredisson.asyncio.Client:
+        return pyredisson.asyncio.connect(self.server.url, **settings)
+
+
+def in_world(test: Callable[..., Coroutine[None, None, object]]) -> Callable[..., None]:
+    """Makes a test of a coroutine that runs in the world of its fixture `world`."""
+
+    @wraps(test)
+    def run(world: World, **fixtures: Any) -> None:
+        world.run(lambda: test(world, **fixtures))
+
+    return run
 
 
 @pytest.fixture

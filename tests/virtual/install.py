@@ -125,6 +125,11 @@ class WithoutLoop(BackendRuntime):
         # Not for the running event loop: a client may be made before there is one.
         return AioWakeup()
 
+    def limit_timeout(self, seconds: float) -> None:
+        """From now on a reply may take so many seconds at most."""
+        for holder in self._all_connections():
+            holder._node = holder._node.with_timeout(seconds)
+
     async def close(self) -> None:
         self.stop()  # type: ignore[attr-defined]
 
@@ -132,8 +137,8 @@ class WithoutLoop(BackendRuntime):
 class WatchdogRuntime(WithoutLoop, AioRuntime): ...
 
 
-def _watchdog_runtime(server: SingleServer, timeout: float) -> WatchdogRuntime:
-    return WatchdogRuntime(server.node.with_timeout(timeout), _post_nothing)
+def _watchdog_runtime(server: SingleServer) -> WatchdogRuntime:
+    return WatchdogRuntime(server.node, _post_nothing)
 
 
 def _post_nothing(_: bytes) -> NoReturn:

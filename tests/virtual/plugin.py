@@ -1,7 +1,5 @@
 """`pytest --virtual`: the tests of the asyncio backend that need no real server, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re
@@ -28,44 +26,43 @@ SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|maxmemor
 REAL_ONLY = {
     "access rights": (
         "api/test_announcement.py::test_a_user_may_lack_the_right",
-        "faults/test_closed_connections.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-False]",
+        "faults/test_lost_replies.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-False]",
         "faults/test_bounds.py::test_a_connection_that_many_tasks_need[wrong-AuthenticationError-100]",
         "faults/test_waiting.py::test_a_refusal_belongs_to_the_command_that_was_refused",
     ),
     "addresses, access rights, TLS, several kinds of servers": ("api/test_lock_connect.py",),
     "limits and settings of a server": (
-        "faults/test_bounds.py::test_a_server_that_takes_no_connection[asyncio-it has no room]",
+        "faults/test_bounds.py::test_a_server_that_has_no_room",
         "faults/test_bounds.py::test_a_server_without_hello",
     ),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
-    "MONITOR": ("api/test_lock_hand_over.py::test_a_series_of_hand_overs_is_bounded",),
+    "MONITOR": ("api/test_hand_over_costs.py::test_a_series_of_hand_overs_is_bounded",),
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
         "faults/test_lost_replies.py::test_an_acquire_with_an_answer_of_another_kind_is_undone",
-        "faults/test_closed_connections.py::test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection",
+        "faults/test_lost_replies.py::test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection",
     ),
     "threads, or a client for threads": (
         "api/test_holders.py::test_outside_of_any_task",
         "api/test_lock_asyncio.py::test_two_loops_at_a_time",
         "api/test_lock_lost.py::TestCallback",
-        "api/test_owners.py::test_threads_that_make_the_same_owner_at_once_get_one",
-        "faults/test_closed_connections.py::test_several_idle_connections_cost_one_try",
+        "api/test_arguments.py::test_threads_that_make_the_same_owner_at_once_get_one",
+        "faults/test_cancellation.py::test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock",
+        "faults/test_cancellation.py::test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it",
+        "faults/test_cancellation.py::test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level",
+        "faults/test_cancellation.py::test_a_thread_among_many_of_one_owner_has_its_turn",
+        "faults/test_outages.py::test_several_idle_connections_cost_one_try",
         "faults/test_closing.py::TestTasks::test_closing_in_another_loop_than_the_clients",
         "faults/test_closing.py::TestTasks::test_where_no_thread_is_free",
         "faults/test_dropped_clients.py::test_in_asyncio[True]",
         "faults/test_groups.py::test_interrupted_before_it_asked",
-        "faults/test_one_owner.py::test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock",
-        "faults/test_one_owner.py::test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it",
-        "faults/test_one_owner.py::test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level",
-        "faults/test_one_owner.py::test_a_thread_among_many_of_one_owner_has_its_turn",
-        "faults/test_threads_that_fail.py",
+        "faults/test_threads.py",
         "faults/test_waiting.py::test_a_thread_that_waits_for_something_else_does_not_read_messages",
         "faults/test_watchdog.py::TestNoLockIsLost::test_two_threads_serve_all_locks",
         "faults/test_watchdog.py::test_a_loop_that_was_started_twice_runs_once",
     ),
     "a watchdog beside the event loop": (
         "api/test_lock_asyncio.py::TestLostBody::test_a_body_that_does_not_yield",
-        "api/test_lock_asyncio.py::test_one_loop_after_another",
         "api/test_lock_asyncio.py::test_the_watchdog_does_not_need_the_loop",
         "faults/test_chores.py::test_one_that_asks_for_itself_leaves_time_for_renewals",
     ),

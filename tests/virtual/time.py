@@ -1,7 +1,5 @@
 """A clock that stands still while a program computes, and an event loop that moves it to its next timer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import selectors

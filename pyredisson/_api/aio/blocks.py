@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import weakref
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, Union
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import add_release_failure, deadline_after, lease_of, repr_of_holding, wait_of
-from pyredisson._api.holds import Logic
+from pyredisson._api.arguments import (
+    add_release_failure,
+    deadline_after,
+    renewed_lease_of,
+    repr_of_holding,
+    wait_of,
+    was_handed_off,
+)
+from pyredisson._api.holds import Holdable
 from pyredisson._backends.aio.callers import Callers
-from pyredisson._backends.clock import clock
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson._settings.durations import Duration
@@ -20,7 +27,6 @@ from pyredisson.errors import RedissonError
 from pyredisson.logic.groups.group import GroupLogic
 from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.owners import Owner
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
 
@@ -29,46 +35,56 @@ Entered = Union["Enterable", "Holding[Any]"]
 """What `async with` was applied to."""
 
 
-class Enterable:
+class Enterable(Holdable):
     """What can be held for the time of an `async with` block."""
 
-    __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
+    __slots__ = ()
 
     _blocks: Scopes | None
     """The blocks that were entered by `async with` on this very object and not left yet, oldest first."""
     _callers: Callers
-    _explicit_owner: Owner | None
-    """None: the owner is the calling task. A group has one only if all its members have one: the first one's."""
-    _logic: Logic
 
     async def unlock(self) -> None:
         """Releases one hold."""
         raise NotImplementedError
 
     def hold(
-        self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, cancel_on_lost: bool = True
+        self,
+        wait_time: Duration | None = None,
+        lease_time: Duration | None = None,
+        *,
+        at_most: Duration | None = None,
+        cancel_on_lost: bool = True,
     ) -> Holding[Self]:
         """`async with lock.hold(...)`: the block holds the lock. It may be entered again and again, by any task.
 
         `wait_time` (seconds or a timedelta; None: no limit): entering raises `LockTimeoutError` if the lock wasn't
-        acquired by then. `lease_time` as for `lock`.
+        acquired by then. `lease_time` and `at_most` as for `lock`.
 
         When the hold is lost, the body is cancelled at that moment, and the block raises `LockLostError`; with
         `cancel_on_lost=False` the body runs on, and only the end of the block raises.
         """
-        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time), cancel_on_lost)
+        lease = renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
+        return Holding(self, wait_of(wait_time, "wait_time"), lease, cancel_on_lost)
 
     async def __aenter__(self) -> Self:
         await Scope(self, self, self._logic.identity).enter(None, None, cancel_on_lost=True)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await leave(self, self, error)
 
-    def _owner(self) -> Any:
-        raise NotImplementedError
+    def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
+        """`RuntimeError` for a coroutine function without an event loop."""
+        if not inspect.iscoroutinefunction(callback):
+            return lambda: callback(self)
+        loop = asyncio.get_running_loop()
+
+        def run_on_loop() -> None:
+            # The thread waits for the result: calls of one callback are made one after the other.
+            asyncio.run_coroutine_threadsafe(callback(self), loop).result()
+
+        return run_on_loop
 
 
 class Holding(Generic[AnyEnterable]):
@@ -87,9 +103,7 @@ class Holding(Generic[AnyEnterable]):
         await Scope(self._lock, self).enter(self._wait, self._lease, cancel_on_lost=self._cancel_on_lost)
         return self._lock
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await leave(self._lock, self, error)
 
     def __repr__(self) -> str:
@@ -145,7 +159,7 @@ class Scope:
     async def enter(self, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
         """Acquires the lock. Raises `LockTimeoutError` if that took longer than `wait` seconds."""
         logic = self._logic
-        deadline = deadline_after(wait, clock)
+        deadline = deadline_after(wait)
         if not await logic.acquire(self.owner, lease, deadline):
             raise await logic.timed_out(self.owner, wait or 0.0)
         self.begin(cancel_on_lost=cancel_on_lost)
@@ -185,10 +199,10 @@ class Scope:
                 raise logic.loss_of(self.owner, self._hold) from None
             raise
         except Exception as failure:
-            if error is None or (only_ours and isinstance(error, asyncio.CancelledError)):
+            if error is not None and not (only_ours and isinstance(error, asyncio.CancelledError)):
+                add_release_failure(error, failure)
+            elif not was_handed_off(failure):
                 raise
-            # The user must see the body's own exception.
-            add_release_failure(error, failure)
 
     def _is_not_cancelled(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether no other code has requested a cancellation of the task since it entered."""
@@ -282,6 +296,7 @@ async def leave(lock: Enterable, entered: Entered, error: BaseException | None) 
     try:
         await lock.unlock()
     except Exception as failure:
-        if error is None:
+        if error is not None:
+            add_release_failure(error, failure)
+        elif not was_handed_off(failure):
             raise
-        add_release_failure(error, failure)

@@ -6,21 +6,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from pyredisson._api.holds import AnyClient
 from pyredisson._backends.aio.listener import AioListener, AioListeners
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.runtime import AioRuntime, RoutedAioRuntime
 from pyredisson._backends.clock import clock
-from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Connections, Listening
+from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Made
 from pyredisson._client.servers import Servers, SingleServer
-from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.routed_channels import RoutedChannels
 
 
-class ClientConnections:
+class ClientConnections(AnyClient):
     """The connections of a client: one for commands, and one for messages while a task waits."""
 
-    _config: Config
     _lifecycle: ClientLifecycle
     _runtime: AioRuntime | RoutedAioRuntime
     _listener: AioListener | AioListeners
@@ -55,9 +54,7 @@ class ClientConnections:
             ending += self._runtime.stop()
         return ending
 
-    def _connect(
-        self, servers: Servers, post: Callable[[bytes], None]
-    ) -> tuple[Connections, Listening, ChannelRegistry]:
+    def _connect(self, servers: Servers, post: Callable[[bytes], None]) -> Made:
         """Makes runtime, listener and channels. Called for a new client, and again in a forked child."""
         channels: ChannelRegistry
         if isinstance(servers, SingleServer):
@@ -73,4 +70,4 @@ class ClientConnections:
             channels.open(listeners)
             runtime.before_wait = listeners.before_wait
             self._runtime, self._listener = runtime, listeners
-        return self._runtime, self._listener, channels
+        return self._runtime, self._listener.drop, channels

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -14,7 +13,7 @@ from pyredisson._api import terms
 from pyredisson._api.aio.blocks import Holding, Scope
 from pyredisson._api.aio.locks import FencedLock, Lost
 from pyredisson._api.arguments import add_release_failure
-from pyredisson._api.terms import AnyTerm, ElectionState
+from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.aio.operations import until_ended
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable
@@ -22,50 +21,33 @@ from pyredisson.errors import ClosedError, RedissonError
 from pyredisson.holder import Holder
 
 
-class Term(AnyTerm):
+class Term(AnyTerm[Lost]):
     """One time as the leader."""
 
-    @property
-    def lost(self) -> Lost:
-        """Whether the leadership was lost, as `lost` of a lock."""
-        lost: Lost = self._lost
-        return lost
 
-
-class Election:
+class Election(AnyElection):
     """A candidate for the leadership of a name: of all candidates one leads at a time. `Client.elect()` makes it.
 
     `async with election as term:` waits, as long as it takes, until this candidate leads, and resigns at the end.
     `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
     """
 
+    _lock: FencedLock
+    _term: Term | None
+
     def __init__(
         self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
     ) -> None:
-        terms.check_callback(on_elected, "on_elected")
-        terms.check_callback(on_deposed, "on_deposed")
-        self._lock = lock
-        self._logic = lock._logic
-        self._owner = lock._owner()
-        self._on_elected = on_elected
-        self._on_deposed = on_deposed
+        super().__init__(lock, on_elected, on_deposed)
         self._busy = False
         """Whether a task takes part."""
         self._block: Holding[FencedLock] | None = None
-        self._call: AcquireCall | None = None
-        self._term: Term | None = None
-        self._closed = False
         self._stop = asyncio.Event()
         """Set by `close`."""
         self._task: asyncio.Task[None] | None = None
         """The task of `start`."""
         self._ending: asyncio.Future[Any] | None = None
         """The task of `on_deposed`."""
-
-    @property
-    def state(self) -> ElectionState:
-        """What this candidate does at the moment, as known without asking the server."""
-        return terms.state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
 
     async def leader(self) -> Holder | None:
         """Who leads now, as the server says. None: nobody."""
@@ -90,9 +72,7 @@ class Election:
             self._abandon()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._block is not None
         try:
             await self._end_term()
@@ -137,16 +117,13 @@ class Election:
         self._stop.set()
         call, task = self._call, self._task
         if call is not None:
-            terms.give_up(self._logic, call)
+            self._give_up(call)
         # A callback may call this: it doesn't wait for itself.
         if task is not None and asyncio.current_task() not in (task, self._ending):
             # Only the campaign: a callback that has begun goes on to its end.
             if self._call is not None:
                 task.cancel()
             await asyncio.wait([task])
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.Election {readable(self._logic.key)!r}: {self.state.value}>"
 
     def _begin(self) -> None:
         if self._busy:
@@ -177,7 +154,7 @@ class Election:
         try:
             term = await self._campaign()
         except (RedissonError, RedisError) as error:
-            terms.handle_campaign_error(self._logic, error)
+            self._handle_campaign_error(error)
             return True
         if term is None:
             return False

@@ -6,25 +6,23 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pyredisson._api.aio.blocks import Enterable
-from pyredisson._api.aio.releases import GroupReleases, LockReleases, notification, wait_for_end
-from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, repr_of_lost, wait_of
+from pyredisson._api.aio.releases import GroupReleases, LockReleases, wait_for_end
+from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
 from pyredisson._api.groups import Group, members_of
-from pyredisson._api.holds import HoldChecker, state_of_lock
+from pyredisson._api.holds import AnyLost, Named, Primitive, state_of_lock
 from pyredisson._backends.aio.callers import Callers
-from pyredisson._backends.clock import clock
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
-from pyredisson.holder import Holder
-from pyredisson.logic.groups.group import GroupHold, GroupLogic
+from pyredisson.holder import Holder, Waiter
+from pyredisson.inspection.states import Inspector
+from pyredisson.logic.groups.group import GroupLogic
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
-from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
 
-LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 AnyLock = TypeVar("AnyLock", bound="Lock")
 
 
@@ -36,58 +34,55 @@ class Lockable(Enterable):
 
     __slots__ = ()
 
-    def lock(self, lease_time: Duration | None = None) -> Coroutine[Any, Any, None]:
+    def lock(self, lease_time: Duration | None = None, *, at_most: Duration | None = None) -> Coroutine[Any, Any, None]:
         """Acquires the lock; waits as long as that takes.
 
         `lease_time` (seconds or a timedelta, at least 1 ms): the server frees the lock after that time. None: the lock
         is held until it is released. Its lease of `lock_watchdog_timeout` seconds is renewed for as long as the process
         lives, as Redisson's watchdog does.
 
+        `at_most` (seconds or a timedelta): it is renewed as without a `lease_time`, but not beyond so long after the
+        acquire. Then the hold is lost: a job that hangs doesn't keep the lock for ever.
+
         Raises `ClosedError` if the client is closed, also while this waits, and redis-py's errors for what the server
         or the network reports.
         """
-        lease = None if lease_time is None else lease_ms(lease_time)
+        renewed = lease_time is None and at_most is None
+        lease = None if renewed else renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
         # The result is True, although the type says None: `discard_result` would cost one more coroutine.
         return self._logic.acquire(self._owner(), lease, None)  # type: ignore[return-value]
 
-    def try_lock(self, wait_time: Duration = 0, lease_time: Duration | None = None) -> Coroutine[Any, Any, bool]:
+    def try_lock(
+        self, wait_time: Duration = 0, lease_time: Duration | None = None, *, at_most: Duration | None = None
+    ) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
-        deadline = deadline_of(wait_time, "wait_time", clock)
-        return self._logic.acquire(self._owner(), lease_of(lease_time), deadline)
+        deadline = deadline_of(wait_time, "wait_time")
+        return self._logic.acquire(
+            self._owner(), renewed_lease_of(self._logic.renewed_ms, lease_time, at_most), deadline
+        )
+
+    def extend(self, lease_time: Duration) -> Coroutine[Any, Any, None]:
+        """Has the calling task's hold last for `lease_time` (seconds or a timedelta) from now on.
+
+        For work of unknown length with a `lease_time`: the lock stays held only while the work gets on. A lease never
+        becomes shorter, and a lock that is renewed goes on being renewed.
+
+        Raises `LockLostError` if the hold is lost, and `LockNotHeldError` if there is none. After an error of the
+        server or the network the lease may be extended or not.
+        """
+        return self._logic.extend_hold(self._owner(), lease_ms(lease_time))
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> Coroutine[Any, Any, bool]:
         """`threading.Lock.acquire`, awaited: the arguments and rules of the standard library, on the same lock."""
-        return self._logic.acquire(self._owner(), None, deadline_of_acquire(blocking, timeout, clock))
+        return self._logic.acquire(self._owner(), None, deadline_of_acquire(blocking, timeout))
 
     def release(self) -> Coroutine[Any, Any, None]:
         """`threading.Lock.release`, awaited: the same as `unlock`."""
         return self.unlock()
 
-    def on_lost(self, callback: LostCallback) -> LostCallback:
-        """Registers a function: `callback(lock)` is called once for each hold of this lock that is lost.
 
-        The client calls it on a thread of its own.
-        A coroutine function runs on the event loop that registered it.
-        The function stays registered, for every handle of this name, until `remove_on_lost` or the end of the client.
-        Calls of one function are made one after the other. A slow function delays no other one, unless 16 of them run
-        at the same time. Returns the function, so that this can be a decorator. Raises `TypeError` for anything that
-        can't be called.
-        """
-        if not callable(callback):
-            raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
-        self._logic.session.lost_callbacks.add(self._logic.identity, callback, notification(callback, self))
-        return callback
-
-    def remove_on_lost(self, callback: Callable[..., object]) -> bool:
-        """Removes one registration of a function by `on_lost`, the latest, from whichever handle of this name it was.
-
-        Returns whether there was one. A call that has begun, or was due already, is still made.
-        """
-        return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
-
-
-class Lock(LockReleases, Lockable):
-    """A re-entrant lock on the server, shared by all processes, also Java's with Redisson. Waiters form no queue.
+class Lock(LockReleases, Lockable, Named):
+    """A re-entrant lock on the server, shared by all processes, also Java's with Redisson.
 
     The owner of a hold is the task that calls the method.
     The owner stays the same if another task awaits the result, as in `asyncio.gather` and `asyncio.wait_for`.
@@ -107,10 +102,21 @@ class Lock(LockReleases, Lockable):
         self._name = name
         self._blocks = None
 
-    @property
-    def name(self) -> Name:
-        """The name as the client's method got it."""
-        return self._logic.key.decode() if self._name is None else self._name
+    def hand_off(self) -> Coroutine[Any, Any, str]:
+        """Gives the calling task's hold away, without a release, and returns a token: `client.adopt(token)` takes it.
+
+        That may be a client of another process. In between nobody else gets the lock. The token is valid until the
+        lease ends, which nobody renews meanwhile: of a lock that is renewed it begins now. Whoever has the token can
+        take the hold, so it is a secret.
+
+        Raises `LockAlreadyHeldError` if the lock is held several times, or the owner reads and writes at the same time;
+        `LockNotHeldError` or `LockLostError` without a hold; `NotImplementedError` for a lock with `at_least`. After
+        any other error, or if this is cancelled, the lock is released in the background.
+
+        Then `unlock()` raises `LockNotHeldError`, and a block that has held the lock is left without an error.
+        """
+        owner = self._owner()
+        return self._logic.hand_off(owner, self._logic.hold_of(owner.id), self._name)
 
     async def force_unlock(self) -> bool:
         """Removes the lock, whoever holds it, and wakes a waiter. Returns whether anything was removed."""
@@ -155,6 +161,17 @@ class Lock(LockReleases, Lockable):
         """
         return await self._logic.holder()
 
+    async def waiters(self) -> list[Waiter]:
+        """The waiters for the lock, on both sides of a read-write lock; in order if it is fair, else the oldest first.
+
+        Of a fair lock each waiter is known, also in Java. Of others these are known: calls of this library that have
+        waited for a second or two, in clients that the server knows to wait or that hold the lock. So the waiters for a
+        spin lock aren't known, nor the waiters in clients that are not announced. It takes the rights of `pyredisson
+        inspect`.
+        """
+        logic = Inspector(self._logic.session)
+        return await logic.waiters(self._logic.key)
+
     async def locked(self) -> bool:
         """`threading.Lock.locked`, awaited: the same as `is_locked`."""
         return await self._logic.is_locked()
@@ -178,25 +195,10 @@ RLock = Lock
 """The name that `threading` and Redisson have for the re-entrant lock."""
 
 
-class Lost:
+class Lost(AnyLost):
     """Whether one hold is lost. Once it is, that doesn't change any more."""
 
-    __slots__ = ("_hold", "_holds", "_lock")
-
-    def __init__(self, hold: Hold | GroupHold | None, holds: HoldChecker, lock: Lockable) -> None:
-        self._hold = hold
-        self._holds = holds
-        self._lock = lock
-
-    def is_set(self) -> bool:
-        """Whether the hold is lost: the server no longer knew it, or by the local clock its lease is over.
-
-        Sends nothing to the server. False if there was no hold.
-        """
-        return self._hold is not None and self._holds.expire_if_due(self._hold) and self._hold.state is LOST
-
-    def __repr__(self) -> str:
-        return repr_of_lost(self)
+    __slots__ = ()
 
     async def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until the hold has ended, but at most `timeout` (seconds or a timedelta; None: no limit).
@@ -224,11 +226,7 @@ class FairLock(Lock):
 
 
 class NonReentrantFairLock(FairLock):
-    """A fair lock that its holder can't acquire again.
-
-    While the calling task holds it, `lock`, `try_lock`, `acquire`, `hold` and `async with` raise
-    `LockAlreadyHeldError`, and send nothing.
-    """
+    """A fair lock that its holder can't acquire again, as `NonReentrantLock`."""
 
     __slots__ = ()
 
@@ -274,7 +272,7 @@ class FencedLock(Lock):
         self, wait_time: Duration = 0, lease_time: Duration | None = None
     ) -> Coroutine[Any, Any, int | None]:
         """As `try_lock`. Returns the token of this acquire; None: not acquired."""
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         return self._logic.try_token(self._owner(), lease_of(lease_time), deadline)
 
     @property
@@ -321,19 +319,15 @@ class WriteLock(Lock):
     __slots__ = ()
 
 
-class ReadWriteLock:
+class ReadWriteLock(Primitive):
     """A pair of locks for many readers or one writer, shared by all processes, also Java's with Redisson."""
 
-    __slots__ = ("__weakref__", "_read", "_write")
+    __slots__ = ("_read", "_write")
 
     def __init__(self, read: ReadLock, write: WriteLock) -> None:
+        super().__init__(read._logic, read._name)
         self._read = read
         self._write = write
-
-    @property
-    def name(self) -> Name:
-        """The name as the client's method got it."""
-        return self._read.name
 
     def read_lock(self) -> ReadLock:
         """The side for owners that only read."""
@@ -342,9 +336,6 @@ class ReadWriteLock:
     def write_lock(self) -> WriteLock:
         """The side for the owner that writes."""
         return self._write
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.ReadWriteLock {readable(self._read._logic.key)!r}>"
 
 
 # --- Groups of locks

@@ -1,4 +1,4 @@
-"""Releases in asyncio, and how programs learn of losses. Written by hand: interrupts of threads need handling.
+"""Releases in asyncio, and how programs wait for losses. Written by hand: interrupts of threads need handling.
 
 A cancelled task needs none of that here: a coroutine that has begun handles the cancellation in the logic, and one that
 was cancelled before it began has released nothing.
@@ -7,9 +7,8 @@ was cancelled before it began has released nothing.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.arguments import count_of, permit_ids_of
@@ -73,12 +72,6 @@ def release_permit_ids(
     return logic.release(permit_ids_of(permits), must)
 
 
-# --- Losses: programs wait for them, or have a function called
-
-
-AnyLockable = TypeVar("AnyLockable")
-
-
 async def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
     """Waits until the hold has ended, lost or released, but at most so many seconds (None: no limit)."""
     loop = asyncio.get_running_loop()
@@ -94,16 +87,3 @@ async def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
         await wakeup.wait(seconds)
     finally:
         hold.unlisten(hold_ended)
-
-
-def notification(callback: Callable[[AnyLockable], object], lock: AnyLockable) -> Callable[[], object]:
-    """What a thread of the client has to call when a hold of `lock` is lost. `RuntimeError` without an event loop."""
-    if not inspect.iscoroutinefunction(callback):
-        return lambda: callback(lock)
-    loop = asyncio.get_running_loop()
-
-    def run_on_loop() -> None:
-        # The thread waits for the result: calls of one callback are made one after the other.
-        asyncio.run_coroutine_threadsafe(callback(lock), loop).result()
-
-    return run_on_loop

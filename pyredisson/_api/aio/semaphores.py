@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine, Iterable
-from types import TracebackType
 from typing import Any, Self, overload
 
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
@@ -62,7 +61,7 @@ class Semaphore(Primitive):
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         return self._logic.acquire(count_of(permits, "permits"), deadline)
 
     async def release(self, permits: int = 1) -> None:
@@ -104,15 +103,12 @@ class Semaphore(Primitive):
         await self._logic.acquire(1, None)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await release_permits(self._logic, 1, only_existing=False)
         except Exception as failure:
             if error is None:
                 raise
-            # The user must see the body's own exception.
             add_release_failure(error, failure)
 
 
@@ -148,7 +144,7 @@ class PermitExpirableSemaphore(Primitive):
     ) -> str | None:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). None: not acquired."""
         lease = lease_of_permits(lease_time, renew)
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         ids = await self._logic.acquire(1, lease, deadline, renew)
         return ids[0] if ids else None
 
@@ -164,7 +160,7 @@ class PermitExpirableSemaphore(Primitive):
         """As `acquire_many`, but waits at most `wait_time` (seconds or a timedelta). An empty list: not acquired."""
         count = count_of(permits, "permits", MOST_AT_ONCE)
         lease = lease_of_permits(lease_time, renew)
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         return await self._logic.acquire(count, lease, deadline, renew)
 
     def permit(
@@ -276,16 +272,13 @@ class Permit:
             raise permit_timeout_error(logic.key, self._wait)
         return self._ids[0]
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ids, self._ids, self._entered = self._ids, [], False
         try:
             await release_permit_ids(self._semaphore._logic, ids, must=True)
         except Exception as failure:
             if error is None:
                 raise
-            # The user must see the body's own exception.
             add_release_failure(error, failure)
 
     def __repr__(self) -> str:
@@ -323,7 +316,7 @@ class CountDownLatch(Primitive):
 
         Raises `NotSetError` for a latch of `must_exist=True` if it has no count when the wait begins.
         """
-        deadline = None if timeout is None else deadline_of(timeout, "timeout", clock)
+        deadline = None if timeout is None else deadline_of(timeout, "timeout")
         return self._logic.wait(deadline)
 
     def delete(self) -> Coroutine[Any, Any, bool]:

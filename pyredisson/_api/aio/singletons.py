@@ -6,7 +6,6 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
@@ -62,9 +61,7 @@ class Singleton:
         self._turns.append(turn)
         return turn.lock
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # The latest block of this task; else the oldest one, as another task may run the exit.
         mine = [turn for turn in self._turns if turn.task is asyncio.current_task()]
         turn = mine[-1] if mine else self._turns[0]
@@ -88,9 +85,7 @@ class _Turn:
     async def __aenter__(self) -> None:
         await self._block.__aenter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._block.__aexit__(kind, error, trace)
         except RedisError as failure:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, Union
 
-from pyredisson._api.arguments import add_release_failure, deadline_after, lease_of, repr_of_holding, wait_of
-from pyredisson._api.holds import Logic
-from pyredisson._backends.clock import clock
+from pyredisson._api.arguments import (
+    add_release_failure,
+    deadline_after,
+    renewed_lease_of,
+    repr_of_holding,
+    wait_of,
+    was_handed_off,
+)
+from pyredisson._api.holds import Holdable
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
 from pyredisson._diagnostics import warn_user
 from pyredisson._settings.durations import Duration
+from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.owners import Owner
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
@@ -47,31 +54,32 @@ class Block:
         self.outer: Block | None = None
 
 
-class Enterable:
+class Enterable(Holdable):
     """What can be held for the time of a `with` block."""
 
-    __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
+    __slots__ = ()
 
     _blocks: Block | None
     """The latest block that was entered by `with` on this very object and not left yet."""
     _callers: Callers
-    _explicit_owner: Owner | None
-    """None: the owner is the calling thread. A group has one only if all its members have one: the first one's."""
-    _logic: Logic
 
     def unlock(self) -> None:
         """Releases one hold."""
         raise NotImplementedError
 
-    def hold(self, wait_time: Duration | None = None, lease_time: Duration | None = None) -> Holding[Self]:
+    def hold(
+        self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, at_most: Duration | None = None
+    ) -> Holding[Self]:
         """`with lock.hold(...)`: the block holds the lock. It may be entered again and again, by any thread.
 
         `wait_time` (seconds or a timedelta; None: no limit): entering raises `LockTimeoutError` if the lock wasn't
-        acquired by then. `lease_time` as for `lock`.
+        acquired by then. `lease_time` and `at_most` as for `lock`.
 
         When the hold is lost, the end of the block raises `LockLostError`; `lost` reports it earlier.
         """
-        return Holding(self, wait_of(wait_time, "wait_time"), lease_of(lease_time))
+        return Holding(
+            self, wait_of(wait_time, "wait_time"), renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
+        )
 
     def __enter__(self) -> Self:
         owner = self._owner()
@@ -83,9 +91,7 @@ class Enterable:
         self._blocks = block
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # In the usual case no function is called before `unlock`, where an interrupt releases the hold all the same.
         block = self._blocks
         if block is not None and block.caller is (self._explicit_owner or self._callers.local.owner):
@@ -94,16 +100,19 @@ class Enterable:
             leave_elsewhere(self, self, error)
             return
         if error is None:
-            self.unlock()
+            try:
+                self.unlock()
+            except LockNotHeldError as failure:
+                if not failure.handed_off:
+                    raise
             return
         try:
             self.unlock()
         except Exception as failure:  # noqa: BLE001
-            # The user must see the body's own exception.
             add_release_failure(error, failure)
 
-    def _owner(self) -> Any:
-        raise NotImplementedError
+    def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
+        return lambda: callback(self)
 
     def _with_owner(self, owner: Any) -> Enterable:
         """A handle of the same lock for that owner, whichever thread uses it."""
@@ -125,7 +134,7 @@ class Holding(Generic[AnyEnterable]):
         lock = self._lock
         owner = lock._owner()
         block = Block(owner, lock._explicit_owner or lock._callers.local.owner)
-        deadline = deadline_after(self._wait, clock)
+        deadline = deadline_after(self._wait)
         if not Run(lock._logic.acquire, owner, self._lease, deadline).result:
             raise Run(lock._logic.timed_out, owner, self._wait or 0.0).result
         # No function is called from here on, as in `Enterable.__enter__`.
@@ -133,9 +142,7 @@ class Holding(Generic[AnyEnterable]):
         self._blocks = block
         return lock
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # The same steps as in `Enterable.__exit__`. A function for both would be one more call that an interrupt can
         # strike at before the release.
         block, lock = self._blocks, self._lock
@@ -145,7 +152,11 @@ class Holding(Generic[AnyEnterable]):
             leave_elsewhere(self, lock, error)
             return
         if error is None:
-            lock.unlock()
+            try:
+                lock.unlock()
+            except LockNotHeldError as failure:
+                if not failure.handed_off:
+                    raise
             return
         try:
             lock.unlock()
@@ -179,10 +190,10 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
     try:
         releaser.unlock()
     except Exception as failure:
-        if error is None:
+        if error is not None:
+            add_release_failure(error, failure)
+        elif not was_handed_off(failure):
             raise
-        # The user must see the body's own exception.
-        add_release_failure(error, failure)
     finally:
         _remove_taken(entered)
     if elsewhere and lock._explicit_owner is None and not lock._callers.warned_of_exit:

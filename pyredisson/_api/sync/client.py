@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import ParamSpec, TypeVar, Unpack
 
-from pyredisson._api.arguments import Name, explicit_owner, key_of, lease_of, name_to_keep, wait_of
-from pyredisson._api.holds import holds_of
-from pyredisson._api.naming import LOGICS, LockKind, Template, check_function, check_kind
+from pyredisson._api.arguments import (
+    LockOptions,
+    Name,
+    explicit_owner,
+    key_of,
+    limited,
+    name_to_keep,
+    renewed_lease_of,
+    wait_of,
+)
+from pyredisson._api.naming import LockKind, Template, check_function, check_kind
 from pyredisson._api.sync.connections import ClientConnections
 from pyredisson._api.sync.elections import Election, Term
 from pyredisson._api.sync.locks import (
@@ -33,17 +40,20 @@ from pyredisson._api.sync.semaphores import CountDownLatch, PermitExpirableSemap
 from pyredisson._api.sync.singletons import Singleton
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle
+from pyredisson._core import Run
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson._settings.fields import ConfigFields
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
-from pyredisson.holder import Hold
+from pyredisson.logic.holds import RenewedLease
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingLock
+from pyredisson.logic.locks.moving import HandedOff
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic, NonReentrantLockLogic
 from pyredisson.logic.locks.spin_lock import SpinLockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
@@ -72,36 +82,30 @@ class Client(ClientConnections):
         self._config = config
         self._on_cluster = config.topology == "cluster"
         self._callers = Callers()
-        self._lifecycle = ClientLifecycle(config, self._callers, self._connect)
+        self._lifecycle = ClientLifecycle(config, self._callers.begin, self._connect)
         self._session = self._lifecycle.session
 
-    @property
-    def id(self) -> str:
-        """A UUID4, the first part of the names of this client's owners on the server. A forked child gets a new one."""
-        return self._session.id
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close()` was called."""
-        return self._session.closed
-
-    def get_lock(self, name: Name, *, owner: AnyOwner | None = None) -> Lock:
+    def get_lock(self, name: Name, **options: Unpack[LockOptions]) -> Lock:
         """The re-entrant lock (`RLock`) of that name. Sends nothing.
 
         `owner` is used in place of the calling thread, for work that runs in several threads: `pyredisson.new_owner()`,
         a `str` (within one client the same text is the same owner), or an int below 2**32. Raises `ValueError` or
         `TypeError` for a name or an owner that can't be used.
+
+        `watchdog_timeout` (seconds or a timedelta): the lease of this lock where it is renewed, in place of the
+        client's `lock_watchdog_timeout`. So long it stays locked after its process was killed.
         """
-        return self._lock(Lock, LockLogic, name, owner)
+        return self._lock(Lock, LockLogic, name, **options)
 
-    def get_fair_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FairLock:
-        """The fair lock of that name. Sends nothing. `owner` and errors as for `get_lock`."""
-        return self._lock(FairLock, FairLockLogic, name, owner)
+    def get_fair_lock(self, name: Name, **options: Unpack[LockOptions]) -> FairLock:
+        """The fair lock of that name. Sends nothing. `owner`, `watchdog_timeout` and errors as for `get_lock`."""
+        return self._lock(FairLock, FairLockLogic, name, **options)
 
-    def get_read_write_lock(self, name: Name, *, owner: AnyOwner | None = None) -> ReadWriteLock:
-        """The read-write lock of that name. Sends nothing. `owner` and errors as for `get_lock`."""
+    def get_read_write_lock(self, name: Name, **options: Unpack[LockOptions]) -> ReadWriteLock:
+        """The read-write lock of that name. Sends nothing. `owner`, `watchdog_timeout` and errors as for `get_lock`."""
         return ReadWriteLock(
-            self._lock(ReadLock, ReadLogic, name, owner), self._lock(WriteLock, WriteLogic, name, owner)
+            self._lock(ReadLock, ReadLogic, name, **options),
+            self._lock(WriteLock, WriteLogic, name, **options),
         )
 
     def get_semaphore(self, name: Name, *, must_exist: bool = False) -> Semaphore:
@@ -130,33 +134,34 @@ class Client(ClientConnections):
         logic = CountDownLatchLogic(self._session, self._key(name), must_exist=must_exist)
         return CountDownLatch(logic, name_to_keep(name, self._config.name_mapper))
 
-    def get_fenced_lock(self, name: Name, *, owner: AnyOwner | None = None) -> FencedLock:
-        """The lock of that name with fencing tokens. Sends nothing. `owner` and errors as for `get_lock`."""
-        return self._lock(FencedLock, FencedLockLogic, name, owner)
+    def get_fenced_lock(self, name: Name, **options: Unpack[LockOptions]) -> FencedLock:
+        """The lock of that name with fencing tokens. Sends nothing.
 
-    def get_non_reentrant_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantLock:
+        `owner`, `watchdog_timeout` and errors as for `get_lock`.
+        """
+        return self._lock(FencedLock, FencedLockLogic, name, **options)
+
+    def get_non_reentrant_lock(self, name: Name, **options: Unpack[LockOptions]) -> NonReentrantLock:
         """The lock of that name that its holder can't acquire again. Sends nothing.
 
-        `owner` and errors as for `get_lock`.
+        `owner`, `watchdog_timeout` and errors as for `get_lock`.
         """
-        return self._lock(NonReentrantLock, NonReentrantLockLogic, name, owner)
+        return self._lock(NonReentrantLock, NonReentrantLockLogic, name, **options)
 
-    def get_non_reentrant_fair_lock(self, name: Name, *, owner: AnyOwner | None = None) -> NonReentrantFairLock:
+    def get_non_reentrant_fair_lock(self, name: Name, **options: Unpack[LockOptions]) -> NonReentrantFairLock:
         """The fair lock of that name that its holder can't acquire again. Sends nothing.
 
-        `owner` and errors as for `get_lock`.
+        `owner`, `watchdog_timeout` and errors as for `get_lock`.
         """
-        return self._lock(NonReentrantFairLock, NonReentrantFairLockLogic, name, owner)
+        return self._lock(NonReentrantFairLock, NonReentrantFairLockLogic, name, **options)
 
-    def get_spin_lock(
-        self, name: Name, backoff: Backoff = DEFAULT_BACKOFF, *, owner: AnyOwner | None = None
-    ) -> SpinLock:
+    def get_spin_lock(self, name: Name, backoff: Backoff = DEFAULT_BACKOFF, **options: Unpack[LockOptions]) -> SpinLock:
         """The lock of that name whose waiters try again and again. Sends nothing.
 
-        `backoff` is the pause between two tries: an `ExponentialBackoff` or a `ConstantBackoff`. `owner` and errors as
-        for `get_lock`.
+        `backoff` is the pause between two tries: an `ExponentialBackoff` or a `ConstantBackoff`. `owner`,
+        `watchdog_timeout` and errors as for `get_lock`.
         """
-        return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, owner)
+        return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, **options)
 
     def get_multi_lock(self, *locks: Lock) -> MultiLock:
         """Several locks as one, all or none of them. Sends nothing.
@@ -173,19 +178,47 @@ class Client(ClientConnections):
         """
         return RedLock(locks)
 
+    def adopt(self, token: str, *, owner: AnyOwner | None = None) -> Lock:
+        """Takes over the hold that `hand_off()` has made `token` of, and returns its lock, of the same kind.
+
+        From now on the owner is the calling thread (or `owner`, as for `get_lock`), which releases the lock. It is
+        renewed with the same lease as before; a fixed lease goes on. Of several callers exactly one adopts the hold.
+        The others get `LockNotHeldError`, also after the end of the lease.
+
+        Raises `LockAlreadyHeldError` if the owner has a hold of that lock, and `ValueError` or `TypeError` for what is
+        no token: nothing was sent then. After another error, or if this is interrupted, the token is as good as before:
+        what the call may have adopted is put back in the background.
+        """
+        handed = HandedOff.of(token)
+        lock = self._adopting(handed, owner)
+        return self._adopted(lock, lock._owner(), handed)
+
+    def _adopted(self, lock: Lock, owner: Owner, handed: HandedOff) -> Lock:
+        _ = Run(lock._logic.adopt, owner, handed).result
+        return lock
+
+    def _adopting(self, handed: HandedOff, owner: AnyOwner | None) -> Lock:
+        kind, make = LOCKS[handed.kind]
+        # The key was made of the name by the former owner's client.
+        key = key_of(handed.key_bytes, None, self._on_cluster)
+        renewed = handed.lease / 1000 if handed.lease not in (0, self._session.lease_ms) else None
+        kept = handed.name or (None if handed.key.encode("utf-8", "replace") == key else key)
+        return self._made(kind, make(self._session, key), owner, renewed, kept)
+
     def locked(
         self,
         name: str,
         *,
         wait_time: Duration | None = None,
         lease_time: Duration | None = None,
+        at_most: Duration | None = None,
         kind: LockKind = "lock",
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: each call of the function runs while it holds a lock.
 
         `name` is formatted with the arguments of the call, as `str.format` does: `"order:{order_id}"`,
         `"order:{order.id}"`, `"{self.tenant}:{id}"`. A doubled brace stands for one, so `"{{orders}}:{order_id}"` has a
-        hash tag. `wait_time` and `lease_time` as for `hold()`; `kind` is the kind of lock.
+        hash tag. `wait_time`, `lease_time` and `at_most` as for `hold()`; `kind` is the kind of lock.
 
         The owner is the calling thread, so a decorated function may call itself. A call raises what a block of `hold()`
         raises: `LockTimeoutError` if the lock was not acquired in time, and `LockLostError` if it was lost.
@@ -195,7 +228,7 @@ class Client(ClientConnections):
         """
         check_kind(kind)
         wait_of(wait_time, "wait_time")
-        lease_of(lease_time)
+        renewed_lease_of(self._session.lease_ms, lease_time, at_most)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             check_function(function, asynchronous=False, decorator="locked()")
@@ -203,15 +236,21 @@ class Client(ClientConnections):
 
             @functools.wraps(function)
             def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-                lock = self._lock(LOCKS[kind], LOGICS[kind], template.name(args, kwargs), None)
-                with lock.hold(wait_time, lease_time):
+                lock = self._lock(*LOCKS[kind], template.name(args, kwargs))
+                with lock.hold(wait_time, lease_time, at_most=at_most):
                     return function(*args, **kwargs)
 
             return locked
 
         return decorate
 
-    def singleton(self, name: Name, wait_time: Duration | None = 0, at_least: Duration = 0) -> Singleton:
+    def singleton(
+        self,
+        name: Name,
+        wait_time: Duration | None = 0,
+        at_least: Duration = 0,
+        at_most: Duration | None = None,
+    ) -> Singleton:
         """Work of which one instance runs at a time across all machines: a decorator, and a context manager.
 
         `wait_time`: how long the others wait for their turn, and then run, too (None: without end; 0: they leave).
@@ -220,13 +259,15 @@ class Client(ClientConnections):
         `at_least`: the name stays locked for so long after it was acquired, however short the work was, and also if
         the process is killed. So machines whose clocks differ by less than that don't run the same job twice.
 
+        `at_most`: a run that lasts for longer loses the lock, so one that hangs doesn't keep the others out for ever.
+
         Raises `ValueError` or `TypeError` for a name or a time that can't be used.
         """
         kept = lease_ms(at_least, "at_least") if seconds(at_least, "at_least") else 0
         logic = functools.partial(KeepingLock, at_least=kept) if kept else LockLogic
 
         def make() -> Lock:
-            return self._lock(Lock, logic, name, new_owner())
+            return limited(self._lock(Lock, logic, name, new_owner()), at_most)
 
         # A name that can't be used is an error here, not at the first run.
         make()
@@ -238,50 +279,57 @@ class Client(ClientConnections):
         *,
         on_elected: Callable[[Term], object] | None = None,
         on_deposed: Callable[[Term], object] | None = None,
+        at_most: Duration | None = None,
     ) -> Election:
         """A new candidate for the leadership of a name. Of all candidates, in all processes, one leads at a time.
 
         `on_elected(term)` and `on_deposed(term)` are called one after the other, at the beginning and at the end of
         each term; their exceptions are logged. Sends nothing. A leader is the holder of the fenced lock of that name.
-        """
-        return Election(self._lock(FencedLock, FencedLockLogic, name, new_owner()), on_elected, on_deposed)
 
-    def holds(self) -> list[Hold]:
-        """What this client holds now, the oldest first; also lost holds that were not released yet.
-
-        As far as the client knows: it sends nothing. Of permits only renewed ones are listed. With 100,000
-        holds it takes some tenths of a second.
+        `at_most` (seconds or a timedelta): no term lasts for longer, also if the leader hangs.
         """
-        return holds_of(self._session)
+        lock = self._lock(FencedLock, FencedLockLogic, name, new_owner())
+        return Election(limited(lock, at_most), on_elected, on_deposed)
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<pyredisson.Client {self.id} at {self._session.server}>"
-
-    def _key(self, name: Name) -> bytes:
-        return key_of(name, self._config.name_mapper, self._on_cluster)
-
     def _lock(
-        self, lock: type[AnyLock], logic: Callable[[Session, bytes], LockLogic], name: Name, owner: AnyOwner | None
+        self,
+        lock: type[AnyLock],
+        logic: Callable[[Session, bytes], LockLogic],
+        name: Name,
+        owner: AnyOwner | None = None,
+        watchdog_timeout: Duration | None = None,
     ) -> AnyLock:
-        made = logic(self._session, self._key(name))
         kept = name_to_keep(name, self._config.name_mapper)
+        return self._made(lock, logic(self._session, self._key(name)), owner, watchdog_timeout, kept)
+
+    def _made(
+        self,
+        lock: type[AnyLock],
+        made: LockLogic,
+        owner: AnyOwner | None,
+        watchdog_timeout: Duration | None,
+        kept: Name | None,
+    ) -> AnyLock:
+        if watchdog_timeout is not None:
+            made.renewal = RenewedLease(lease_ms(watchdog_timeout, "watchdog_timeout"))
+            self._session.expect_lease(made.renewal)
         return lock(made, self._callers, explicit_owner(self._session, owner), kept)
 
 
-LOCKS: dict[str, type[Lock]] = {
-    "lock": Lock,
-    "fair": FairLock,
-    "fenced": FencedLock,
-    "spin": SpinLock,
-    "read": ReadLock,
-    "write": WriteLock,
+LOCKS: dict[str, tuple[type[Lock], Callable[[Session, bytes], LockLogic]]] = {
+    "lock": (Lock, LockLogic),
+    "fair": (FairLock, FairLockLogic),
+    "fenced": (FencedLock, FencedLockLogic),
+    "spin": (SpinLock, functools.partial(SpinLockLogic, backoff=DEFAULT_BACKOFF)),
+    "read": (ReadLock, ReadLogic),
+    "write": (WriteLock, WriteLogic),
+    "non-reentrant lock": (NonReentrantLock, NonReentrantLockLogic),
+    "non-reentrant fair": (NonReentrantFairLock, NonReentrantFairLockLogic),
 }
-"""The classes of the kinds that `locked` takes."""
+"""The kinds that `locked` takes, and the other ones in tokens."""

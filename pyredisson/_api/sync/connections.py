@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyredisson._api.holds import AnyClient
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.listener import ThreadListener, ThreadListeners
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime, ThreadRuntime, run
-from pyredisson._client.lifecycle import ClientLifecycle, Connections, Listening
+from pyredisson._client.lifecycle import ClientLifecycle, Made
 from pyredisson._client.servers import Servers, SingleServer
-from pyredisson._settings.config import Config
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.routed_channels import RoutedChannels
 
 
-class ClientConnections:
+class ClientConnections(AnyClient):
     """The connections of a client: a pool for commands, and one connection for messages while a thread waits."""
 
     _callers: Callers
-    _config: Config
     _lifecycle: ClientLifecycle
     _runtime: ThreadRuntime | RoutedThreadRuntime
     _listener: ThreadListener | ThreadListeners
@@ -44,9 +43,7 @@ class ClientConnections:
         finally:
             run(self._runtime.close)
 
-    def _connect(
-        self, servers: Servers, post: Callable[[bytes], None]
-    ) -> tuple[Connections, Listening, ChannelRegistry]:
+    def _connect(self, servers: Servers, post: Callable[[bytes], None]) -> Made:
         """Makes runtime, listener and channels. Called for a new client, and again in a forked child."""
         channels: ChannelRegistry
         size = self._config.connection_pool_size
@@ -62,5 +59,5 @@ class ClientConnections:
             self._listener = ThreadListeners(channels)
             channels.open(self._listener)
         self._runtime.callers = self._callers
-        self._runtime.listener = self._listener
-        return self._runtime, self._listener, channels
+        self._runtime.wait_for_message = self._listener.wait
+        return self._runtime, self._listener.drop, channels

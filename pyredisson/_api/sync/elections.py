@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from pyredisson._api import terms
 from pyredisson._api.arguments import add_release_failure
 from pyredisson._api.sync.locks import FencedLock, Lost
 from pyredisson._api.sync.releases import REPORTED
-from pyredisson._api.terms import AnyTerm, ElectionState
+from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall, ReleaseCall, Run
@@ -20,48 +19,31 @@ from pyredisson.errors import ClosedError
 from pyredisson.holder import Holder
 
 
-class Term(AnyTerm):
+class Term(AnyTerm[Lost]):
     """One time as the leader."""
 
-    @property
-    def lost(self) -> Lost:
-        """Whether the leadership was lost, as `lost` of a lock."""
-        lost: Lost = self._lost
-        return lost
 
-
-class Election:
+class Election(AnyElection):
     """A candidate for the leadership of a name: of all candidates one leads at a time. `Client.elect()` makes it.
 
     `with election as term:` waits, as long as it takes, until this candidate leads, and resigns at the end.
     `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
     """
 
+    _lock: FencedLock
+    _term: Term | None
+
     def __init__(
         self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
     ) -> None:
-        terms.check_callback(on_elected, "on_elected")
-        terms.check_callback(on_deposed, "on_deposed")
-        self._lock = lock
-        self._logic = lock._logic
-        self._owner = lock._owner()
-        self._on_elected = on_elected
-        self._on_deposed = on_deposed
+        super().__init__(lock, on_elected, on_deposed)
         self._busy = threading.Lock()
         """Held by the thread that takes part."""
-        self._call: AcquireCall | None = None
-        self._term: Term | None = None
-        self._closed = False
         self._stop = ThreadWakeup()
         """Set by `close`."""
         self._waiting: ThreadWakeup | None = None
         """Set by `close` and at the end of the term, while the background waits for that."""
         self._thread: threading.Thread | None = None
-
-    @property
-    def state(self) -> ElectionState:
-        """What this candidate does at the moment, as known without asking the server."""
-        return terms.state_of(closed=self._closed, term=self._term, campaigning=self._call is not None)
 
     def leader(self) -> Holder | None:
         """Who leads now, as the server says. None: nobody."""
@@ -82,15 +64,12 @@ class Election:
             self._abandon()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._resign()
         except REPORTED as failure:
             if error is None:
                 raise
-            # The user must see the body's own exception.
             add_release_failure(error, failure)
         finally:
             self._abandon()
@@ -130,12 +109,9 @@ class Election:
         if waiting is not None:
             waiting.set()
         if call is not None:
-            terms.give_up(self._logic, call)
+            self._give_up(call)
         if thread is not None and thread is not threading.current_thread():
             thread.join(terms.CLOSE_LIMIT)
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.Election {readable(self._logic.key)!r}: {self.state.value}>"
 
     def _begin(self) -> None:
         if not self._busy.acquire(blocking=False):
@@ -165,7 +141,7 @@ class Election:
         try:
             term = self._campaign()
         except REPORTED as error:
-            terms.handle_campaign_error(self._logic, error)
+            self._handle_campaign_error(error)
             return True
         if term is None:
             return False

@@ -1,4 +1,4 @@
-"""Releases that an interrupt can't prevent, and news of losses. Written by hand: asyncio has no interrupts at any line.
+"""Releases that an interrupt can't prevent, and waits for losses. Written by hand: asyncio has no such interrupts.
 
 A KeyboardInterrupt, or what else the handler of a signal raises, may strike after any call of a function, also before
 the operation of the logic has begun, which otherwise handles it. The caller has then lost its only chance to release,
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from redis.exceptions import RedisError
 
@@ -31,7 +30,8 @@ from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableS
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 REPORTED = (RedissonError, RedisError, TypeError, ValueError)
-"""What the logic and the checks of arguments raise. Anything else may come from the handler of a signal."""
+"""What the logic and the checks of arguments raise: the release is finished, handed to the background, or refused.
+Anything else may come from the handler of a signal."""
 
 
 class LockReleases(Enterable):
@@ -63,7 +63,6 @@ class LockReleases(Enterable):
             hold = logic.session.holds.table.get((logic.identity, owner.id))
             _ = Run(logic.release, owner, hold, call).result
         except REPORTED:
-            # The logic has finished the release, handed it to the background, or refused it.
             raise
         except BaseException:
             if owner is None or hold is None:
@@ -101,7 +100,6 @@ class GroupReleases(Enterable):
             hold = logic.hold_of(owner.id)
             _ = Run(logic.release, owner, hold).result
         except REPORTED:
-            # The logic has finished the release, handed it to the background, or refused it.
             raise
         except BaseException:
             owner = owner or self._owner()
@@ -124,7 +122,6 @@ def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool)
         number = slot.number
         return Run(logic.release, count, only_existing, slot).result
     except REPORTED:
-        # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:
         logic.release_in_background(count_of(permits, "permits"), only_existing, slot, number)
@@ -138,17 +135,10 @@ def release_permit_ids(logic: PermitExpirableSemaphoreLogic, permits: str | Iter
         ids = permit_ids_of(permits)
         return Run(logic.release, ids, must).result
     except REPORTED:
-        # The logic has finished the release, or handed it to the background.
         raise
     except BaseException:
         logic.release_in_background(permit_ids_of(permits) if ids is None else ids)
         raise
-
-
-# --- Losses: programs wait for them, or have a function called
-
-
-AnyLockable = TypeVar("AnyLockable")
 
 
 def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
@@ -163,8 +153,3 @@ def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
         wakeup.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
     finally:
         hold.unlisten(hold_ended)
-
-
-def notification(callback: Callable[[AnyLockable], object], lock: AnyLockable) -> Callable[[], object]:
-    """What a thread of the client has to call when a hold of `lock` is lost."""
-    return lambda: callback(lock)

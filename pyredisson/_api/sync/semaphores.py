@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self, overload
 
 from pyredisson._api.arguments import (
@@ -65,7 +64,7 @@ class Semaphore(Primitive):
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> bool:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         return Run(self._logic.acquire, count_of(permits, "permits"), deadline).result
 
     def release(self, permits: int = 1) -> None:
@@ -107,15 +106,12 @@ class Semaphore(Primitive):
         _ = Run(self._logic.acquire, 1, None).result
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             release_permits(self._logic, 1, only_existing=False)
         except Exception as failure:
             if error is None:
                 raise
-            # The user must see the body's own exception.
             add_release_failure(error, failure)
 
 
@@ -151,7 +147,7 @@ class PermitExpirableSemaphore(Primitive):
     ) -> str | None:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). None: not acquired."""
         lease = lease_of_permits(lease_time, renew)
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         ids = Run(self._logic.acquire, 1, lease, deadline, renew).result
         return ids[0] if ids else None
 
@@ -167,7 +163,7 @@ class PermitExpirableSemaphore(Primitive):
         """As `acquire_many`, but waits at most `wait_time` (seconds or a timedelta). An empty list: not acquired."""
         count = count_of(permits, "permits", MOST_AT_ONCE)
         lease = lease_of_permits(lease_time, renew)
-        deadline = deadline_of(wait_time, "wait_time", clock)
+        deadline = deadline_of(wait_time, "wait_time")
         return Run(self._logic.acquire, count, lease, deadline, renew).result
 
     def permit(
@@ -279,16 +275,13 @@ class Permit:
             raise permit_timeout_error(logic.key, self._wait)
         return self._ids[0]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ids, self._ids, self._entered = self._ids, [], False
         try:
             release_permit_ids(self._semaphore._logic, ids, must=True)
         except Exception as failure:
             if error is None:
                 raise
-            # The user must see the body's own exception.
             add_release_failure(error, failure)
 
     def __repr__(self) -> str:
@@ -326,7 +319,7 @@ class CountDownLatch(Primitive):
 
         Raises `NotSetError` for a latch of `must_exist=True` if it has no count when the wait begins.
         """
-        deadline = None if timeout is None else deadline_of(timeout, "timeout", clock)
+        deadline = None if timeout is None else deadline_of(timeout, "timeout")
         return Run(self._logic.wait, deadline).result
 
     def delete(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
@@ -14,7 +13,6 @@ from pyredisson._api.arguments import add_release_failure, deadline_after, warn_
 from pyredisson._api.naming import check_function
 from pyredisson._api.sync.locks import Lock
 from pyredisson._api.sync.releases import REPORTED
-from pyredisson._backends.clock import clock
 from pyredisson._core import ReleaseCall, Run
 from pyredisson._diagnostics import readable
 
@@ -64,9 +62,7 @@ class Singleton:
             self._turns.remove(turn)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         turn: _Turn | None = None
         try:
             turn = self._turn_to_leave()
@@ -99,21 +95,18 @@ class _Turn:
 
     def __enter__(self) -> bool:
         """Whether this run may begin."""
-        deadline = deadline_after(self.wait, clock)
+        deadline = deadline_after(self.wait)
         self.is_ours = Run(self.lock._logic.acquire, self.owner, None, deadline).result
         # No function is called from here on: after an interrupt nobody would leave the block.
         return self.is_ours
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self.is_ours:
             return
         try:
             self.lock.unlock()
         except REPORTED as failure:
             if error is not None:
-                # The user must see the body's own exception.
                 add_release_failure(error, failure)
             elif isinstance(failure, RedisError):
                 warn_not_released(self.lock._logic.label, failure)

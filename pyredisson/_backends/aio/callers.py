@@ -1,7 +1,5 @@
 """Which owner the calling task is."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from _thread import get_ident

@@ -54,7 +54,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
         self.state = PipelineState.NEW
         self.on_reply: Callable[[Reply], None] | None = None
         """Handles every reply, in place of the commands' futures. Used by the handshake and by subscriptions."""
-        self.on_doubt: Callable[[], None] = _do_nothing
+        self.on_doubt: Callable[[], None] = lambda: None
         """Called in the event loop when this connection of a subscription may be dead."""
         self.failed: asyncio.Future[RedisError] = loop.create_future()
         """Done when the connection has failed or was closed; its result is the error."""
@@ -220,10 +220,6 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             self._fail(TimeoutError(f"timeout waiting for {self.node.address}"))
             return
         self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self._check_timeout)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 async def connect(node: Node) -> Pipeline:

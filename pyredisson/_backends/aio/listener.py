@@ -1,7 +1,5 @@
 """The subscriptions of the asyncio backend: one task that keeps a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Ways of waiting, for an operation, for work that blocks a thread, or for a task; ending something in its own loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,11 +1,9 @@
 """The pipelined connections of one client to one node: the one in use, and the making of the next."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError, RedisError
 
@@ -13,7 +11,7 @@ from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._core import PipelineSender, TaskFuture
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import NoReply, Reply, copy_error
+from pyredisson._protocol.replies import ASKING, Answers, NoReply, Reply, copy_error
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
 
@@ -35,13 +33,14 @@ class PipelineHolder(PipelineSender):
         pipeline = self.pipeline
         return pipeline is not None and pipeline.state is OPEN and not pipeline.loop.is_closed()
 
-    async def exchange(
-        self, payloads: Sequence[bytes], *, new_connection: bool = False
-    ) -> tuple[list[Reply], bytes | None]:
-        """Sends several commands, one directly after the other; error replies are in the list. Also the identity of
-        the server."""
+    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
+        """Sends several commands, one directly after the other."""
         pipeline = await self.opened()
-        replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
+        try:
+            replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
+        except asyncio.CancelledError:
+            self.suspect_asking(payloads)
+            raise
         for reply in replies:
             if isinstance(reply, NoReply):
                 raise reply
@@ -105,10 +104,6 @@ class PipelineHolder(PipelineSender):
         # The task isn't awaited itself: the cancellation of one caller must not cancel it for the others, and its own
         # cancellation must not cancel the callers.
         await asyncio.wait([connecting])
-        return self._outcome(connecting)
-
-    def _outcome(self, connecting: asyncio.Task[Pipeline]) -> Pipeline:
-        """The result for one of the callers that waited. Each caller gets an exception object of its own."""
         if self._closed:
             raise ClosedError(f"client {self._node.client_id} is closed")
         if connecting.cancelled():
@@ -117,6 +112,7 @@ class PipelineHolder(PipelineSender):
         error = connecting.exception()
         if error is None:
             return connecting.result()
+        # Each caller gets an exception object of its own.
         raise error.copy() if isinstance(error, NoReply) else copy_error(error)
 
     def _on_connected(self, task: asyncio.Task[Pipeline]) -> None:
@@ -153,6 +149,15 @@ class PipelineHolder(PipelineSender):
         if pipeline is not None and pipeline.state is OPEN:
             pipeline.node.suspect(pipeline.connection_id)
             pipeline.drain()
+
+    def suspect_asking(self, payloads: Sequence[bytes]) -> None:
+        """As `suspect`, after a cancellation, if the cancelled commands follow ASKING.
+
+        Their undo goes to the node that serves the slot so far, and reaches this node by another connection. It must
+        not overtake them.
+        """
+        if payloads[0] == ASKING:
+            self.suspect()
 
     def drop(self) -> None:
         """Has the connection's event loop call `stop`. It can be called on any thread, and doesn't wait."""
@@ -205,10 +210,7 @@ class AcquiringHolder(PipelineHolder):
         try:
             reply, confirmed = await batches.acquire(commands, wait, granted)
         except asyncio.CancelledError:
-            if len(commands) > 1:
-                # The undo of this command goes to the node that serves the slot so far, and reaches this node by
-                # another connection. It must not overtake the command.
-                holder.suspect()
+            holder.suspect_asking(commands)
             raise
         return reply, confirmed, pipeline.server_id
 
@@ -245,17 +247,14 @@ class AcquiringHolder(PipelineHolder):
         return super().stop() + self._acquires.stop()
 
 
-class _Acquire:
+class _Acquire(NamedTuple):
     """One acquire that replicas are to confirm."""
 
-    __slots__ = ("commands", "confirmed", "replies")
-
-    def __init__(self, commands: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> None:
-        self.commands = commands
-        self.replies = [TaskFuture(loop) for _ in commands]
-        """The last one is the reply to the acquire."""
-        self.confirmed = TaskFuture(loop)
-        """The reply to the WAIT behind it."""
+    commands: Sequence[bytes]
+    replies: Sequence[TaskFuture]
+    """The last one is the reply to the acquire."""
+    confirmed: TaskFuture
+    """The reply to the WAIT behind it."""
 
 
 class _Batches:
@@ -276,33 +275,27 @@ class _Batches:
 
     async def acquire(self, commands: Sequence[bytes], wait: bytes | None, granted: Granted) -> tuple[Reply, Reply]:
         """Returns the reply to an acquire, and the reply to its WAIT; None if nothing was granted."""
-        reply: TaskFuture
+        loop = self.pipeline.loop
         confirmed: TaskFuture | None = None
-        if wait is not None:
-            acquire = _Acquire(commands, self.pipeline.loop)
-            reply, confirmed = acquire.replies[-1], acquire.confirmed
-            self._collect(acquire, wait)
-        elif len(commands) == 1:
+        if wait is None and len(commands) == 1:
             # In one write with others of this iteration of the event loop.
-            reply = self.pipeline.send(commands[0])
+            replies = [self.pipeline.send(commands[0])]
         else:
-            replies = [TaskFuture(self.pipeline.loop) for _ in commands]
-            reply = replies[-1]
-            self.pipeline.submit_all(commands, replies)
+            replies = [TaskFuture(loop) for _ in commands]
+            if wait is None:
+                self.pipeline.submit_all(commands, replies)
+            else:
+                confirmed = TaskFuture(loop)
+                self._collected.append(_Acquire(commands, replies, confirmed))
+                self._wait = wait
+                if not self._busy:
+                    self._busy = True
+                    loop.call_soon(self._send)
         try:
-            value = await reply
+            value = await replies[-1]
         except RedisError as error:
             return error, None
-        if confirmed is None or not granted(value):
-            return value, None
-        return value, await confirmed
-
-    def _collect(self, acquire: _Acquire, wait: bytes) -> None:
-        self._wait = wait
-        self._collected.append(acquire)
-        if not self._busy:
-            self._busy = True
-            self.pipeline.loop.call_soon(self._send)
+        return value, await confirmed if confirmed is not None and granted(value) else None
 
     def _send(self) -> None:
         # One that was cancelled was not sent, and must not be: its undo may be on its way.

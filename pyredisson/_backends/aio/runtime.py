@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
 from pyredisson._backends.aio.operations import call_in
 from pyredisson._backends.aio.pipeline import AcquiringHolder, PipelineHolder
-from pyredisson._backends.aio.sleeps import Sleeps
-from pyredisson._backends.aio.wakeup import AioWakeup
-from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
+from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
+from pyredisson._backends.routed import Keeper, RoutedRuntime, Wake
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Operation, Wakeup
@@ -31,9 +28,16 @@ class AioBackend(BackendRuntime):
         self._tasks: set[asyncio.Task[None]] = set()
         self._sleeps: Sleeps | None = None
 
-    @abstractmethod
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends all connections and pauses. Returns futures that are done when the connections have ended."""
+        self._end_pauses()
+        return [ending for holder in self._all_connections() for ending in holder.stop()]
+
+    def drop(self) -> None:
+        """Has the event loop close the connections. It can be called on any thread, acquires no mutex, doesn't wait."""
+        self._closed = True
+        for holder in self._all_connections():
+            holder.drop()
 
     def wakeup(self) -> AioWakeup:
         """A wakeup for a task of the running event loop."""
@@ -74,30 +78,8 @@ class AioRuntime(DirectRuntime, AioBackend):
     def post(self, payload: bytes) -> None:
         self._holder.post(payload, self._post_elsewhere)
 
-    def stop(self) -> list[asyncio.Future[Any]]:
-        self._end_pauses()
-        return self._holder.stop()
-
-    def drop(self) -> None:
-        """Has the connection's event loop close it. It can be called on any thread, acquires no mutex, doesn't wait."""
-        self._closed = True
-        self._holder.drop()
-
 
 # --- Where there are several servers
-
-
-class _LoopWakeup:
-    """A wakeup of a task that any thread may set."""
-
-    __slots__ = ("_loop", "_wakeup")
-
-    def __init__(self, wakeup: AioWakeup) -> None:
-        self._wakeup = wakeup
-        self._loop = asyncio.get_running_loop()
-
-    def set(self) -> None:
-        call_in(self._loop, self._wakeup.set)
 
 
 class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
@@ -123,23 +105,11 @@ class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
     def _end(self, connections: AcquiringHolder) -> None:
         connections.stop()
 
-    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
-        assert isinstance(wakeup, AioWakeup)
-        return _LoopWakeup(wakeup)
+    def _on_any_thread(self, wakeup: Wakeup) -> Wake:
+        return partial(call_in, asyncio.get_running_loop(), wakeup.set)
 
     async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*operations)
-
-    async def _ask(
-        self, connections: AcquiringHolder, payload: bytes, *, new_connection: bool
-    ) -> tuple[Reply, bytes | None]:
-        try:
-            return await super()._ask(connections, payload, new_connection=new_connection)
-        except asyncio.CancelledError:
-            # The undo of this command goes to the node that serves the slot so far, and reaches this node by another
-            # connection. It must not overtake the command.
-            connections.suspect()
-            raise
 
     def post(self, payload: bytes) -> None:
         holder = self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
@@ -147,13 +117,3 @@ class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
             self._post_elsewhere(payload)
         else:
             holder.post(self.as_sent(payload), self._post_elsewhere)
-
-    def stop(self) -> list[asyncio.Future[Any]]:
-        self._end_pauses()
-        return [ending for holder in list(self._connections.values()) for ending in holder.stop()]
-
-    def drop(self) -> None:
-        """Has the event loop close the connections. It can be called on any thread, acquires no mutex, doesn't wait."""
-        self._closed = True
-        for holder in list(self._connections.values()):
-            holder.drop()

@@ -1,11 +1,77 @@
-"""How one task wakes another."""
-
-from __future__ import annotations
+"""How one task wakes another, and when waits without a wakeup are over: one timer of the loop for all of them."""
 
 import asyncio
+import math
+from _thread import get_ident
+from heapq import heapify, heappop
+from time import monotonic
 
-from pyredisson._backends.aio.sleeps import NEVER, Sleeps
-from pyredisson._core import TaskFuture, TaskWakeup
+from pyredisson._core import SleepsFields, TaskFuture, TaskWakeup
+
+FEW = 64
+"""So many entries of waits that are over are never looked for."""
+NEVER = math.inf
+"""When a wait ends that has no end."""
+
+
+class Sleeps(SleepsFields):
+    """The waits of one event loop, each by the wakeup that its task awaits.
+
+    Nearly all waits end early, by a wakeup. So an end is only forgotten, and neither is it taken out of the heap, nor
+    the timer cancelled. A timer of the loop for each wait costs ten times as much. The garbage collector looks into a
+    heap, but not into a wheel of the core: an event loop may be dropped together with its tasks.
+    """
+
+    __slots__ = ("_timer",)
+
+    _heap: list[tuple[float, int, TaskWakeup]]
+    """The ends in their order; an end that differs from `ends_at` is forgotten."""
+    _limit: int
+    """At this size of the heap the forgotten ends are taken out."""
+    _rings_at: float
+    """The time for which the loop's timer is set."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.thread = get_ident()
+        """The thread on which the loop runs."""
+        self._heap = []
+        self._limit = FEW
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = NEVER
+
+    def stop(self) -> None:
+        """No wait goes on here."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _drop_forgotten(self) -> None:
+        heap = self._heap
+        heap[:] = [entry for entry in heap if entry[2].ends_at == entry[0]]
+        heapify(heap)
+        self._limit = 2 * len(heap) + FEW
+
+    def _set_timer(self, end: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = end
+        self._timer = self.loop.call_later(end - monotonic(), self._ring)
+
+    def _ring(self) -> None:
+        """Ends the waits that are over. The loop's timer may be early: uvloop rounds to milliseconds."""
+        self._timer = None
+        self._rings_at = NEVER
+        heap, now = self._heap, monotonic()
+        try:
+            while heap and (heap[0][0] <= now or heap[0][2].ends_at != heap[0][0]):
+                end, _, sleep = heap[0]
+                if sleep.ends_at == end:
+                    sleep.on_end()
+                heappop(heap)
+        finally:
+            # The handler of a signal may have raised an exception in here: then the rest is looked at soon.
+            if heap:
+                self._set_timer(heap[0][0])
 
 
 class AioWakeup(TaskWakeup):

@@ -1,7 +1,5 @@
 """Blocking connections: one command, one reply, within a deadline. A reply never answers another call's command."""
 
-from __future__ import annotations
-
 import builtins
 
 # getaddrinfo imports it for the first name that it looks up. An interrupt in the middle of that import would break all
@@ -143,7 +141,8 @@ class ClientSocket:
             return
         # The kernel's own timeouts are used: a Python socket with a timeout would poll before every operation.
         connection.settimeout(None)
-        interval = _timeval(self._timeout / ceil(self._timeout / SIGNAL_CHECK))
+        seconds, fraction = divmod(self._timeout / ceil(self._timeout / SIGNAL_CHECK), 1)
+        interval = struct.pack("ll", int(seconds), int(fraction * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
 
@@ -199,11 +198,6 @@ def remaining(deadline: float) -> float:
     if seconds <= 0:
         raise builtins.TimeoutError("timed out")
     return seconds
-
-
-def _timeval(seconds: float) -> bytes:
-    whole, fraction = divmod(seconds, 1)
-    return struct.pack("ll", int(whole), int(fraction * 1e6))
 
 
 # --- The connection
@@ -276,14 +270,11 @@ class Connection(ClientSocket):
                     raise closed_by_server(self._node)
                 reply = self._read_reply(time.monotonic() + self._timeout)
             self.state = IDLE
-        except (Unsent, OSError, RedisError) as error:
-            if raised_by_handler(error):
-                self._close_in_doubt()
+        except BaseException as error:
+            failure = self._close_after(error)
+            if failure is error:
                 raise
-            raise self._close_after_failure(error) from error
-        except BaseException:
-            self._close_in_doubt()
-            raise
+            raise failure from error
         if isinstance(reply, RedisError):
             self._on_error_reply(reply)
             raise reply
@@ -305,14 +296,11 @@ class Connection(ClientSocket):
                 if isinstance(reply, RedisError):
                     self._on_error_reply(reply)
             return replies
-        except (Unsent, OSError, RedisError) as error:
-            if raised_by_handler(error):
-                self._close_in_doubt()
+        except BaseException as error:
+            failure = self._close_after(error)
+            if failure is error:
                 raise
-            raise self._close_after_failure(error) from error
-        except BaseException:
-            self._close_in_doubt()
-            raise
+            raise failure from error
 
     def closed_by_server(self) -> bool:
         """Whether the server has closed the connection, which no call uses. Sends nothing."""
@@ -323,11 +311,6 @@ class Connection(ClientSocket):
             error.replied_by(self._node, self.server_id)
         elif is_not_master(error):
             self.close()
-
-    def _close_in_doubt(self) -> None:
-        """Closes the connection after an interrupt with a command in flight, whose reply would answer the next one."""
-        self._node.suspect(self.connection_id)
-        self.close()
 
     def close(self) -> None:
         self.state = CLOSED
@@ -346,9 +329,17 @@ class Connection(ClientSocket):
             raise Unsent(error) from error
         return self._receive_tls(deadline)
 
-    def _close_after_failure(self, error: Unsent | OSError | RedisError) -> NoReply:
-        """Closes the connection after a failure in a call. Returns what the call raises: no reply was received."""
+    def _close_after(self, error: BaseException) -> BaseException:
+        """Closes the connection when `error` has ended a call before its reply was read. Returns what the call raises.
+
+        That is `NoReply`, and for an interrupt `error` itself.
+        """
         node = self._node
+        if not isinstance(error, (Unsent, OSError, RedisError)) or raised_by_handler(error):
+            # The reply of its command would answer the next one.
+            node.suspect(self.connection_id)
+            self.close()
+            return error
         if isinstance(error, Unsent):
             self.close()
             (reason,) = error.args

@@ -1,10 +1,7 @@
 """The subscriptions of the threads backend: a thread that waits for a message reads the connection itself."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
-from enum import Enum
 from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
@@ -37,7 +34,7 @@ class ThreadListener:
         self._channels = channels
         self._wakeup = ThreadWakeup()
         """Makes the listener's thread check whether it has to read, to connect or to end."""
-        self._role = ReaderRole(self._wakeup)
+        self._role = ReaderRole()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -84,7 +81,7 @@ class ThreadListener:
             wakeup.wait(seconds)
             return
         if may_run_handlers():
-            if role.state is ListenerState.UNREAD:
+            if role.unread:
                 self._wakeup.set()
             wakeup.wait(seconds)
             return
@@ -185,7 +182,7 @@ class ThreadListener:
 
     def _read_until_broken(self, messages: MessageReader) -> None:
         channels, role = self._channels, self._role
-        while not self._stopped and role.state is not ListenerState.BROKEN and not channels.is_unused():
+        while not self._stopped and role.failure is None and not channels.is_unused():
             self._wakeup.clear()
             rest = LINGER
             reader = role.take(self._wakeup)
@@ -261,45 +258,29 @@ class ThreadListeners:
     drop = close
 
 
-# --- Which thread reads the connection: the states of a listener and their transitions
-
-
-class ListenerState(Enum):
-    """What the subscription connection is doing."""
-
-    DISCONNECTED = "there is no connection; the listener's thread makes one, or is about to"
-    UNREAD = "connected, and no thread reads at this moment"
-    THREAD_READS = "the listener's thread reads"
-    WAITER_READS = "a waiter reads"
-    BROKEN = "the connection has failed; the listener's thread is about to replace it"
+# --- Which thread reads the connection
 
 
 class ReaderRole:
-    """The state of one listener. Each transition is a single operation that an interrupt can't leave half done.
+    """The connection of one listener, and who reads it.
 
-    `connected`: DISCONNECTED to UNREAD. `take`: UNREAD to THREAD_READS or WAITER_READS. `release`: back to UNREAD.
-    `fail`: any state with a connection to BROKEN. `disconnected`: any state to DISCONNECTED.
+    There is none (`connected` and `disconnected` change that); or nobody reads it (until `take`); or a waiter or the
+    listener's thread does (until `release`); or it is broken (`fail`), and the listener's thread is about to replace
+    it. Each change is a single operation that an interrupt can't leave half done.
     """
 
-    def __init__(self, thread_wakeup: ThreadWakeup) -> None:
+    def __init__(self) -> None:
         self.messages: MessageReader | None = None
         """Reads the present connection. None: there is no connection."""
         self.failure: BaseException | None = None
         """Why the present connection is broken."""
-        self._thread_wakeup = thread_wakeup
         self._reader: dict[str, ThreadWakeup] = {}
         """The wakeup of the thread that reads, under the key "reader"."""
 
     @property
-    def state(self) -> ListenerState:
-        if self.messages is None:
-            return ListenerState.DISCONNECTED
-        if self.failure is not None:
-            return ListenerState.BROKEN
-        reader = self._reader.get("reader")
-        if reader is None:
-            return ListenerState.UNREAD
-        return ListenerState.THREAD_READS if reader is self._thread_wakeup else ListenerState.WAITER_READS
+    def unread(self) -> bool:
+        """Whether no thread reads a connection that works."""
+        return self.messages is not None and self.failure is None and not self._reader
 
     def connected(self, messages: MessageReader) -> None:
         self.failure = None

@@ -187,7 +187,9 @@ class SubscriptionConnection(Connection):
 
     def _receive_tls_or_stop(self, seconds: float, stop: socket.socket) -> int:
         """Returns how many bytes were received; -1: none."""
-        if not self._has_decrypted_data():
+        connection = self._socket
+        # TLS may have received data already, of which polling the socket knows nothing.
+        if not (isinstance(connection, ssl.SSLSocket) and connection.pending()):
             poll = select.poll()
             poll.register(self.fileno(), select.POLLIN)
             poll.register(stop, select.POLLIN)
@@ -199,7 +201,3 @@ class SubscriptionConnection(Connection):
         if self._outbox and connection is not None:
             self._flush(connection)
         return size
-
-    def _has_decrypted_data(self) -> bool:
-        """Whether TLS has received data already, of which polling the socket knows nothing."""
-        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0

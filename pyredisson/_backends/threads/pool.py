@@ -1,7 +1,5 @@
 """The connections of the threads of one client to one node."""
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref
@@ -13,7 +11,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from pyredisson._backends.threads.connection import IDLE, Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import NoReply, Reply
+from pyredisson._protocol.replies import Answers, NoReply, Reply
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
 
@@ -65,10 +63,7 @@ class Pool:
                 self._on_return()
         return await self.send(payload, new_connection=True)
 
-    async def exchange(
-        self, payloads: Sequence[bytes], *, new_connection: bool = False
-    ) -> tuple[list[Reply], bytes | None]:
-        """Sends several commands in one write; error replies are in the list. Also the identity of the server."""
+    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
         return self._exchange(payloads, 0.0, new_connection=new_connection)
 
     async def acquire(
@@ -80,12 +75,14 @@ class Pool:
         replies, server_id = self._exchange(payloads, seconds, new_connection=new_connection)
         return replies[len(commands) - 1], None if wait is None else replies[-1], server_id
 
+    def limit_timeout(self, seconds: float) -> None:
+        """From now on a reply may take so many seconds at most, except on a connection that is in use."""
+        if seconds < self.node.timeout:
+            self.node = self.node.with_timeout(seconds)
+            self.close_idle()
+
     def close_idle(self) -> None:
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return
+        while (connection := self._pop_idle()) is not None:
             self._discard(connection)
 
     def retire(self) -> None:
@@ -105,11 +102,7 @@ class Pool:
 
     def is_open(self) -> bool:
         """Whether a connection is open that no call uses. Closes any that the server has closed. Sends nothing."""
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                break
+        while (connection := self._pop_idle()) is not None:
             if not connection.closed_by_server():
                 self._return(connection)
                 return True
@@ -143,9 +136,7 @@ class Pool:
         for wakeup in list(self._waiting):
             wakeup.set()
 
-    def _exchange(
-        self, payloads: Sequence[bytes], extra_seconds: float, *, new_connection: bool
-    ) -> tuple[list[Reply], bytes | None]:
+    def _exchange(self, payloads: Sequence[bytes], extra_seconds: float, *, new_connection: bool) -> Answers:
         connection = self._take(new_connection=new_connection)
         try:
             return connection.call_all(payloads, extra_seconds), connection.server_id
@@ -199,11 +190,14 @@ class Pool:
             self._wait_for_return(deadline)
             if new_connection:
                 self.close_idle()
-                continue
-            try:
-                return self._idle.pop()
-            except IndexError:
-                continue
+            elif (connection := self._pop_idle()) is not None:
+                return connection
+
+    def _pop_idle(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _reserve(self) -> Connection | None:
         """A connection that isn't open yet; None if the pool is full."""

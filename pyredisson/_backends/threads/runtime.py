@@ -1,14 +1,11 @@
 """The runtimes of the threads backend: every coroutine of the logic runs to its end on the caller's own thread."""
 
-from __future__ import annotations
-
 import threading
-from abc import abstractmethod
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from pyredisson._backends.routed import Keeper, RoutedRuntime, Settable
+from pyredisson._backends.routed import Keeper, RoutedRuntime, Wake
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.callers import Callers
@@ -35,34 +32,38 @@ def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> thre
     return thread
 
 
-class WaitingListener(Protocol):
-    """What hears the messages for waiting threads."""
-
-    def wait(self, wakeup: ThreadWakeup, seconds: float) -> None:
-        """Waits until the wakeup is set or the time is over, and may read messages meanwhile."""
-
-
 class ThreadBackend(BackendRuntime):
     """The part of a `Runtime` for threads that doesn't depend on the number of servers."""
 
     blocking = True
 
-    listener: WaitingListener | None = None
-    """A thread that waits for a message may read it for the listener."""
+    wait_for_message: Callable[[ThreadWakeup, float], None] | None = None
+    """Waits until the wakeup is set or the time is over, and may read messages for the listener meanwhile."""
     callers: Callers | None = None
     """Warns a thread that runs an event loop, when it waits."""
 
+    def limit_timeout(self, seconds: float) -> None:
+        """From now on a reply may take so many seconds at most."""
+        for pool in self._all_connections():
+            pool.limit_timeout(seconds)
+
     @property
-    @abstractmethod
     def calls_in_flight(self) -> int:
         """The number of calls that use a connection, wait for one, or pause before they are sent again."""
+        in_use: int = sum(pool.calls_in_flight for pool in self._all_connections())
+        return in_use + len(self._pauses)
 
-    @abstractmethod
     def abort_calls(self) -> None:
         """Ends the calls that wait for a reply: each finds its connection closed."""
+        for pool in self._all_connections():
+            pool.abort_calls()
 
-    @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        # Before the pools are looked for: whoever makes one now closes it.
+        self._closed = True
+        for pool in self._all_connections():
+            pool.close()
+        self._end_pauses()
 
     def wakeup(self) -> ThreadWakeup:
         return ThreadWakeup()
@@ -71,8 +72,8 @@ class ThreadBackend(BackendRuntime):
         assert isinstance(wakeup, ThreadWakeup)
         if self.callers is not None and _get_running_loop() is not None:
             self.callers.warn_of_loop()
-        if self.listener is not None:
-            self.listener.wait(wakeup, seconds)
+        if self.wait_for_message is not None:
+            self.wait_for_message(wakeup, seconds)
         else:
             wakeup.wait(seconds)
 
@@ -95,19 +96,8 @@ class ThreadRuntime(DirectRuntime, ThreadBackend):
         super().__init__(node, self.pool)
         self.post = post
 
-    @property
-    def calls_in_flight(self) -> int:
-        return self.pool.calls_in_flight + len(self._pauses)
-
-    def abort_calls(self) -> None:
-        self.pool.abort_calls()
-
     def is_open(self) -> bool:
         return self.pool.is_open()
-
-    async def close(self) -> None:
-        self.pool.close()
-        self._end_pauses()
 
 
 # --- Where there are several servers
@@ -123,15 +113,17 @@ class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
         keeper: Keeper,
         post: Callable[[bytes], None],
         size: int,
-        *,
-        timeout: float | None = None,
     ) -> None:
-        """`size`: the largest number of connections to each server. `timeout`: of a reply, if shorter than the one
-        in the settings."""
+        """`size`: the largest number of connections to each server."""
         super().__init__(config, scripts, keeper)
         self.post = post
         self._size = size
-        self._timeout = timeout
+        self._timeout: float | None = None
+
+    def limit_timeout(self, seconds: float) -> None:
+        # Before the pools that exist: whoever makes one now knows it.
+        self._timeout = seconds if self._timeout is None else min(self._timeout, seconds)
+        super().limit_timeout(seconds)
 
     def _connections_to(self, node: Node) -> Pool:
         return Pool(node if self._timeout is None else node.with_timeout(self._timeout), self._size)
@@ -139,9 +131,8 @@ class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
     def _end(self, connections: Pool) -> None:
         connections.close()
 
-    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
-        assert isinstance(wakeup, ThreadWakeup)
-        return wakeup
+    def _on_any_thread(self, wakeup: Wakeup) -> Wake:
+        return wakeup.set
 
     async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
         remaining = list(operations)
@@ -152,14 +143,3 @@ class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
             # After an interrupt: a coroutine that was never awaited would be reported.
             for operation in remaining:
                 operation.close()
-
-    @property
-    def calls_in_flight(self) -> int:
-        return sum(pool.calls_in_flight for pool in list(self._connections.values())) + len(self._pauses)
-
-    def abort_calls(self) -> None:
-        for pool in list(self._connections.values()):
-            pool.abort_calls()
-
-    async def close(self) -> None:
-        self._end_all()

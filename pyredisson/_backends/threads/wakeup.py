@@ -1,7 +1,5 @@
 """How one thread wakes another."""
 
-from __future__ import annotations
-
 import threading
 
 from pyredisson._core import WakeupFields
@@ -19,6 +17,8 @@ class ThreadWakeup(WakeupFields):
 
     def wait(self, seconds: float) -> bool:
         """Waits until the wakeup is set, or the time is over; returns which. It stays set."""
+        if self.is_set():
+            return True
         if not self.lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             return False
         try:

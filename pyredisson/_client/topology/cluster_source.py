@@ -1,7 +1,5 @@
 """Finds out the topology of a cluster: one node is asked, and others only if it doesn't reply or may know less."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from time import monotonic
@@ -107,7 +105,7 @@ class ClusterSource:
                     " redis://host:port, a Sentinel as redis+sentinel://host:port/master"
                 ) from error
             raise
-        return view if self._config.address_mapper is None else view.mapped(self._config.map_address)
+        return view.mapped(self._config.map_address)
 
     def _is_reliable(self, view: TopologyView, begun: int) -> bool:
         """Whether no other node needs to be asked."""

@@ -1,7 +1,5 @@
 """Keeps the routing table of one client up to date, on a thread of its own."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading
@@ -10,7 +8,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError, TimeoutError
 
-from pyredisson._backends.routed import Settable
+from pyredisson._backends.routed import Wake
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
@@ -60,15 +58,13 @@ class TopologyKeeper:
         """The thread that runs the loop."""
         self._requested = ThreadWakeup()
         self._ended = ThreadWakeup()
-        self._waiting: dict[Settable, None] = {}
+        self._waiting: dict[Wake, None] = {}
         """The callers that wait for the end of a refresh."""
         self._failure: Exception | None = None
         """Why the latest refresh failed. None: it didn't."""
         self._failing_since: float | None = None
         self._refreshing = False
         """Whether a refresh is going on, whose end the callers that wait will be told."""
-        self.failures = 0
-        """Failed refreshes in a row."""
         self._closed = False
         table.on_request = self.request
 
@@ -81,20 +77,20 @@ class TopologyKeeper:
         if thread is None or not thread.is_alive():
             self._start()
 
-    def wait_until_known(self, wakeup: Settable) -> None:
-        """Has a wakeup set when a refresh ends, on the thread of the keeper; at once if the topology is known.
+    def wait_until_known(self, wake: Wake) -> None:
+        """Has `wake` called when a refresh ends, on the thread of the keeper; at once if the topology is known.
 
-        It may be set more than once, and after `forget`.
+        It may be called more than once, and after `forget`.
         """
-        self._waiting[wakeup] = None
+        self._waiting[wake] = None
         if self.table.ready:
-            wakeup.set()
+            wake()
         elif not self._refreshing:
             self.request()
 
-    def forget(self, wakeup: Settable) -> None:
+    def forget(self, wake: Wake) -> None:
         """Undoes `wait_until_known`."""
-        self._waiting.pop(wakeup, None)
+        self._waiting.pop(wake, None)
 
     def check_known(self) -> None:
         """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
@@ -158,7 +154,7 @@ class TopologyKeeper:
         """Seconds until the next refresh, at least."""
         if not self.table.troubled:
             return PAUSE
-        return min(max(PAUSE, GROWTH * self.table.trouble_lasts), LONGEST_PAUSE)
+        return min(max(PAUSE, GROWTH * self.table.health.trouble_lasts), LONGEST_PAUSE)
 
     def _refresh(self) -> None:
         try:
@@ -167,7 +163,10 @@ class TopologyKeeper:
             # Any exception: a user's function that maps addresses or provides credentials may raise anything.
             self._on_failure(error)
         else:
-            self._on_success()
+            self._failure = None
+            since, self._failing_since = self._failing_since, None
+            if since is not None:
+                logger.warning("the topology is refreshed again (%s) after %.1f s", self._servers, monotonic() - since)
         finally:
             # First: a caller that begins to wait from now on requests another refresh. This one wakes earlier callers.
             self._refreshing = False
@@ -176,11 +175,11 @@ class TopologyKeeper:
     def _wake_all(self) -> None:
         while self._waiting:
             try:
-                wakeup, _ = self._waiting.popitem()
+                wake, _ = self._waiting.popitem()
             except KeyError:
                 return
             try:
-                wakeup.set()
+                wake()
             except Exception as error:  # noqa: BLE001
                 # Its event loop is closed, for example. The others are to be woken.
                 logger.debug("a waiter for the topology can't be woken: %s", error)
@@ -189,7 +188,6 @@ class TopologyKeeper:
         if self._closed:
             return
         self._failure = error
-        self.failures += 1
         if self._failing_since is not None:
             logger.debug("the refresh of the topology still fails (%s): %s", self._servers, error)
             return
@@ -198,10 +196,3 @@ class TopologyKeeper:
         logger.warning(
             "the refresh of the topology fails (%s): %s; it is tried again", self._servers, error, exc_info=unexpected
         )
-
-    def _on_success(self) -> None:
-        self._failure = None
-        since, self._failing_since = self._failing_since, None
-        if since is not None:
-            logger.warning("the topology is refreshed again (%s) after %.1f s", self._servers, monotonic() - since)
-        self.failures = 0

@@ -2,13 +2,18 @@
 
 import { Charts } from "./charts.js";
 import { shown } from "./cells.js";
-import { clock, drawBars, el, number, text } from "./dom.js";
+import { clock, drawBars, el, number, store, stored, text } from "./dom.js";
+import { GraphPage } from "./graph.js";
 import { Stream } from "./stream.js";
 import { ClientPage, List, LockPage } from "./views.js";
+import { WallPage } from "./wall.js";
 
 const LISTS = ["locks", "semaphores", "latches", "clients"];
+const SCENES = { graph: GraphPage, wall: WallPage };
 const $ = (id) => document.getElementById(id);
 const HEADERS = { "Content-Type": "application/json", "X-Pyredisson": "1" };
+
+const THEME = "pyredisson-theme";
 
 let about = null;
 let charts = null;
@@ -24,7 +29,7 @@ function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const parameters = new URLSearchParams(query ?? "");
   const single = (path === "lock" || path === "client") && parameters.get("name");
-  return { view: single || LISTS.includes(path) ? path : "locks", parameters };
+  return { view: single || LISTS.includes(path) || Object.hasOwn(SCENES, path) ? path : "locks", parameters };
 }
 
 function render() {
@@ -32,8 +37,10 @@ function render() {
   const name = parameters.get("name");
   if (view === "lock") page = new LockPage(name, about && about.unlock ? askRelease : null);
   else if (view === "client") page = new ClientPage(name);
+  else if (view in SCENES) page = new SCENES[view]();
   else page = new List(view, parameters, go);
   $("content").replaceChildren(page.element);
+  document.documentElement.dataset.view = view;
   const tab = view === "lock" ? "locks" : view === "client" ? "clients" : view;
   for (const link of document.querySelectorAll(".tabs a")) {
     if (link.dataset.view === tab) link.setAttribute("aria-current", "page");
@@ -126,12 +133,16 @@ function draw() {
   let words = "connecting";
   let banner = null;
   const problems = totals ? totals.problems : [];
+  const deadlocks = totals ? totals.deadlocks : [];
   if (lostSince !== null) {
     [state, words] = ["lost", "no connection"];
     banner = ["lost", `No connection to the dashboard since ${clock(lostSince)}`, "What is shown is what was known then. The page goes on by itself."];
   } else if (totals && totals.away_since) {
     [state, words] = ["away", "server away"];
     banner = ["away", `The server doesn't reply since ${clock(totals.away_since)}`, `${problems.join("; ")}. What is shown is what was known then. The page goes on by itself.`];
+  } else if (deadlocks.length) {
+    [state, words] = ["deadlock", "deadlock"];
+    banner = ["deadlock", "Owners wait for each other", [...deadlocks, ...problems].join("; ")];
   } else if (problems.length) {
     [state, words] = ["partial", "incomplete"];
     banner = ["partial", "Not everything can be shown", problems.join("; ")];
@@ -158,12 +169,7 @@ function draw() {
 // Other web servers of this machine, on other ports, get each cookie of its name. What is stored here is for this address only, and
 // for this tab.
 const TOKEN = "pyredisson-token";
-let token = null;
-try {
-  token = sessionStorage.getItem(TOKEN);
-} catch {
-  // Forbidden by the user: the token is known until the page is loaded again.
-}
+let token = stored("sessionStorage", TOKEN);
 
 function authorization() {
   return token === null ? {} : { Authorization: `Bearer ${token}` };
@@ -171,12 +177,7 @@ function authorization() {
 
 function setToken(text) {
   token = text;
-  try {
-    if (token === null) sessionStorage.removeItem(TOKEN);
-    else sessionStorage.setItem(TOKEN, token);
-  } catch {
-    // As above.
-  }
+  store("sessionStorage", TOKEN, token);
 }
 
 function askToken() {
@@ -235,11 +236,7 @@ $("theme").addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
-  try {
-    localStorage.setItem("pyredisson-theme", root.dataset.theme);
-  } catch {
-    // Forbidden by the user: the next page begins with the usual colours.
-  }
+  store("localStorage", THEME, root.dataset.theme);
 });
 
 setInterval(() => {
@@ -271,12 +268,8 @@ function useToken() {
   render();
 }
 
-try {
-  const theme = localStorage.getItem("pyredisson-theme");
-  if (theme) document.documentElement.dataset.theme = theme;
-} catch {
-  // Forbidden by the user.
-}
+const theme = stored("localStorage", THEME);
+if (theme) document.documentElement.dataset.theme = theme;
 charts = new Charts($("charts"));
 if (location.hash.startsWith("#token=")) useToken();
 else render();

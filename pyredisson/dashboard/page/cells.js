@@ -84,7 +84,7 @@ export const use = {
   },
 };
 
-export const place = plain((row) => number(row.place));
+export const place = plain((row) => (row.place === null ? row.side : number(row.place)));
 export const levels = plain((row) => (row.kept ? "kept for a while" : `${row.side ? `${row.side}s, ` : ""}${row.levels} ${row.levels === 1 ? "level" : "levels"}`));
 export const raw = { make: () => el("span", { class: "mono" }), set: (cell, row) => text(cell, shown(row.raw)) };
 export const alive = {

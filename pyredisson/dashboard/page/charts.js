@@ -1,12 +1,11 @@
 // Small charts of the last minutes. Each point is [time, held, waiting, clients, waits, waited, lost].
 
-import { attribute, clock, duration, el, number, text } from "./dom.js";
+import { attribute, clock, duration, el, number, svg, text } from "./dom.js";
 
 const MINUTES = 5;
 const WIDTH = 300;
 const HEIGHT = 46;
 const BAR_SECONDS = 10; // clients announce what they count every ten seconds, unless they are told otherwise
-const SVG = "http://www.w3.org/2000/svg";
 
 const CHARTS = [
   { title: "Held", field: 1, kind: "line", words: (now) => `${number(now)} holds of locks and permits` },
@@ -35,27 +34,16 @@ class Chart {
     this.settings = settings;
     this.now = el("div", { class: "now" });
     this.side = el("span");
-    this.svg = document.createElementNS(SVG, "svg");
-    this.svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-    this.svg.setAttribute("preserveAspectRatio", "none");
-    this.svg.setAttribute("aria-hidden", "true");
-    const base = this.part("line", "base");
-    for (const [name, value] of [["x1", 0], ["x2", WIDTH], ["y1", HEIGHT], ["y2", HEIGHT]]) base.setAttribute(name, value);
-    this.area = this.part("path", settings.kind === "line" ? "area" : "bars");
-    this.curve = settings.kind === "line" ? this.part("path", "curve") : null;
+    this.area = svg("path", { class: settings.kind === "line" ? "area" : "bars" });
+    this.curve = svg("path", { class: "curve" });
+    this.svg = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT }), this.area, this.curve);
     this.tip = el("div", { class: "tip", hidden: true });
     this.element = el("figure", { class: "chart", role: "img", "data-tone": settings.tone, "data-chart": settings.title },
-      el("figcaption", {}, el("span", {}, settings.title), this.side), this.now, this.svg,
+      el("div", { class: "caption" }, el("span", {}, settings.title), this.side), this.now, this.svg,
       el("div", { class: "axis", "aria-hidden": "true" }, el("span", {}, `${MINUTES} min ago`), el("span", {}, "now")), this.tip);
     this.element.addEventListener("pointermove", (event) => this.point(event));
     this.element.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-  }
-
-  part(tag, name) {
-    const made = document.createElementNS(SVG, tag);
-    made.setAttribute("class", name);
-    this.svg.append(made);
-    return made;
   }
 
   draw(points, time) {
@@ -87,29 +75,19 @@ class Chart {
   }
 
   line(scale) {
-    let curve = "";
-    let area = "";
-    let before = null;
-    let begin = 0;
     const steps = this.values.slice(1).map((value, at) => value[0] - this.values[at][0]).sort((one, two) => one - two);
     // Nothing was read for a while: the curve has a gap there. The median isn't moved by a few gaps.
     const gap = 3 * Math.max(1, steps[Math.floor(steps.length / 2)] ?? 0);
-    for (const [time, value] of this.values) {
-      const [x, y] = [this.x(time).toFixed(1), (HEIGHT * (1 - value / scale)).toFixed(1)];
-      if (before === null || time - before.time > gap) {
-        if (before !== null) area += `L${before.x},${HEIGHT}L${begin},${HEIGHT}Z`;
-        curve += `M${x},${y}`;
-        area += `M${x},${y}`;
-        begin = x;
-      } else {
-        curve += `L${x},${y}`;
-        area += `L${x},${y}`;
-      }
-      before = { time, x };
-    }
-    if (before !== null) area += `L${before.x},${HEIGHT}L${begin},${HEIGHT}Z`;
-    this.curve.setAttribute("d", curve);
-    this.area.setAttribute("d", area);
+    const stretches = [];
+    this.values.forEach(([time, value], at) => {
+      if (at === 0 || time - this.values[at - 1][0] > gap) stretches.push([]);
+      stretches.at(-1).push([this.x(time).toFixed(1), (HEIGHT * (1 - value / scale)).toFixed(1)]);
+    });
+    // In the text of an array a point is "x,y".
+    const curves = stretches.map((points) => `M${points.join("L")}`);
+    const areas = stretches.map((points, at) => `${curves[at]}L${points.at(-1)[0]},${HEIGHT}L${points[0][0]},${HEIGHT}Z`);
+    this.curve.setAttribute("d", curves.join(""));
+    this.area.setAttribute("d", areas.join(""));
   }
 
   bars(scale) {

@@ -11,6 +11,13 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
+export function svg(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
 export function text(element, value) {
   // An unchanged text stays the same node, so that what a user has selected stays selected.
   const wanted = String(value);
@@ -42,6 +49,25 @@ export function sync(parent, items, keyOf, make, update) {
   for (const child of Array.from(before.values()).flat()) child.remove();
 }
 
+// --- What a browser remembers. If its user forbids that, the page begins anew when it is loaded again.
+
+export function stored(storage, key) {
+  try {
+    return window[storage].getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+export function store(storage, key, value) {
+  try {
+    if (value === null) window[storage].removeItem(key);
+    else window[storage].setItem(key, value);
+  } catch {
+    // Forbidden.
+  }
+}
+
 // --- Words
 
 export function number(value) {
@@ -56,7 +82,7 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-export function remaining(seconds) {
+function remaining(seconds) {
   return seconds < 99.95 ? `${seconds.toFixed(1)} s` : duration(seconds);
 }
 
@@ -90,17 +116,12 @@ export function setBar(element, left, scale) {
 function drawBar(element, now) {
   const known = bars.get(element);
   const [track, words] = element.children;
-  if (known === undefined || known.left === null) {
-    track.hidden = true;
-    text(words, "–");
+  const endless = known !== undefined && known.left < 0;
+  track.hidden = known === undefined || known.left === null || endless;
+  if (track.hidden) {
+    text(words, endless ? "no lease" : "–");
     return;
   }
-  if (known.left < 0) {
-    track.hidden = true;
-    text(words, "no lease");
-    return;
-  }
-  track.hidden = false;
   const left = Math.max(0, known.left - (now - known.at) / 1000);
   const part = known.scale > 0 ? Math.min(1, left / known.scale) : 0;
   track.firstElementChild.style.transform = `scaleX(${part.toFixed(4)})`;

@@ -46,7 +46,7 @@ const COLUMNS = {
 
 // --- Tables
 
-function table(label, columns, sort) {
+export function table(label, columns, sort) {
   const heads = columns.map(([key, title, , style]) => {
     const inside = sort ? el("button", { type: "button", "data-sort": key, onclick: () => sort(key) }, title) : el("span", {}, title);
     return el("th", { scope: "col", class: style }, inside);
@@ -55,7 +55,7 @@ function table(label, columns, sort) {
   return el("div", { class: "card values" }, made);
 }
 
-function fill(card, columns, rows, keyOf) {
+export function fill(card, columns, rows, keyOf) {
   const body = card.querySelector("tbody");
   sync(body, rows, keyOf,
     (row) => el("tr", {}, ...columns.map(([key, title, cell, style]) => el("td", { class: style, "data-label": title, "data-column": key }, cell.make(row)))),
@@ -63,7 +63,7 @@ function fill(card, columns, rows, keyOf) {
 }
 
 // A table that vanishes with its heading while it is empty.
-function fillPart(card, columns, rows, keyOf) {
+export function fillPart(card, columns, rows, keyOf) {
   card.hidden = card.previousSibling.hidden = rows.length === 0;
   fill(card, columns, rows, keyOf);
 }
@@ -161,25 +161,30 @@ function setFacts(list, pairs) {
     (line, [, value]) => text(line.lastChild, value));
 }
 
-const QUEUE = [["place", "Place", place, "number"], ["who", "Client", clientLink], ["alive", "State", alive], ["raw", "Owner", raw], ["lasts", "Place lasts", lasts]];
+const QUEUE = [["place", "Place", place, "number"], ["who", "Client", clientLink], ["since", "Since", since], ["alive", "State", alive], ["raw", "Owner", raw], ["lasts", "Place lasts", lasts]];
 const COMPANIONS = [["key", "Key", plain((row) => shown(row.key)), "name"], ["type", "Type", plain((row) => row.type)],
   ["purpose", "Purpose", plain((row) => row.purpose)], ["ttl", "Lease left", plain((row) => (row.ttl < 0 ? "stays" : duration(row.ttl)))]];
+
+const PAST = [["holder", "Holder", clientLink], ["from", "From", plain((row) => clock(row.from))], ["until", "Until", plain((row) => `${clock(row.until)} (${duration((Date.parse(row.until) - Date.parse(row.from)) / 1000)})`)],
+  ["waited", "Waiting at most", counted((row) => row.waiters), "number"]];
 
 export class LockPage {
   constructor(name, release) {
     const unlock = {
-      make: (owner) => (release ? el("button", { type: "button", class: "release", onclick: () => release(name, owner) }, "Release…") : el("span")),
+      make: (owner) => el("button", { type: "button", class: "release", onclick: () => release(name, owner) }, "Release…"),
       set: () => {},
     };
-    this.holders = [["who", "Client", clientLink], ["levels", "Hold", levels], ["raw", "Owner", raw], ["since", "Since", since], ["ttl", "Lease left", ttl], ["act", "", unlock, "act"]];
+    this.holders = [["who", "Client", clientLink], ["levels", "Hold", levels], ["raw", "Owner", raw], ["since", "Since", since], ["ttl", "Lease left", ttl], ...(release ? [["act", "Release", unlock, "act"]] : [])];
     this.kind = kind.make();
     this.why = el("p", { class: "why" });
     this.facts = facts();
     this.owners = table("Holders", this.holders);
     this.queue = table("Queue", QUEUE);
+    this.past = table("Former holders", PAST);
     this.companions = table("Further keys", COMPANIONS);
     this.body = el("div", {}, el("div", { class: "card values" }, this.facts),
-      el("h3", {}, "Holders"), this.owners, el("h3", {}, "Queue, the next one first"), this.queue, el("h3", {}, "Further keys"), this.companions);
+      el("h3", {}, "Holders"), this.owners, el("h3", {}, "Waiting, the next one or the oldest first"), this.queue,
+      el("h3", {}, "Former holders, as far as this dashboard has seen them"), this.past, el("h3", {}, "Further keys"), this.companions);
     this.empty = el("div", { class: "card empty" }, "Reading…");
     this.element = el("div", { "data-view": "lock" }, el("p", {}, el("a", { href: "#/locks" }, "← All locks")),
       el("div", { class: "head" }, el("h2", { class: "mono" }, shown(name)), this.kind), this.why, this.empty, this.body);
@@ -202,6 +207,7 @@ export class LockPage {
     ]);
     fillPart(this.owners, this.holders, view.owners.map((owner) => ({ ...owner, scale: row.scale })), (owner) => owner.raw);
     fillPart(this.queue, QUEUE, view.queue, (waiter) => waiter.raw);
+    fillPart(this.past, PAST, view.past, (hold) => `${hold.from} ${hold.until} ${hold.who}`);
     fillPart(this.companions, COMPANIONS, view.companions, (companion) => companion.key);
   }
 }
@@ -209,16 +215,16 @@ export class LockPage {
 // --- The page of one client
 
 const HOLDS = [["name", "Name", objectLink, "name"], ["kind", "Kind", kind], ["levels", "Hold", levels], ["since", "Since", since], ["ttl", "Lease left", ttl]];
-const WAITS = [["name", "Name", objectLink, "name"], ["kind", "Kind", kind], ["place", "Place", place, "number"], ["alive", "State", alive]];
+const WAITS = [["name", "Name", objectLink, "name"], ["kind", "Kind", kind], ["place", "Place", place, "number"], ["since", "Since", since], ["alive", "State", alive]];
 
 export class ClientPage {
   constructor(id) {
     this.title = el("h2", {}, id);
     this.facts = facts();
     this.holds = table("Holds", HOLDS);
-    this.waits = table("Places in queues", WAITS);
-    this.empty = el("div", { class: "card empty" }, el("strong", {}, "This client is gone"), el("span", {}, "It holds nothing, waits in no queue, and doesn't announce itself."));
-    this.body = el("div", {}, el("div", { class: "card values" }, this.facts), el("h3", {}, "Holds"), this.holds, el("h3", {}, "Places in queues"), this.waits);
+    this.waits = table("Waits", WAITS);
+    this.empty = el("div", { class: "card empty" }, el("strong", {}, "This client is gone"), el("span", {}, "It holds nothing, waits for nothing, and doesn't announce itself."));
+    this.body = el("div", {}, el("div", { class: "card values" }, this.facts), el("h3", {}, "Holds"), this.holds, el("h3", {}, "Waits"), this.waits);
     this.element = el("div", { "data-view": "client" }, el("p", {}, el("a", { href: "#/clients" }, "← All clients")),
       el("div", { class: "head" }, this.title), el("p", { class: "why mono" }, id), this.empty, this.body);
   }

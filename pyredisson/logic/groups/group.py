@@ -11,8 +11,9 @@ from redis.exceptions import RedisError
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.replies import NoReply
-from pyredisson.errors import LockLostError, LockTimeoutError
+from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic import retry
+from pyredisson.logic.groups.parallel import Operation, ParallelOperations
 from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -81,6 +82,11 @@ class GroupLogic:
         self.session = members[0].session
         """Its clock, its runtime, its watchdog and its registry serve the whole group."""
         self.identity: Hashable = (self.kind, *[(member.session.server, member.identity) for member in members])
+
+    @property
+    def renewed_ms(self) -> int:
+        """The shortest lease in ms of a member that is renewed."""
+        return min(member.renewed_ms for member in self.members)
 
     def with_owners(self, owner: GroupOwner) -> Iterator[tuple[LockLogic, Owner]]:
         """Each member with its owner."""
@@ -193,6 +199,39 @@ class GroupLogic:
         late = [call for call in hold.release_calls.copy().values() if call not in known]
         return [each for each in self.member_releases(owner, hold) if each.call in late]
 
+    # Extending leases
+
+    async def extend_hold(self, owner: GroupOwner, lease: int) -> None:
+        """Makes the members' holds last for so many ms from now on, at least.
+
+        Raises if there is no hold or it is lost, and what Redis reports if too few members are extended for a quorum.
+        """
+        self.session.check_open()
+        hold = self.hold_of(owner.id)
+        if hold is None:
+            raise await self._not_held_error(owner)
+        while True:
+            before = list(hold.holds)
+            extensions = ParallelOperations(self.session.runtime)
+            for number, (member, member_hold) in enumerate(zip(self.members, before, strict=True)):
+                if member_hold is not None:
+                    extensions.start(number, partial(member.extend, member_hold, lease))
+            await extensions.wait(self.timeout(lease), self.quorum, len(self.members))
+            extensions.close()
+            if self.expire_if_due(hold):
+                raise self.loss_of(owner, hold)
+            if extensions.successes() >= self.quorum:
+                return
+            if errors := extensions.errors():
+                raise errors[0]
+            # Members that were lost before, and were acquired again meanwhile, are not extended yet.
+            if hold.holds == before:
+                raise self.loss_of(owner, hold)
+
+    def timeout(self, lease: int | None) -> float:
+        """Seconds for one round of requests to all servers. The lease is in ms; None: the lease of the watchdogs."""
+        return max(member.session.longest_call for member in self.members)
+
     # Queries and errors
 
     async def is_held(self, owner: GroupOwner) -> bool:
@@ -222,6 +261,21 @@ class GroupLogic:
         ]
         text = f"{self.named(owner)} {'was lost' if lost else 'is not held any more'}: {'; '.join(reasons)}"
         return LockLostError(text, name=str(self), owner=owner.readable())
+
+    async def _not_held_error(self, owner: GroupOwner) -> LockNotHeldError:
+        """The error for a release by an owner without a hold. It names the holder that the first server reports."""
+        refusals = ParallelOperations(self.session.runtime)
+        for number, (member, member_owner) in enumerate(self.with_owners(owner)):
+            if member.hold_of(member_owner.id) is None:
+                refusals.start(number, _refused(member, member_owner))
+        await refusals.wait(self.timeout(None), 1, 1)
+        refusals.close()
+        # Each operation has raised: that the member isn't held, or why the server can't say so.
+        errors = refusals.errors()
+        reason = errors[0] if errors else "its members are, but not together"
+        holder = reason.holder if isinstance(reason, LockNotHeldError) else None
+        text = f"{self.named(owner)} is not held: {reason}"
+        return LockNotHeldError(text, name=str(self), owner=owner.readable(), holder=holder)
 
     async def timed_out(self, owner: GroupOwner, wait: float) -> LockTimeoutError:
         """The error after a wait of so many seconds, with the holder of the first member that another owner holds."""
@@ -391,3 +445,13 @@ def _reason_of_loss(hold: Hold | None, *, only_lost: bool) -> str | None:
 
 def _described(member: LockLogic) -> str:
     return f"{readable(member.key)!r} on {member.session.server}"
+
+
+def _refused(member: LockLogic, owner: Owner) -> Operation:
+    """The operation that raises why an owner without a hold can't release the member."""
+
+    async def release() -> bool:
+        await member.release(owner, None)
+        return True
+
+    return release

@@ -7,8 +7,6 @@ each other. For the same reason members on different nodes of a cluster aren't a
 member while waiting for an earlier one could block others. They are released in parallel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 
@@ -92,8 +90,9 @@ class GroupAttempt:
 
 
 MEMBER_WAIT = 1.5
-"""Seconds for each member, as in Redisson. While some members are held, the others are waited for so long in all. Then
-the held ones are released, because a program that acquires the members in another order may wait for them."""
+"""Seconds for each member, as in Redisson. While some members are held, the others are waited for so long in all, or
+for half of that. Then the held ones are released: a program that acquires the members in another order may wait for
+them."""
 LONGEST_PAUSE = 0.1
 """Seconds, at most, between two attempts. The pause is random, so that two programs that blocked each other don't do so
 in the next attempt too."""
@@ -152,7 +151,7 @@ class MultiLockLogic(GroupLogic):
             places.setdefault(member_release.place, []).append(member_release)
         if len(places) <= 1:
             return await _release_in_turn(member_releases)
-        limit = max(member.session.longest_call for member in self.members)
+        limit = self.timeout(None)
         errors = await run_side_by_side(
             self.session.runtime, [partial(_release_in_turn, place) for place in places.values()], limit
         )
@@ -196,13 +195,15 @@ class _Attempt(GroupAttempt):
         for number, (member, member_owner) in enumerate(self.group.with_owners(self.owner)):
             if number == 1:
                 deadline = self._deadline_of_others()
-            # In one statement: no interrupt strikes between the end of the acquire and the note that it succeeded.
-            acquired[number] = await member.acquire(member_owner, lease, deadline)
+            member_owner.calls.in_group = number > 0
+            try:
+                # In one statement: no interrupt strikes between the end of the acquire and the note that it succeeded.
+                acquired[number] = await member.acquire(member_owner, lease, deadline)
+            finally:
+                member_owner.calls.in_group = False
             if not acquired[number]:
                 return False
-        if lease is not None:
-            await self._extend_leases(lease)
-        return True
+        return lease is None or await self._extend_leases(lease)
 
     def acquired(self) -> list[bool]:
         return self._acquired
@@ -214,20 +215,23 @@ class _Attempt(GroupAttempt):
 
     def _deadline_of_others(self) -> float:
         """Until when to wait for the others when the first member is acquired."""
-        wait = MEMBER_WAIT * len(self.group.members)
+        # By chance: programs that block each other would go on doing so if all of them waited as long.
+        wait = MEMBER_WAIT * len(self.group.members) * (1 + self.group.session.runtime.jitter()) / 2
         if self._lease is not None:
             # Half a lease, in seconds: the lease of the first member must not end during the wait for the last one.
             wait = min(wait, self._lease / 2000)
         limit = self.group.session.clock() + wait
         return limit if self._deadline is None else min(self._deadline, limit)
 
-    async def _extend_leases(self, lease: int) -> None:
-        """Has the fixed leases begin now, when all members are acquired."""
+    async def _extend_leases(self, lease: int) -> bool:
+        """Has the fixed leases begin now, when all members are acquired. False: one of them is lost."""
         clock = self.group.session.clock
         for member, member_owner in self.group.with_owners(self.owner):
             hold = member.hold_of(member_owner.id)
-            if hold is not None and hold.valid_until - clock() < (1 - EXTEND_AFTER) * lease / 1000:
-                await member.extend(member_owner, hold, lease)
+            late = hold is not None and hold.valid_until - clock() < (1 - EXTEND_AFTER) * lease / 1000
+            if hold is None or (late and not await member.extend(hold, lease)):
+                return False
+        return True
 
 
 async def _release_in_turn(member_releases: Iterable[MemberRelease]) -> list[Exception]:

@@ -1,7 +1,5 @@
 """Operations on several servers that run in parallel, with one timeout for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any

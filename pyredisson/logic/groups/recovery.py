@@ -10,7 +10,7 @@ from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson.errors import RedissonError
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
-from pyredisson.logic.holds import HELD, LOST, Hold
+from pyredisson.logic.holds import HELD, LOST, Hold, RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.loops import log_exception
 from pyredisson.logic.ports import Operation
@@ -28,17 +28,19 @@ class MemberRecovery(Alarm):
     they know the holds of this owner. And what is acquired after the level was lost doesn't count: it is released.
     """
 
-    __slots__ = ("_group", "_hold", "_interval", "_looks", "_owner", "_spawn")
+    __slots__ = ("_group", "_hold", "_interval", "_lease", "_looks", "_owner", "_spawn")
 
-    def __init__(self, group: GroupLogic, owner: GroupOwner, hold: GroupHold) -> None:
+    def __init__(self, group: GroupLogic, owner: GroupOwner, hold: GroupHold, lease: RenewedLease | None) -> None:
         """For a level whose leases the watchdogs renew. To be called by the thread or task that has acquired it."""
+        # What is acquired later has no later end.
+        self._lease = None if lease is None else lease.begin(min(held.begun for held in hold.holds if held is not None))
         self._group = group
         self._owner = owner
         self._hold = hold
         self._looks: dict[int, object] = {}
         """The members for which a look has begun and not ended."""
         self._spawn: Callable[[Operation], None] = group.session.runtime.spawner()
-        self._interval = group.session.lease_ms / ROUNDS_PER_LEASE / 1000
+        self._interval = group.renewed_ms / ROUNDS_PER_LEASE / 1000
 
     def begin(self) -> None:
         """Looks from now on."""
@@ -96,7 +98,8 @@ class MemberRecovery(Alarm):
                     return
                 if await self._group.is_held(self._owner):
                     # Only where it is free: for a holder it doesn't wait.
-                    call = AcquireCall(owner, None, self._group.session.clock())
+                    now = self._group.session.clock()
+                    call = AcquireCall(owner, None if self._lease is None else self._lease.rest(now), now)
                     if await member._acquire(call):
                         self._count(number, member, call)
             except (RedissonError, RedisError) as error:

@@ -5,15 +5,12 @@ the majority, the short timeout of each round, the validity (what remains of the
 took and the drift of clocks), the random pause before the next round, and the release of all members after a failure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
 from pyredisson._core import ReleaseCall
 from pyredisson._protocol.replies import is_transient
-from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.groups.group import (
     GroupHold,
@@ -25,7 +22,7 @@ from pyredisson.logic.groups.group import (
 from pyredisson.logic.groups.multi_lock import GroupAttempt
 from pyredisson.logic.groups.parallel import Operation, ParallelOperations
 from pyredisson.logic.groups.recovery import MemberRecovery
-from pyredisson.logic.holds import LOST, Hold
+from pyredisson.logic.holds import LOST, Hold, RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 
@@ -60,11 +57,12 @@ class RedLockLogic(GroupLogic):
     def drift(self, hold: Hold) -> float:
         leases = hold.leases if isinstance(hold.leases, list) else [hold.leases]
         # Another thread may release the last level meanwhile.
-        return _drift(max((self.session.lease_ms if lease is None else lease for lease in leases), default=0))
+        longest = max((self.session.lease_ms if lease is None else lease for lease in leases), default=0)
+        return _drift(max(longest, hold.extended))
 
     def timeout(self, lease: int | None) -> float:
         """Seconds for one round of requests to all servers. The lease is in ms; None: the lease of the watchdogs."""
-        shortest = min(member.session.lease_ms for member in self.members) if lease is None else lease
+        shortest = self.renewed_ms if lease is None else lease
         return max(SHORTEST_TIMEOUT, TIMEOUT_PART * shortest / 1000)
 
     async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
@@ -116,21 +114,6 @@ class RedLockLogic(GroupLogic):
 
     async def _release_without_hold(self, owner: GroupOwner) -> None:
         raise await self._not_held_error(owner)
-
-    async def _not_held_error(self, owner: GroupOwner) -> LockNotHeldError:
-        """The error for a release by an owner without a hold. It names the holder that the first server reports."""
-        refusals = ParallelOperations(self.session.runtime)
-        for number, (member, member_owner) in enumerate(self.with_owners(owner)):
-            if member.hold_of(member_owner.id) is None:
-                refusals.start(number, _refused(member, member_owner))
-        await refusals.wait(self.timeout(None), 1, 1)
-        refusals.close()
-        # Each operation has raised: that the member isn't held, or why the server can't say so.
-        errors = refusals.errors()
-        reason = errors[0] if errors else "its members are, but not together"
-        holder = reason.holder if isinstance(reason, LockNotHeldError) else None
-        text = f"{self.named(owner)} is not held: {reason}"
-        return LockNotHeldError(text, name=str(self), owner=owner.readable(), holder=holder)
 
     async def is_held(self, owner: GroupOwner) -> bool:
         """Whether the owner holds a majority, as the servers and the local clock both say.
@@ -199,8 +182,8 @@ class _Attempt(GroupAttempt):
 
     def begin(self, hold: GroupHold) -> None:
         super().begin(hold)
-        if self._lease is None:
-            recovery = hold.recovery = MemberRecovery(self.group, self.owner, hold)
+        if self._lease is None or isinstance(self._lease, RenewedLease):
+            recovery = hold.recovery = MemberRecovery(self.group, self.owner, hold, self._lease)
             recovery.begin()
 
     def acquired(self) -> list[bool]:
@@ -234,9 +217,11 @@ class _Attempt(GroupAttempt):
         async def acquire() -> bool:
             # Not before the operation is started: an interrupt may prevent the start, and then nothing is pending.
             pending[key] = clock()
+            member_owner.calls.in_group = True
             try:
                 return await member.acquire(member_owner, lease, until)
             finally:
+                member_owner.calls.in_group = False
                 pending.pop(key, None)
 
         def release_late() -> None:
@@ -310,16 +295,6 @@ def _released(member_release: MemberRelease) -> Operation:
 
     async def release() -> bool:
         await member_release.release()
-        return True
-
-    return release
-
-
-def _refused(member: LockLogic, owner: Owner) -> Operation:
-    """The operation that raises why an owner without a hold can't release the member."""
-
-    async def release() -> bool:
-        await member.release(owner, None)
         return True
 
     return release

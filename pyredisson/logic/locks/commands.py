@@ -1,7 +1,5 @@
 """The commands of the re-entrant lock, as bytes. Other kinds of lock derive theirs from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pyredisson._core import command, pack, prefixed
@@ -21,6 +19,8 @@ PARTLY_DONE = 2
 """The reply of a release after which dead waiters are still to be removed before the next waiter can be notified."""
 OTHERS_LISTEN = 3
 """The reply of a release after which the lock is free, and whose message others may have received on its channel."""
+HAS_BOTH_SIDES = -1
+"""The reply of a move of one side of a read-write lock whose owner holds the other one, too. Nothing has changed."""
 NOT_HANDED_OVER = 0
 """The reply of a hand-over that found neither of both owners. Else it is a list with the fencing token, or with 0."""
 
@@ -88,8 +88,8 @@ class LockCommands:
         The rules for the script of a new kind of lock:
         1. It always grants a nested acquire, if the owner holds the lock. The caller takes any int as the reply,
            except `NOT_FINISHED`, as the loss of the hold.
-        2. It may run twice, a copy may arrive late, and `LockLogic.extend` sends it with an unchanged count. So any
-           other effect than the count and the lease belongs to a new hold only.
+        2. It may run twice, and a copy may arrive late. So any other effect than the count and the lease belongs to a
+           new hold only.
         3. A reply of 0 or more is the longest time in ms until the next attempt. The reply -1 sets no limit: the next
            attempt follows after `lock_watchdog_timeout` at the latest.
         """
@@ -116,6 +116,14 @@ class LockCommands:
         session, waiting = self.session, self.list_keys[0]
         script = session.runtime.scripts.lock_hand_over
         return pack(script, self.key, waiting, owner, next_owner, lease, session.listed_member(self.key))
+
+    def move(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
+        """Moves a hold of one level to another owner, for that lease at least, 0: for what is left of it.
+
+        The reply is a list with the lease in ms (-1: without end); None: neither of them holds the lock; or
+        `HAS_BOTH_SIDES`.
+        """
+        return pack(self.session.runtime.scripts.lock_move, self.key, owner, next_owner, lease)
 
     def undo_acquire(self, owner: bytes) -> bytes:
         """Undoes an acquire of a new hold that may have run, or may run late.

@@ -1,7 +1,5 @@
 """The fair lock: owners acquire it in the order of their arrival, in one queue with the waiters of Java Redisson."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
@@ -164,7 +162,7 @@ class FairLockLogic(LockLogic):
         if others_wait:
             # What one call of an owner has acquired, its other calls can acquire too.
             with self.session.channels.mutex:
-                queue = self.session.local_queues.get(self.key)
+                queue = self.session.fair_queues.get(self.key)
                 if queue is not None:
                     queue.request_attempts_of(ticket.owner.id)
 
@@ -210,7 +208,7 @@ class FairLockLogic(LockLogic):
     def choose_successor(self, releaser: ReleaseCall) -> LockWaiter | None:
         """The first of this client's waiters. The server enters it only if it is the head of the queue."""
         session = self.session
-        queue = session.local_queues.get(self.key)
+        queue = session.fair_queues.get(self.key)
         waiter = queue.first_waiter() if queue is not None and session.local_hand_over_time else None
         if waiter is None or waiter.state is not WAITING:
             return None

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, TryAgainError
 
 from pyredisson._core import AcquireCall
-from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson._protocol.replies import NoReply, copy_error
+from pyredisson._protocol.replies import NoReply
 from pyredisson.logic import retry
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.ports import Runtime
-from pyredisson.logic.waiting import GIVEN, LEFT, UNCONFIRMED_WAIT
+from pyredisson.logic.ports import Runtime, Wakeup
+from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
 if TYPE_CHECKING:
     from pyredisson.logic.locks.fair_lock import FairLockCommands, FairLockLogic
@@ -107,7 +105,7 @@ class FairAcquireCall(AcquireCall):
     ticket: QueueTicket
 
 
-class LocalQueue:
+class FairQueue:
     """The waiters of one client for one fair lock.
 
     One of them sends heartbeats for all. A heartbeat reports to the server that the waiters are alive. Its script also
@@ -239,8 +237,8 @@ class LocalQueue:
         return self._commands.leave([ticket.name for ticket in tickets], in_doubt=True)
 
 
-class LocalQueues(dict[bytes, LocalQueue]):
-    """The local queues of one client, by the lock's name."""
+class FairQueues(dict[bytes, FairQueue]):
+    """The queues of one client, by the lock's name."""
 
     def leave_commands(self) -> Iterator[bytes]:
         """The commands that take all waiters of this client out of their queues: the client is being closed.
@@ -260,191 +258,140 @@ ATTEMPT_INTERVAL = 60.0
 Redisson would remove it from the queue."""
 
 
-class Action(Enum):
-    """What a waiter does next."""
-
-    ATTEMPT = auto()
-    HEARTBEAT = auto()
-    SLEEP = auto()
-    TIME_OUT = auto()
-
-
 class FairWait(LockWaiter):
     """One call that waits in the queue: it sends an attempt or a heartbeat when that is due, and else sleeps.
 
     A holder that died publishes nothing. Its waiters are woken by the heartbeat that is due 1 ms after the end of its
     lease. The script of that heartbeat finds the lock free, notifies the head of the queue, and returns its name. If
-    that is a waiter of the same client, `LocalQueue.heartbeat` wakes it also without a message.
+    that is a waiter of the same client, `FairQueue.heartbeat` wakes it also without a message.
     """
 
-    __slots__ = (
-        "_attempt_interval",
-        "_attempted_at",
-        "_channel",
-        "_name",
-        "_queue",
-        "_seconds",
-        "_seen_reasons",
-        "_session",
-        "_ticket",
-    )
+    __slots__ = ("_attempt_interval", "_attempted_at", "_name", "_queue", "_seen_reasons", "_ticket")
 
     lock: FairLockLogic
+    call: FairAcquireCall
+    channel: TicketChannel
 
     longest_sleep = HEARTBEAT_INTERVAL
 
-    call: FairAcquireCall
-    _channel: TicketChannel
-    _name: bytes
-    _queue: LocalQueue
-    _seconds: float
-    _seen_reasons: int
-
     def __init__(self, lock: FairLockLogic, call: FairAcquireCall) -> None:
-        session = lock.session
-        super().__init__(lock, (lock.identity, call.owner.id), call, session.runtime.wakeup(), b"")
-        self._session = session
+        super().__init__(lock, call, b"")
         self._ticket = call.ticket
-        self._attempted_at = session.clock()
-        self._attempt_interval = ATTEMPT_INTERVAL * (0.75 + session.runtime.jitter() / 2)
+        self._attempted_at = self.session.clock()
+        self._attempt_interval = ATTEMPT_INTERVAL * (0.75 + self.session.runtime.jitter() / 2)
         call.ticket.waiter = self
 
-    async def run(self, wait: float | None) -> bool:
-        began = self._session.begin_waiting()
-        try:
-            self._join(wait or 0.0)
-            # Each function between a message and the next attempt counts, see docs/architecture.md.
-            while True:
-                self.wakeup.clear()
-                if self._session.closed:
-                    self._session.check_open()
-                if self._ticket.name != self._name:
-                    self._follow_name()
-                if self._channel.error is not None:
-                    raise copy_error(self._channel.error)
-                action = self._next_action()
-                if action is Action.TIME_OUT:
-                    return False
-                if action is Action.ATTEMPT and await self._make_attempt():
-                    return True
-                if action is Action.HEARTBEAT and not await self._queue.heartbeat():
-                    self._ticket.needs_attempt = True
-                if action is Action.SLEEP:
-                    await self._sleep()
-                    if self.state is GIVEN:
-                        return True
-                    if self.state is LEFT:
-                        return False
-        finally:
-            self.end()
-            self._session.end_waiting(began)
-
-    def _join(self, wait: float) -> None:
-        session, key = self._session, self.lock.key
+    def join(self, first: float | None) -> bool:
+        session, key = self.session, self.lock.key
         with session.channels.mutex:
-            queue = session.local_queues.get(key)
+            queue = session.fair_queues.get(key)
             if queue is None:
-                queue = LocalQueue(self.lock.commands, session.id, session.runtime, session.channels)
-                session.local_queues[key] = queue
-            queue.join(self._ticket, self._attempted_at + min(HEARTBEAT_INTERVAL, wait))
+                queue = FairQueue(self.lock.commands, session.id, session.runtime, session.channels)
+                session.fair_queues[key] = queue
+            queue.join(self._ticket, self._attempted_at + min(HEARTBEAT_INTERVAL, first or 0.0))
         self._queue = queue
-        self._name = self._ticket.name
         known = self._ticket.channel
         self._register()
-        self._seen_reasons = self._channel.attempt_reasons
-        if self._channel.confirmed:
+        self._seen_reasons = self.channel.attempt_reasons
+        if self.channel.confirmed:
             # -1: an attempt follows now, because a notification may have been missed. Not if notifications were counted
             # since before the acquire was sent.
-            self._seen_reasons = self._ticket.attempt_reasons_before if self._channel is known else -1
+            self._seen_reasons = self._ticket.attempt_reasons_before if self.channel is known else -1
+        return True
 
-    def end(self) -> None:
-        """Waits no longer. Idempotent."""
-        session, ticket = self._session, self._ticket
-        self.stop()
-        # `channels.leave` passes a wakeup that is set on to the next waiter of the channel. Another call with the same
-        # name may be waiting for the same message, and this waiter may have cleared its wakeup without an attempt.
-        self.wakeup.set()
-        # Not the channel of its present name, which may have changed since.
-        session.channels.leave(self.channel_name, self.wakeup)
-        with session.channels.mutex:
-            queue = session.local_queues.get(self.lock.key)
-            if queue is not None and ticket in queue.tickets and queue.leave(ticket):
-                del session.local_queues[self.lock.key]
-
-    def set_aside(self, channels: ChannelRegistry) -> int | None:
-        """Nobody else waits for the messages of this channel, which counts them."""
-        return None
-
-    def take_back(self, channels: ChannelRegistry) -> None: ...
-
-    def _register(self) -> None:
-        """Registers at the channel of the ticket's name."""
-        self.channel_name = self._ticket.channel_name or self.lock.commands.channel_of(self._ticket)
-        channel = self._session.channels.join(self.channel_name, self.wakeup, TicketChannel)
-        assert isinstance(channel, TicketChannel)
-        self._ticket.channel = self._channel = channel
-
-    def _follow_name(self) -> None:
-        """Registers anew: the ticket got another name, with a place at the end of the queue."""
-        self._session.channels.leave(self.channel_name, self.wakeup)
-        self._name = self._ticket.name
-        self._ticket.channel_name = b""
-        self._register()
-        self._seen_reasons = -1
-        with self._session.channels.mutex:
-            self._queue.move_to_end(self._ticket)
-
-    def _next_action(self) -> Action:
-        now, deadline = self._session.clock(), self.call.deadline
-        if deadline is not None and now >= deadline:
-            return Action.TIME_OUT
-        attempt_at = self._attempted_at + (self._attempt_interval if self._channel.confirmed else UNCONFIRMED_WAIT)
-        if self._channel.attempt_reasons != self._seen_reasons or self._ticket.needs_attempt or now >= attempt_at:
-            return Action.ATTEMPT
-        wakes_at = attempt_at if deadline is None else min(attempt_at, deadline)
-        if self._queue.sends_heartbeats(self._ticket):
-            if now >= self._queue.heartbeat_at:
-                return Action.HEARTBEAT
-            wakes_at = min(wakes_at, self._queue.heartbeat_at)
-        self._seconds = wakes_at - now
-        return Action.SLEEP
+    async def ask(self) -> bool:
+        """Makes the attempts and sends the heartbeats that are due."""
+        # Each function between a message and the next attempt counts, see docs/architecture.md.
+        ticket, queue = self._ticket, self._queue
+        while True:
+            self.wakeup.clear()
+            if self.session.closed:
+                self.session.check_open()
+            if ticket.name != self._name:
+                self._follow_name()
+            if self.channel.error is not None:
+                return False
+            now, deadline = self.session.clock(), self.call.deadline
+            if deadline is not None and now >= deadline:
+                return False
+            if self.channel.attempt_reasons != self._seen_reasons or ticket.needs_attempt or now >= self._attempt_at:
+                if await self._make_attempt():
+                    return True
+            elif queue.sends_heartbeats(ticket) and now >= queue.heartbeat_at:
+                if not await queue.heartbeat():
+                    ticket.needs_attempt = True
+            else:
+                return False
 
     async def _make_attempt(self) -> bool:
-        self._seen_reasons, self._ticket.needs_attempt = self._channel.attempt_reasons, False
+        self._seen_reasons, self._ticket.needs_attempt = self.channel.attempt_reasons, False
         heartbeat_within = await self.lock._attempt(self.call)
         if heartbeat_within is None:
             return True
-        self._attempted_at = self._session.clock()
+        self._attempted_at = self.session.clock()
         # After that time the lock may be free without a message. Not each waiter makes an attempt then: one heartbeat
         # finds out whose turn it is.
         self._queue.heartbeat_before(self._attempted_at + heartbeat_within)
         return False
 
-    async def _sleep(self) -> None:
-        """Sleeps until something is due. Afterwards the state is LOOKING, or GIVEN or LEFT.
+    @property
+    def _attempt_at(self) -> float:
+        """When to make an attempt even if nothing happened."""
+        return self._attempted_at + (self._attempt_interval if self.channel.confirmed else UNCONFIRMED_WAIT)
 
-        A wakeup without a reason that was counted before is none for an attempt: if a release had chosen this waiter
-        and didn't enter it, the waiter is not the head of the queue, and its place is as before.
-        """
-        runtime = self._session.runtime
-        tracing.look()
-        if tracing.debug:
-            logger.debug("%s waits in the queue for %.3f s at most", self, self._seconds)
-        self.sleep()
-        await runtime.wait(self.wakeup, self._seconds)
-        if tracing.debug and self.wakeup.is_set():
-            logger.debug("%s is woken", self)
-        if self.wake_up():
-            return
-        await self.outcome(runtime)
+    def seconds_to_sleep(self) -> float:
+        self.look_at = self._attempt_at
+        if self._queue.sends_heartbeats(self._ticket):
+            self.look_at = min(self.look_at, self._queue.heartbeat_at)
+        return self.sleep_seconds(self.session.clock(), UNCONFIRMED_WAIT)
+
+    def is_due(self) -> bool:
+        """`ask` finds out what is due. A wakeup alone is no reason for an attempt."""
+        return True
+
+    def refuse(self) -> bool:
+        """It is not the head of the queue, and its place is as before."""
         if self.call.in_doubt:
             # The reply may be the reply to a second copy, which doesn't tell what the first one has done.
             self._ticket.needs_attempt = True
+        return super().refuse()
 
     async def while_offered(self) -> None:
         """A hand-over that comes late needs the place, which would be lost without heartbeats."""
-        if self._queue.sends_heartbeats(self._ticket) and self._session.clock() >= self._queue.heartbeat_at:
+        if self._queue.sends_heartbeats(self._ticket) and self.session.clock() >= self._queue.heartbeat_at:
             await self._queue.heartbeat()
 
-    def __str__(self) -> str:
-        return f"lock {readable(self.lock.key)!r} of owner {readable(self._ticket.name)}"
+    def end(self) -> None:
+        # Another call with the same name may be waiting for the same message, and this waiter may have cleared its
+        # wakeup without an attempt.
+        self.owes_attempt = True
+        super().end()
+
+    def leave_queue(self) -> None:
+        queues, ticket = self.session.fair_queues, self._ticket
+        queue = queues.get(self.lock.key)
+        if queue is not None and ticket in queue.tickets and queue.leave(ticket):
+            del queues[self.lock.key]
+
+    def set_aside(self, *wakeups: Wakeup) -> int | None:
+        """Nobody else waits for the messages of this channel, which counts them."""
+        return None
+
+    def take_back(self) -> None: ...
+
+    def _register(self) -> None:
+        """Registers at the channel of the ticket's name."""
+        self._name = self._ticket.name
+        self.channel_name = self._ticket.channel_name or self.lock.commands.channel_of(self._ticket)
+        channel = self.session.channels.join(self.channel_name, self.wakeup, TicketChannel)
+        assert isinstance(channel, TicketChannel)
+        self._ticket.channel = self.channel = channel
+
+    def _follow_name(self) -> None:
+        """Registers anew: the ticket got another name, with a place at the end of the queue."""
+        self.session.channels.leave(self.channel_name, self.wakeup)
+        self._ticket.channel_name = b""
+        self._register()
+        self._seen_reasons = -1
+        with self.session.channels.mutex:
+            self._queue.move_to_end(self._ticket)

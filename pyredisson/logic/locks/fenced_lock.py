@@ -1,7 +1,5 @@
 """The fenced lock: every acquire returns a fencing token, which is greater than all earlier tokens of the lock."""
 
-from __future__ import annotations
-
 from pyredisson._core import AcquireCall, command, pack, prefixed
 from pyredisson._diagnostics import readable
 from pyredisson.errors import LockNotHeldError

@@ -1,13 +1,13 @@
-"""Handing a lock on inside a client: one command releases it and enters a waiter of the same client.
+"""Handing a lock on inside a client: one command releases it and enters a waiter of the same client, or many readers.
 
-The server always knows one true owner. The reply is the proof for the new holder, whose lease counts from before the
-command was sent. The release makes the call, and is responsible for it until the waiter has the lock or knows that it
-has to make an attempt. What may have been entered for a waiter that doesn't get it is undone in the background.
+The server always knows the true owners. The reply is the proof for the new holder, whose lease counts from before the
+command was sent. The release makes the call, and is responsible for each waiter until the waiter has the lock or knows
+that it has to make an attempt. What may have been entered for a waiter that doesn't get it is undone in the background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,45 @@ from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import NoReply, Reply, is_transient_reply
 from pyredisson.logic.holds import LOST, Hold
 from pyredisson.logic.locks.commands import LOCK_FREE, NOT_HANDED_OVER, OTHERS_LISTEN
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST, LocalQueue, LockWaiter
+from pyredisson.logic.locks.queued_wait import LocalQueue, LockWaiter
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import WAITING
+from pyredisson.logic.waiting import OTHERS_FIRST, WAITING
 
 if TYPE_CHECKING:
     from pyredisson.logic.locks.releasing import ReleasingLock
+
+MOST_READERS = 100
+"""Of the readers that wait, one call enters so many, to keep the script short. The others are woken by the message."""
+
+Offer = tuple[LockWaiter, ReleaseCall]
+"""A waiter that a release enters, whose outcome isn't known, and the `ReleaseCall` whose successor it is."""
+
+
+class Readers:
+    """The readers that the release of a writer enters. Each is the successor of a `ReleaseCall` of its own.
+
+    Other clients are notified in the same step, as the lock is open to their readers, too.
+    """
+
+    __slots__ = ("let_in", "releasers")
+
+    def __init__(self, let_in: Callable[[bytes, Sequence[tuple[bytes, int]]], bytes]) -> None:
+        self.let_in = let_in
+        """Makes the command, from the owner that releases, and the owners and leases of the readers."""
+        self.releasers: list[ReleaseCall] = []
+
+
+def offers_of(releaser: ReleaseCall) -> list[Offer]:
+    """The waiters that a release enters, as far as their outcomes aren't known."""
+    successor = releaser.successor
+    if isinstance(successor, Readers):
+        return [(each.successor, each) for each in successor.releasers if each.successor is not None]
+    return [] if successor is None else [(successor, releaser)]
+
+
+# --- The choice
 
 
 def choose_successor(lock: ReleasingLock, releaser: ReleaseCall) -> LockWaiter | None:
@@ -63,10 +94,21 @@ def _choose(queue: LocalQueue, lock: ReleasingLock, releaser: ReleaseCall, now: 
     return None
 
 
-def choose(waiter: LockWaiter, releaser: ReleaseCall, now: float) -> bool:
-    """Chooses a waiter, unless it isn't ready."""
-    ready = waiter.is_ready(WAITING, now, waiter.lock.session.holds.table, LOST)
-    return ready and waiter.choose(releaser) and take_turn(waiter, releaser)
+def choose_readers(queue: LocalQueue, readers: Readers, releaser: ReleaseCall, now: float) -> bool:
+    """Chooses the readers that the release of a writer enters. False: none of them can be entered."""
+    # Before any reader is chosen: if an interrupt strikes, `abandon` finds the chosen ones.
+    releaser.hands_over, releaser.successor = True, readers
+    for waiter in list(queue.waiters):
+        offer = ReleaseCall()
+        readers.releasers.append(offer)
+        ready = waiter.is_ready(WAITING, now, waiter.session.holds.table, LOST)
+        if not (ready and waiter.choose(offer) and take_turn(waiter, offer)):
+            readers.releasers.pop()
+        elif len(readers.releasers) == MOST_READERS:
+            break
+    if not readers.releasers:
+        releaser.successor = None
+    return bool(readers.releasers)
 
 
 def take_turn(waiter: LockWaiter, releaser: ReleaseCall) -> bool:
@@ -105,65 +147,99 @@ def forget_if_idle(session: Session, identity: Hashable) -> None:
             session.lock_queues.pop(identity, None)
 
 
+# --- The command
+
+
 async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
-    """Releases the last level of a hold and enters the waiter that was chosen. The reply is as to a release.
+    """Releases the last level of a hold and enters the waiters that were chosen. The reply is as to a release.
 
     None: the owner didn't hold the lock, and nobody was entered. If this raises, the level is still to be released in
     the background, as after any release that failed, and then `abandon` is to be called.
     """
-    waiter: LockWaiter = releaser.successor
+    offers, successor = offers_of(releaser), releaser.successor
+    readers = successor if isinstance(successor, Readers) else None
     try:
-        prepare(waiter)
-        payload = lock.commands.hand_over(hold.owner, waiter.call.name, waiter.call.lease_ms)
+        events = offers[0][0].set_aside(*[waiter.wakeup for waiter, _ in offers])
+        entries = [prepare(waiter, events) for waiter, _ in offers]
+        if readers is None:
+            payload = lock.commands.hand_over(hold.owner, *entries[0])
+        else:
+            payload = readers.let_in(hold.owner, entries)
+        sender = lock.session.lock_sender
         try:
-            # In asyncio the waiter goes on at the same time as this task.
-            reply = await lock.session.lock_sender.send_then(payload, partial(_apply, waiter, releaser))
+            if readers is None:
+                # In asyncio the waiter goes on at the same time as this task.
+                reply = await sender.send_then(payload, partial(_apply, offers, readers))
+            else:
+                # This task goes on first: if it comes back for the lock, it claims it before the readers come back.
+                reply = await sender.send(payload)
+                _apply(offers, readers, reply)
         except (NoReply, RedisError) as problem:
-            reply = await _send_again(lock, owner, hold, waiter, payload, problem)
-            _apply(waiter, releaser, reply)
+            reply = await _send_again(lock, owner, hold, offers, payload, problem)
+            _apply(offers, readers, reply)
     except NotConfirmed as problem:
-        # The owner has released the lock. Only the waiter needs the confirmation.
-        not_confirmed(waiter, releaser, problem)
-        return LOCK_FREE
+        # The owner has released the lock. Only the waiters need the confirmation.
+        for waiter, offer in offers_of(releaser):
+            not_confirmed(waiter, offer, problem)
+        reply = LOCK_FREE
     except ResponseError as error:
-        if waiter.call.in_doubt or is_transient_reply(error):
+        if is_transient_reply(error) or any(waiter.call.in_doubt for waiter, _ in offers):
             raise
-        # For example: the user may not change the counter of the tokens. That must not fail a release.
-        end(waiter, releaser, given=False)
-        reply = await lock.send_release(owner, hold)
-        lock.on_released(reply)
-        return reply
-    if reply.__class__ is list:
+        return await _release_only(lock, owner, hold, releaser)
+    releaser.successor = None
+    if reply == NOT_HANDED_OVER:
+        return None
+    if readers is not None:
+        # Writers of this client, which relied on the release, claim the lock now. And readers that did not sleep may
+        # read.
+        lock.on_released(LOCK_FREE)
         return LOCK_FREE
-    return None if reply == NOT_HANDED_OVER else reply
+    return LOCK_FREE if reply.__class__ is list else reply
 
 
-def prepare(waiter: LockWaiter) -> None:
-    """Prepares the call of the waiter, as its own attempt would do."""
-    lock, call = waiter.lock, waiter.call
-    session = lock.session
+async def _release_only(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
+    """The server has refused the hand-over. That must not fail a release.
+
+    For example: the user may not change the counter of the tokens.
+    """
+    for waiter, offer in offers_of(releaser):
+        end(waiter, offer, given=False)
+    releaser.successor = None
+    reply = await lock.send_release(owner, hold)
+    lock.on_released(reply)
+    return reply
+
+
+def prepare(waiter: LockWaiter, events: int | None) -> tuple[bytes, int]:
+    """Prepares the call of the waiter, as its own attempt would do. Returns its owner on the server and its lease.
+
+    `events`: the events of its channel before the command is sent.
+    """
+    lock, call, session = waiter.lock, waiter.call, waiter.session
     call.name = lock.name_for(call) + lock.commands.owner_suffix
-    waiter.prepare(waiter.set_aside(session.channels), session.lease_ms, session.clock())
+    waiter.prepare(events, session.lease_ms, session.clock())
+    return call.name, call.lease_ms
 
 
 async def _send_again(
     lock: ReleasingLock,
     owner: Owner,
     hold: Hold,
-    waiter: LockWaiter,
+    offers: Sequence[Offer],
     payload: bytes,
     problem: NoReply | RedisError,
 ) -> Reply:
-    call = waiter.call
-
     def on_doubt() -> None:
-        call.in_doubt = True
         owner.new_epoch()
-        call.owner.new_epoch()
+        for waiter, _ in offers:
+            waiter.call.in_doubt = True
+            waiter.call.owner.new_epoch()
 
-    reply, call.sent_at = await lock.retry_release(
+    reply, sent_at = await lock.retry_release(
         owner, hold, lock.session.lock_sender, payload, problem, reply_if_done, on_doubt
     )
+    for waiter, _ in offers:
+        waiter.call.sent_at = sent_at
     return reply
 
 
@@ -175,16 +251,23 @@ def reply_if_done(reply: Reply) -> Reply:
     return LOCK_FREE if reply == NOT_HANDED_OVER else reply
 
 
-def _apply(waiter: LockWaiter, releaser: ReleaseCall, reply: Reply) -> None:
+# --- The outcome
+
+
+def _apply(offers: Sequence[Offer], readers: Readers | None, reply: Reply) -> None:
     """The server has replied to the hand-over."""
-    end(waiter, releaser, given=reply.__class__ is list and record_entry(waiter, reply))
+    entered = reply.__class__ is list
+    for index, (waiter, offer) in enumerate(offers):
+        if entered and (readers is None or reply[index]):
+            end(waiter, offer, given=record_entry(waiter, reply[0] if readers is None else 0))
+        else:
+            end(waiter, offer, given=False)
 
 
-def record_entry(waiter: LockWaiter, reply: Reply) -> bool:
+def record_entry(waiter: LockWaiter, token: int) -> bool:
     """Records the hold of the waiter. False: what the server has entered must not be used, and is released."""
-    lock, call = waiter.lock, waiter.call
-    session = lock.session
-    (call.token,) = reply
+    lock, call, session = waiter.lock, waiter.call, waiter.session
+    call.token = token
     valid_until = call.sent_at + call.lease_ms / 1000
     if valid_until <= session.clock():
         logger.info("lock %r was handed on after the end of its lease: it is released", readable(lock.key))
@@ -210,7 +293,7 @@ def end(waiter: LockWaiter, releaser: ReleaseCall, *, given: bool) -> None:
         call.owner.calls.in_flight.leave(waiter.hold_key, call)
         if not (given and waiter.give()):
             lock.release_acquired(call)
-            waiter.take_back(lock.session.channels)
+            waiter.take_back()
             waiter.refuse()
     # Also after an interrupt between the change of the state and this line.
     waiter.wakeup.set()
@@ -225,14 +308,15 @@ def not_confirmed(waiter: LockWaiter, releaser: ReleaseCall, problem: NotConfirm
 
 
 def abandon(releaser: ReleaseCall) -> None:
-    """A hand-over was interrupted, or failed in doubt: undoes what may have been entered. The waiter makes an attempt.
+    """A hand-over was interrupted, or failed in doubt: undoes what may have been entered. The waiters make attempts.
 
     To be called after the level was released in the background: behind that release, a late copy of the hand-over
     enters nobody. Does nothing while the hand-over goes on: it will see its outcome.
     """
-    waiter: LockWaiter | None = releaser.successor
-    if waiter is None or releaser.hands_over:
+    if releaser.hands_over:
         return
-    if waiter.releaser is releaser and waiter.call.hold is None:
-        waiter.lock.undo_entry(waiter)
-    end(waiter, releaser, given=False)
+    for waiter, offer in offers_of(releaser):
+        if waiter.releaser is offer and waiter.call.hold is None:
+            waiter.lock.undo_entry(waiter)
+        end(waiter, offer, given=False)
+    releaser.successor = None

@@ -6,17 +6,16 @@ the time (`lock_keep.lua`). It takes the place of the release everywhere: in the
 the client is closed. From the beginning the lease is that long, so the time holds also if the process is killed.
 """
 
-from __future__ import annotations
-
 import math
 
 from pyredisson._core import AcquireCall, ReleaseCall, pack
-from pyredisson.logic.holds import HoldKey
+from pyredisson.logic.holds import Hold, HoldKey
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_lock import FairLockCommands, FairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockCommands, FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
 
 
@@ -93,6 +92,9 @@ class KeepingLock(LockLogic):
             # From the reply on, not from the sending: the server has granted the lock in between.
             self.commands.keep_until = self.session.clock() + self.commands.at_least / 1000
         return True
+
+    async def hand_off(self, owner: Owner, hold: Hold | None, name: str | bytes | None) -> str:
+        raise NotImplementedError("a lock with at_least can't be handed off: it would not be kept for that time")
 
     def choose_successor(self, releaser: ReleaseCall) -> None:
         """Nobody: a hand-over would leave out the time for which the lock is kept."""

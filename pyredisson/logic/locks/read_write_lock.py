@@ -1,8 +1,6 @@
 """The read-write lock: many readers or one writer, on one hash with a mode. Each hold of a reader has its own lease."""
 
-from __future__ import annotations
-
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
@@ -12,8 +10,7 @@ from pyredisson.errors import LockUpgradeError
 from pyredisson.logic.holds import Hold, HoldKey
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LockCommands
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST
-from pyredisson.logic.locks.read_write_hand_over import Offers, abandon, choose_readers, let_in
+from pyredisson.logic.locks.hand_over import Readers
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.locks.side_wait import (
     READERS,
@@ -27,6 +24,7 @@ from pyredisson.logic.locks.side_wait import (
 )
 from pyredisson.logic.owners import Owner, owner_id
 from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import OTHERS_FIRST
 
 WRITER_CLAIM = b"pyredisson_rwlock_writer"
 """The prefix of the claim, a key with a TTL of two seconds: a writer waits, so new readers of this library wait too."""
@@ -132,6 +130,9 @@ class ReadCommands(SideCommands):
         keys = (self.key, self._leases, self._readers_turn, *self.list_keys)
         return pack(script, *keys, self.channel, owner, count, *self._waking)
 
+    def move(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
+        return pack(self.session.runtime.scripts.read_move, self.key, self._leases, owner, next_owner, lease)
+
 
 class WriteCommands(SideCommands):
     """The commands of the writer's side."""
@@ -203,6 +204,10 @@ class SideLogic(LockLogic):
     def _identities(self) -> Sequence[Hashable]:
         return (self.identity, self.other_identity)
 
+    @property
+    def blocked_by(self) -> Sequence[Hashable]:
+        return self._identities() if self.commands.side == WRITE else (self.other_identity,)
+
 
 class ReadLogic(SideLogic):
     """The side of which there may be many holders."""
@@ -217,7 +222,7 @@ class ReadLogic(SideLogic):
         return reader_joins_at_once(self, call)
 
     def _waiter(self, call: AcquireCall) -> ReaderWait:
-        return ReaderWait(self, call)
+        return ReaderWait(self, call, self.commands.waiting_channel)
 
     def choose_successor(self, releaser: ReleaseCall) -> None:
         # A reader keeps no reader out, and a writer waits for all of them.
@@ -262,11 +267,15 @@ class WriteLogic(SideLogic):
         # Readers may have relied on the release, too, which has entered none of them.
         wake_readers(self.session, self.commands.other_identity)
 
+    def on_handed_off(self) -> None:
+        super().on_handed_off()
+        wake_readers(self.session, self.commands.other_identity)
+
     def _joins_at_once(self, call: AcquireCall) -> bool:
         return super()._joins_at_once(call) or readers_come_first(self, call)
 
     def _waiter(self, call: AcquireCall) -> WriterWait:
-        return WriterWait(self, call)
+        return WriterWait(self, call, self.commands.waiting_channel)
 
     def choose_successor(self, releaser: ReleaseCall) -> object | None:
         """Readers of this client come first, then its writers."""
@@ -275,7 +284,7 @@ class WriteLogic(SideLogic):
         if readers is None or not readers.waiters or not session.local_hand_over_time:
             return super().choose_successor(releaser)
         now = session.clock()
-        chosen = choose_readers(readers, releaser, now)
+        chosen = hand_over.choose_readers(readers, Readers(self.commands.let_readers_in), releaser, now)
         writers = session.lock_queues.get(self.identity)
         if writers is not None:
             writers.end_series(now)
@@ -284,17 +293,6 @@ class WriteLogic(SideLogic):
                 writers.readers_first_until = now + OTHERS_FIRST
             hand_over.forget_if_idle(session, self.identity)
         return releaser.successor if chosen else None
-
-    def _hand_over(self, owner: Owner, hold: Hold, call: ReleaseCall) -> Awaitable[Reply]:
-        if isinstance(call.successor, Offers):
-            return let_in(self, self.commands, owner, hold, call)
-        return super()._hand_over(owner, hold, call)
-
-    def _abandon_hand_over(self, call: ReleaseCall) -> None:
-        if isinstance(call.successor, Offers):
-            abandon(call)
-        else:
-            super()._abandon_hand_over(call)
 
     def _refused(self, call: AcquireCall, reply: int) -> float:
         if reply > CLAIMED:

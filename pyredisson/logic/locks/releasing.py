@@ -1,8 +1,6 @@
 """Releasing a lock, and undoing an acquire, also when the outcome of a command is in doubt."""
 
-from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
@@ -43,10 +41,10 @@ class ReleasingLock(LockStatus):
         `release_in_background` with the same one. Does nothing if the level of `call` is dropped already.
         """
         session = self.session
-        if session.closed:
-            session.check_open()
         if hold is None:
             raise await self.not_held_error(owner)
+        if session.closed:
+            session.check_open()
         if call is None:
             call = ReleaseCall()
         in_flight, hold_key = owner.calls.in_flight, hold.key
@@ -58,7 +56,7 @@ class ReleasingLock(LockStatus):
             count = session.holds.begin_level_release(hold)
             if count < 0:
                 raise await self._find_release_error(owner, hold)
-            contended = session.lock_queues or session.local_queues
+            contended = session.lock_queues or session.fair_queues
             if count or not contended or self.choose_successor(call) is None:
                 payload = self.commands.release(hold.owner, count)
                 try:
@@ -68,7 +66,7 @@ class ReleasingLock(LockStatus):
                 if session.lock_queues and not count:
                     self.on_released(reply)
             else:
-                reply = await self._hand_over(owner, hold, call)
+                reply = await hand_over.hand_over(self, owner, hold, call)
             self._finish_release(owner, hold, call, count, reply)
         except BaseException:
             call.hands_over = False
@@ -88,14 +86,6 @@ class ReleasingLock(LockStatus):
     def on_released(self, reply: Reply) -> None:
         """The last level was released, and not handed on."""
         hand_over.on_released(self, reply)
-
-    def _hand_over(self, owner: Owner, hold: Hold, call: ReleaseCall) -> Awaitable[Reply]:
-        """Releases the last level, and enters what `choose_successor` has chosen."""
-        return hand_over.hand_over(self, owner, hold, call)
-
-    def _abandon_hand_over(self, call: ReleaseCall) -> None:
-        """An interrupt has ended a hand-over: undoes what may have been entered."""
-        hand_over.abandon(call)
 
     async def _wait_to_release(self, owner: Owner, hold: Hold, call: ReleaseCall) -> bool:
         """Waits for earlier calls of the owner. False: the release was handed to the background instead."""
@@ -192,7 +182,7 @@ class ReleasingLock(LockStatus):
             self._post_count(owner, hold, hold.count)
             call.reported = True
         if call.successor is not None:
-            self._abandon_hand_over(call)
+            hand_over.abandon(call)
         if self.session.lock_queues:
             hand_over.forget_if_idle(self.session, self.identity)
         if self.session.observing is not None and hold.state is not HELD:

@@ -1,7 +1,5 @@
 """The re-entrant lock: acquiring it, also when the outcome of a command is in doubt. Releasing it: `releasing`."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,10 +11,10 @@ from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockAlreadyHeldError
 from pyredisson.logic import retry
-from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
+from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey, RenewedLease
 from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED
+from pyredisson.logic.locks.moving import MovingLock
 from pyredisson.logic.locks.queued_wait import LockWaiter, QueuedWait, joins_at_once
-from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended, tell_waiting
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.retry import not_replicated
@@ -25,7 +23,7 @@ TRY_AGAIN = -1.0
 """The result of an attempt after which the next one is made at once. Compared by identity; no wait is negative."""
 
 
-class LockLogic(ReleasingLock):
+class LockLogic(MovingLock):
     """Acquires and releases a lock; owners and durations were checked before.
 
     A new kind of lock needs its scripts (`lua/`, registered in `_protocol/scripts.py`), a module in `logic/locks` with
@@ -56,6 +54,8 @@ class LockLogic(ReleasingLock):
 
     async def _acquire(self, call: AcquireCall) -> bool:
         session = self.session
+        if call.lease is None:
+            call.lease = self.renewal
         try:
             if session.lock_queues and self.is_handed_on and self._joins_at_once(call):
                 if tracing.on:
@@ -152,7 +152,7 @@ class LockLogic(ReleasingLock):
         return joins_at_once(self, call)
 
     def _waiter(self, call: AcquireCall) -> LockWaiter:
-        return QueuedWait(self, call)
+        return QueuedWait(self, call, self.commands.waiting_channel)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.
@@ -276,6 +276,10 @@ class LockLogic(ReleasingLock):
         False: the hold to which the server has added was released meanwhile, in the background.
         """
         session, target = self.session, call.target
+        if session.holds.handed_off:
+            session.holds.handed_off.pop(hold_key, None)
+        if call.lease.__class__ is RenewedLease:
+            call.lease = call.lease.begin(call.sent_at)
         if target is not None:
             if session.holds.add_level(target, call, valid_until):
                 session.watchdog.watch_nested(target, call.sent_at)
@@ -309,23 +313,45 @@ class LockLogic(ReleasingLock):
 
     # Other operations
 
-    async def extend(self, owner: Owner, hold: Hold, lease: int) -> None:
-        """Makes a hold last for so many ms from now on, at least. The hold is lost if the server doesn't know it.
+    async def extend_hold(self, owner: Owner, lease: int) -> None:
+        """Makes the owner's hold last for so many ms from now on, at least. Raises if it has none, or has lost it."""
+        hold = self.hold_of(owner.id)
+        if hold is None:
+            raise await self.not_held_error(owner)
+        if not await self.extend(hold, lease):
+            if hold.state is LOST:
+                raise self.loss_of(owner, hold)
+            raise await self.not_held_error(owner)
 
-        This is done by the command of an acquire, which states the same number of levels again and never shortens a
-        lease: each kind of lock stores its leases in its own way. After an error the caller must release the hold.
+    async def extend(self, hold: Hold, lease: int) -> bool:
+        """The same for this hold, but not beyond its limit. False: it is not held any more.
+
+        After an error the server may have done it. The command never shortens a lease, and changes nothing for an owner
+        that doesn't hold the lock. Where a copy may run late, the next hold of the owner has another name.
         """
-        session = self.session
-        payload = self.commands.acquire(hold.owner, hold.count, lease, waits=False)
-        reply, sent_at = await retry.send(session.runtime, payload, retries=session.retries, on_doubt=owner.new_epoch)
-        if reply is not None and reply.__class__ is not list:
+        session, owner = self.session, hold.acquired_by
+        session.check_open()
+        if session.holds.expire_if_due(hold) or owner is None:
+            return False
+        lease = hold.within_limit(lease, session.clock())
+        payload = hold.commands.restore(session.runtime.scripts, (hold,), lease)
+        try:
+            (known,), sent_at = await retry.send(
+                session.runtime, payload, retries=session.retries, on_doubt=owner.new_epoch
+            )
+        except BaseException as error:
+            if retry.may_have_run(error, False):
+                owner.new_epoch()
+            raise
+        if known != 1:
             session.holds.declare_lost(hold)
-            return
-        if reply is not None:
-            (hold.token,) = reply
-        if hold.state is HELD:
-            session.holds.extend(hold, sent_at + lease / 1000)
-            session.watchdog.watch_nested(hold, sent_at)
+            return False
+        if hold.lengthen(lease, sent_at + lease / 1000, HELD):
+            return True
+        if hold.state is LOST:
+            # Its lease had ended here before the reply came: on the server it must not last for the new one.
+            self._post_count(owner, hold, 0)
+        return False
 
     async def delete(self) -> bool:
         """Removes everything that the lock has on the server; returns whether it was held."""
@@ -366,6 +392,10 @@ class NonReentrantLockLogic(LockLogic):
     __slots__ = ()
 
     checks_owner = True
+
+    @property
+    def moved_kind(self) -> str:
+        return f"non-reentrant {super().moved_kind}"
 
     def check_owner(self, owner: Owner) -> None:
         hold = self.session.holds.valid((self.identity, owner.id))

@@ -7,13 +7,13 @@ on the server: the writer wakes it at the end of its hold, or of its claim.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyredisson._core import AcquireCall
 from pyredisson.logic.holds import LOST, Hold
-from pyredisson.logic.locks.queued_wait import LOOK, OTHERS_FIRST, UNKNOWN_WAIT, LocalQueue, LockChannel, QueuedWait
+from pyredisson.logic.locks.queued_wait import LOOK, LocalQueue, LockChannel, QueuedWait
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import LOOKING, WAITING
+from pyredisson.logic.waiting import LOOKING, OTHERS_FIRST, UNKNOWN_WAIT, WAITING
 
 if TYPE_CHECKING:
     from pyredisson.logic.locks.read_write_lock import SideLogic
@@ -161,10 +161,13 @@ def _kept_out_until(writers: LocalQueue, now: float) -> float | None:
 
 
 def wake_readers(session: Session, identity: Hashable) -> None:
-    """Has the readers of this client that sleep make attempts. `identity`: of the readers' side."""
+    """Has the readers of this client make attempts. `identity`: of the readers' side.
+
+    Also a reader whose attempt is on its way: it may have been refused before, and its reply come after this.
+    """
     readers = session.lock_queues.get(identity)
     for waiter in () if readers is None else list(readers.waiters):
-        if waiter.state is WAITING:
+        if waiter.state in (LOOKING, WAITING):
             waiter.wakeup.set()
 
 
@@ -176,16 +179,18 @@ class ReaderWait(QueuedWait):
     channel_class = ReadWriteChannel
     need = READER
     queue_class = ReaderQueue
-    joins_quietly = False
     lock: SideLogic
 
-    def is_contender(self, waiters: dict[Any, None], *, stuck: bool = False) -> bool:
+    def is_contender(self, *, stuck: bool = False) -> bool:
         """All readers may acquire the lock at the same time."""
         return True
 
+    def _must_ask(self) -> bool:
+        return self._starts_with_attempt(alone=False)
+
     def _starts_with_attempt(self, *, alone: bool) -> bool:
         """As for a lock, but it is a writer of the same client that keeps this reader out."""
-        session = self.lock.session
+        session = self.session
         # Before the look at the writer: so its release finds this reader, or this reader finds the release.
         self.sleep()
         now, writers = session.clock(), session.lock_queues.get(self.lock.other_identity)
@@ -224,25 +229,30 @@ class WriterWait(QueuedWait):
             return False
         if not readers_come_first(self.lock, self.call):
             return True
-        self.look_at = self.lock.session.clock() + OTHERS_FIRST
+        self.look_at = self.session.clock() + OTHERS_FIRST
         return False
 
-    async def _attempt(self) -> bool:
+    async def ask(self) -> bool:
         self.queue.asking = self
         try:
-            return await super()._attempt()
+            return await super().ask()
         finally:
             self._asked()
 
     def _asked(self) -> None:
-        """The outcome of the attempt is known. Readers that relied on it make attempts, if they were wrong."""
-        session, queue = self.lock.session, self.queue
+        """The outcome of the attempt is known. If readers were wrong to rely on it, one of them makes an attempt.
+
+        If that one gets in, the others do, too. If it is refused, it is in the list for all of them.
+        """
+        session, queue = self.session, self.queue
         if queue.asking is self:
             queue.asking = None
         hold: Hold | None = self.call.hold
         # A lease that isn't renewed may end without a message, and earlier than they look.
         if _kept_out_until(queue, session.clock()) is None or (hold is not None and hold.leases is not None):
-            wake_readers(session, self.lock.other_identity)
+            readers = session.lock_queues.get(self.lock.other_identity)
+            if readers is not None:
+                readers.wake_first()
 
     def _refused(self, now: float, wait: float, *, joined: bool = False) -> None:
         super()._refused(now, wait, joined=joined)
@@ -253,7 +263,7 @@ class WriterWait(QueuedWait):
 
     def end(self) -> None:
         """Readers ask the server from now on: the claim is withdrawn, or the claimant has the lock."""
-        session = self.lock.session
+        session = self.session
         queue = session.lock_queues.get(self.lock.identity)
         claimed = isinstance(queue, WriterQueue) and queue.claimed_until > 0
         if isinstance(queue, WriterQueue):

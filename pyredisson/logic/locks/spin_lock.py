@@ -1,12 +1,11 @@
 """The lock whose waiters make attempts again and again, without a channel."""
 
-from __future__ import annotations
-
 from pyredisson._core import AcquireCall
 from pyredisson.backoff import Backoff
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.session import Session
+from pyredisson.logic.waits import SpinWait
 
 LONGEST_SLEEP = 0.25
 """Seconds after which a waiter notices that its client was closed, however long its pause between two attempts is."""
@@ -46,11 +45,12 @@ class SpinLockLogic(LockLogic):
 
     async def _wait(self, call: AcquireCall, wait: float | None) -> bool:
         assert wait is not None
-        began = self.session.begin_waiting()
+        waiting = SpinWait(call, self)
         try:
+            self.session.begin_waiting(waiting)
             return await self._try_again(call, wait)
         finally:
-            self.session.end_waiting(began)
+            self.session.end_waiting(waiting)
 
     async def _try_again(self, call: AcquireCall, wait: float) -> bool:
         session, deadline = self.session, call.deadline

@@ -1,7 +1,5 @@
 """What can be asked of a lock, and the errors that say who holds it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
@@ -14,7 +12,7 @@ from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.holder import Holder
 from pyredisson.logic import holders, retry
-from pyredisson.logic.holds import Hold
+from pyredisson.logic.holds import Hold, RenewedLease
 from pyredisson.logic.locks.commands import NO_KEY, LockCommands
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
@@ -23,7 +21,7 @@ from pyredisson.logic.session import Session
 class LockStatus:
     """The queries of a lock, and its errors. `ReleasingLock` and `LockLogic` add releasing and acquiring."""
 
-    __slots__ = ("commands", "identity", "key", "session")
+    __slots__ = ("commands", "identity", "key", "renewal", "session")
 
     commands_type: type[LockCommands] = LockCommands
 
@@ -33,6 +31,13 @@ class LockStatus:
         self.commands = self.commands_type(session, key)
         self.identity: Hashable = key
         """The lock in the table of holds."""
+        self.renewal: RenewedLease | None = None
+        """The lease of an acquire that names none. None: the client's, renewed until the release."""
+
+    @property
+    def renewed_ms(self) -> int:
+        """The lease in ms that is renewed."""
+        return self.session.lease_ms if self.renewal is None else self.renewal.renewed
 
     async def is_locked(self) -> bool:
         """Whether any owner holds it."""
@@ -77,7 +82,14 @@ class LockStatus:
         return ("is free", None) if found is None else (found.text(), found.holder)
 
     async def not_held_error(self, owner: Owner) -> LockNotHeldError:
-        """The error for a release by an owner without a hold."""
+        """The error for a release by an owner without a hold. If that was handed off, the server isn't asked."""
+        ended = self.session.holds.handed_off.get((self.identity, owner.id))
+        if ended is not None:
+            how, when = ended
+            text = f"{self.named(owner)} {how} {self.session.clock() - when:.3f} s ago"
+            error = LockNotHeldError(text, name=readable(self.key), owner=readable(owner.name))
+            error.handed_off = True
+            return error
         text, holder = await self.who_holds_it(self._query)
         return LockNotHeldError(
             f"{self.label} {text}; owner {readable(owner.name)} has no hold of it",
@@ -107,6 +119,11 @@ class LockStatus:
 
     def _identities(self) -> Sequence[Hashable]:
         """All that the lock is in the table of holds."""
+        return (self.identity,)
+
+    @property
+    def blocked_by(self) -> Sequence[Hashable]:
+        """The locks whose holds keep a waiter out, as the table of holds knows them."""
         return (self.identity,)
 
     @property

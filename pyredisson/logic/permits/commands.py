@@ -1,7 +1,5 @@
 """The commands of semaphores and latches, as bytes."""
 
-from __future__ import annotations
-
 from binascii import hexlify, unhexlify
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,8 +10,10 @@ from pyredisson.logic.exactly_once import SessionSlot, reply_cache
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.session import Session
 
-OTHERS_LISTEN = 3
-"""The reply to a release of which clients of Redisson may have heard."""
+REDISSON_HEARD = 2
+"""In the reply to a release: clients of Redisson may have heard of free permits."""
+OTHERS_WAIT = 4
+"""In the reply to a release: other clients stand in the list of waiting clients."""
 
 
 class Listing(NamedTuple):
@@ -77,10 +77,11 @@ class CounterCommands:
 class PermitPoolCommands(CounterCommands):
     """The commands that both kinds of semaphore have. The counter is the number of free permits."""
 
-    __slots__ = ("_claims_period", "_list_keys", "_list_lasts")
+    __slots__ = ("_claims_period", "_list_keys", "_list_lasts", "_wake_channels")
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key, prefixed(b"redisson_sc", key))
+        self._wake_channels = prefixed(b"pyredisson_wake", key) + b":"
         self._list_keys = (prefixed(b"pyredisson_waiting", key), prefixed(b"pyredisson_woken", key), claim_key(key))
         """The keys that decide who is woken and who comes first, see `permit_waiters.lua`."""
         self._claims_period = prefixed(b"pyredisson_semaphore_turn", key)
@@ -90,7 +91,7 @@ class PermitPoolCommands(CounterCommands):
     @property
     def waiting_channel(self) -> bytes:
         """On which a call that waits is woken."""
-        return b"%b:%b" % (prefixed(b"pyredisson_wake", self.key), self.session.client)
+        return self._wake_channels + self.session.client
 
     @property
     def counted_channel(self) -> bytes:
@@ -105,10 +106,10 @@ class PermitPoolCommands(CounterCommands):
     def add(self, slot: SessionSlot, permits: int, *, only_existing: bool = False) -> bytes:
         """Adds free permits, or removes some if negative. The reply is 0 if nothing exists but had to.
 
-        `OTHERS_LISTEN`: done, and clients of Redisson may have heard of free permits.
+        Else it is 1, plus `REDISSON_HEARD` and `OTHERS_WAIT`.
         """
         script = self.session.runtime.scripts.semaphore_add
-        return self._change(script, slot, slot.number, permits, self.channel, int(only_existing))
+        return self._change(script, slot, slot.number, permits, self.channel, int(only_existing), self.session.client)
 
     def leave(self, names: bytes, claimant: bytes = b"") -> bytes:
         """The client waits no longer under these names; or a waiter withdraws its claim, if it has the claim."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson.logic import retry, waiting
+from pyredisson.logic import retry
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.observing import described
-from pyredisson.logic.permits import permit_wait
 from pyredisson.logic.permits.commands import LatchCommands
+from pyredisson.logic.permits.counter import CounterLogic
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
-from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import LOOKING, Waiter
 
 LONGEST_WAIT = 5.0
 """Seconds after which a waiter reads the count again without a message: a message may be lost."""
@@ -26,31 +28,76 @@ class LatchChannel(Channel):
             self.wake_all()
 
 
-class CountDownLatchLogic:
+class LatchCall:
+    """One call that waits for a latch, until `deadline` (None: without limit)."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+
+
+class LatchWait(Waiter):
+    """The wait of one call."""
+
+    __slots__ = ("_latch",)
+
+    call: LatchCall
+
+    def __init__(self, latch: CountDownLatchLogic, call: LatchCall) -> None:
+        session = latch.session
+        self.begin(LOOKING, session, call, session.runtime.wakeup(), latch.commands.channel)
+        self._latch = latch
+
+    @property
+    def subject(self) -> CountDownLatchLogic:
+        return self._latch
+
+    def join(self, first: float) -> bool:
+        self.channel = self.session.channels.join(self.channel_name, self.wakeup, LatchChannel)
+        self.look_at = self.session.clock() + first
+        return False
+
+    async def ask(self) -> bool:
+        self.wakeup.clear()
+        opened = not await self._latch.count(self.deadline)
+        self.look_at = self.session.clock() + LONGEST_WAIT
+        return opened
+
+    def is_contender(self, *, stuck: bool = False) -> bool:
+        """Each reads the count for itself: all go on at the same moment."""
+        return True
+
+    def is_due(self) -> bool:
+        return True
+
+    def leave_queue(self) -> None:
+        """There is none."""
+
+
+class CountDownLatchLogic(CounterLogic):
     """The operations of a latch; counts and durations were checked before."""
 
-    __slots__ = ("_must_exist", "commands", "key", "session")
+    __slots__ = ()
 
-    def __init__(self, session: Session, key: bytes, *, must_exist: bool = False) -> None:
-        self.session = session
-        self.key = key
-        self.commands = LatchCommands(session, key)
-        self._must_exist = must_exist
+    commands_type = LatchCommands
+    commands: LatchCommands
+    kind = "latch"
+    missing = (
+        logging.INFO,
+        "isn't counting: it has come to zero, was deleted, or was never set; wait() returns at once",
+    )
 
     async def try_set(self, count: int) -> bool:
         """Sets the count of an open latch. False: the latch is not open."""
         if not count:
             # An open latch has that count: there is nothing to write.
             return not await self.count()
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        return bool(await self.session.slots.send(slot, self.commands.try_set(slot, count)))
+        return bool(await self.once(lambda slot: self.commands.try_set(slot, count)))
 
     async def count_down(self) -> None:
         """Counts down by one, unless the latch is open. Whatever it raises, this happens: in the background."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        await self.session.slots.send(slot, self.commands.count_down(slot), complete=True)
+        await self.once(self.commands.count_down, complete=True)
         if tracing.debug:
             logger.debug("latch %r is counted down", readable(self.key))
 
@@ -71,31 +118,34 @@ class CountDownLatchLogic:
         Raises `NotSetError` if the latch must exist, and doesn't exist when the wait begins.
         """
         session = self.session
-
-        async def attempt() -> float | None:
-            return LONGEST_WAIT if await self.count(deadline) else None
-
         count = await self._read(deadline)
         if count is None:
-            permit_wait.report_latch(session, self.key, must_exist=self._must_exist)
+            self.report_missing()
         if count is None or count <= 0:
             return True
         if deadline is not None and session.clock() >= deadline:
             return False
-        began = session.clock()
+        call, began = LatchCall(deadline), session.clock()
+        waiter = LatchWait(self, call)
         if tracing.on:
-            self._tell_waiting(attempt)
+            self._tell_waiting(call)
         try:
-            opened = await waiting.until(
-                session, self.commands.channel, attempt, LONGEST_WAIT, deadline, channel_class=LatchChannel
-            )
+            opened = await self._run(waiter)
         except BaseException as error:
             if tracing.on:
-                self._tell("failed", attempt, began, error)
+                self._tell("failed", call, began, error)
             raise
         if tracing.on:
-            self._tell("acquired" if opened else "timed_out", attempt, began)
+            self._tell("acquired" if opened else "timed_out", call, began)
         return opened
+
+    async def _run(self, waiter: LatchWait) -> bool:
+        try:
+            return await waiter.run(LONGEST_WAIT)
+        except BaseException:
+            # An interrupt may have come on the way out, before the waiter had left.
+            waiter.end()
+            raise
 
     def _tell_waiting(self, call: object) -> None:
         if tracing.debug:
@@ -112,9 +162,3 @@ class CountDownLatchLogic:
             logger.debug("latch %r %s", readable(self.key), said)
         if observing is not None:
             observing.call_ended(what, call, self.commands, began=began, error=error)
-
-    async def delete(self) -> bool:
-        """Removes the latch, which opens it; returns whether it existed."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        return bool(await self.session.slots.send(slot, self.commands.delete(slot)))

@@ -15,10 +15,10 @@ from pyredisson._protocol.replies import Reply
 from pyredisson.errors import PermitNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
-from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits import permit_wait
 from pyredisson.logic.permits.commands import ENDLESS, ID_BYTES, IN_USE, Listing, PermitCommands
-from pyredisson.logic.permits.permit_wait import Refusal
+from pyredisson.logic.permits.counter import PermitPool
+from pyredisson.logic.permits.permit_wait import PermitCall, Refusal
 from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
 
@@ -28,33 +28,19 @@ NO_SEMAPHORE = -3
 """In the reply of an acquire: there is no semaphore."""
 
 
-class ExpirableAcquire:
+class ExpirableAcquire(PermitCall):
     """One acquire. All its attempts use the same ids, so it acquires its permits once, however often it is sent."""
 
-    __slots__ = (
-        "_in_doubt",
-        "_lease",
-        "_may_have_acquired",
-        "_semaphore",
-        "began",
-        "deadline",
-        "ids",
-        "permits",
-        "sent_at",
-    )
+    __slots__ = ("_in_doubt", "_lease", "_may_have_acquired", "ids", "sent_at")
 
-    def __init__(
-        self, semaphore: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None
-    ) -> None:
-        self.permits = permits
+    pool: PermitExpirableSemaphoreLogic
+
+    def __init__(self, pool: PermitExpirableSemaphoreLogic, permits: int, lease: int, deadline: float | None) -> None:
+        super().__init__(pool, permits, deadline)
         self.ids = _new_ids(permits)
         self.sent_at = 0.0
         """When the command was sent that acquired the permits: their leases don't begin before that."""
-        self.began = 0.0
-        """When it has begun to wait. 0: it hasn't."""
-        self._semaphore = semaphore
         self._lease = lease
-        self.deadline = deadline
         self._in_doubt = False
         """Whether a copy with the present ids may have run, or may run late."""
         self._may_have_acquired = False
@@ -62,7 +48,7 @@ class ExpirableAcquire:
 
     async def attempt(self, listing: Listing) -> Refusal | None:
         """One attempt. None: acquired."""
-        clock = self._semaphore.session.clock
+        clock = self.pool.session.clock
         while True:
             reply, sent_at = await self._send(listing)
             if reply is None:
@@ -83,25 +69,19 @@ class ExpirableAcquire:
                 self._release_and_renew_ids()
                 continue
             if milliseconds == NO_SEMAPHORE:
-                semaphore = self._semaphore
-                permit_wait.report_semaphore(semaphore.session, semaphore.key, must_exist=semaphore.must_exist)
+                self.pool.report_missing()
             # 0: a permit ends in this millisecond.
             return Refusal.of(free, max(milliseconds, 1) if milliseconds >= 0 else 0, *place)
-
-    def on_wait(self) -> None:
-        self.began = self._semaphore.session.clock()
-        if tracing.on:
-            self._semaphore.tell_waiting(self)
 
     def undo(self) -> None:
         """Releases in the background what may have been acquired, or may be acquired late."""
         if self._may_have_acquired:
             self._note_doubt()
-            self._semaphore.release_in_background(self.ids)
+            self.pool.release_in_background(self.ids)
 
     async def _send(self, listing: Listing) -> tuple[Reply, float]:
         """Sends the command. Returns the reply, and when the command was sent."""
-        semaphore = self._semaphore
+        semaphore = self.pool
         session = semaphore.session
         if session.closed:
             session.check_open()
@@ -125,7 +105,7 @@ class ExpirableAcquire:
     def _release_and_renew_ids(self) -> None:
         """Releases the permits with the present ids in the background, and goes on with new ids."""
         self._note_doubt()
-        self._semaphore.release_in_background(self.ids)
+        self.pool.release_in_background(self.ids)
         self.ids = _new_ids(len(self.ids))
         self._in_doubt = self._may_have_acquired = False
 
@@ -134,7 +114,7 @@ class ExpirableAcquire:
 
     def _note_doubt(self) -> None:
         """From now on a release of these permits leaves a key on the server, which keeps late copies from running."""
-        session = self._semaphore.session
+        session = self.pool.session
         session.permits.note_doubt(self.ids[0], session.clock())
 
 
@@ -146,19 +126,19 @@ def _new_ids(permits: int) -> list[bytes]:
 # --- The semaphore
 
 
-class PermitExpirableSemaphoreLogic:
+class PermitExpirableSemaphoreLogic(PermitPool):
     """The operations of such a semaphore; numbers, ids and durations were checked before.
 
     A permit that the watchdog renews is a `Hold`, whose owner is the permit.
     """
 
-    __slots__ = ("_identity", "commands", "key", "must_exist", "session")
+    __slots__ = ("_identity",)
+
+    commands_type = PermitCommands
+    commands: PermitCommands
 
     def __init__(self, session: Session, key: bytes, *, must_exist: bool = False) -> None:
-        self.session = session
-        self.must_exist = must_exist
-        self.key = key
-        self.commands = PermitCommands(session, key)
+        super().__init__(session, key, must_exist=must_exist)
         # Not the bare key: that is the identity of a lock with the same name.
         self._identity = (IN_USE, key)
 
@@ -178,7 +158,7 @@ class PermitExpirableSemaphoreLogic:
             lease = session.lease_ms
         call = ExpirableAcquire(self, permits, ENDLESS if lease is None else lease, deadline)
         try:
-            if await permit_wait.acquire(self, call):
+            if await permit_wait.acquire(call):
                 if renewed:
                     self._renew(call.ids, call.sent_at)
                 if session.closed:
@@ -192,10 +172,10 @@ class PermitExpirableSemaphoreLogic:
         except BaseException as error:
             # A cancellation, an interrupt or the end of the client, perhaps after the permits were acquired.
             call.undo()
-            self._tell_ended("failed", call, error)
+            self.tell_ended("failed", call, error)
             raise
         call.undo()
-        self._tell_ended("timed_out", call)
+        self.tell_ended("timed_out", call)
         return []
 
     def _renew(self, ids: Sequence[bytes], sent_at: float) -> None:
@@ -208,40 +188,17 @@ class PermitExpirableSemaphoreLogic:
             session.holds.add_permit(hold)
             session.watchdog.watch(hold, sent_at)
 
-    def tell_waiting(self, call: ExpirableAcquire) -> None:
-        if tracing.debug:
-            logger.debug("%d permits of semaphore %r are waited for", call.permits, readable(self.key))
-        if self.session.observing is not None:
-            self.session.observing.wait_begins(call, self.commands, count=call.permits)
-
     def _tell_acquired(self, call: ExpirableAcquire) -> None:
         """Tells the log and the observer. Each permit that the watchdog renews is a hold of its own."""
+        observing = self.session.observing
+        holds = self._holds_of(call.ids) if observing is not None else []
+        if observing is None or not holds:
+            self.tell_ended("acquired", call)
+            return
         if tracing.debug:
             logger.debug("%d permits of semaphore %r are acquired", call.permits, readable(self.key))
-        observing = self.session.observing
-        if observing is None:
-            return
-        holds = self._holds_of(call.ids)
         for hold in holds:
             observing.acquired(call, self.commands, None, hold, began=call.began)
-        if not holds:
-            observing.call_ended("acquired", call, self.commands, began=call.began, count=call.permits)
-
-    def _tell_ended(self, what: str, call: ExpirableAcquire, error: BaseException | None = None) -> None:
-        observing = self.session.observing
-        if tracing.debug:
-            said = end_of_acquire("are", acquired=False, error=error)
-            logger.debug("%d permits of semaphore %r %s", call.permits, readable(self.key), said)
-        if observing is not None:
-            observing.call_ended(what, call, self.commands, began=call.began, count=call.permits, error=error)
-
-    def _tell_released(self, ids: Sequence[bytes], holds: Sequence[Hold]) -> None:
-        """Tells the log and the observer. The end of `holds` is told by themselves."""
-        if tracing.debug:
-            logger.debug("%d permits of semaphore %r are released", len(ids), readable(self.key))
-        observing = self.session.observing
-        if observing is not None and len(ids) > len(holds):
-            observing.released(self.commands, len(ids) - len(holds))
 
     # Releasing
 
@@ -285,11 +242,11 @@ class PermitExpirableSemaphoreLogic:
             if not unknown:
                 session.permits.forget_doubts(ids)
                 if tracing.on:
-                    self._tell_released(ids, holds)
+                    self.tell_released(len(ids), len(holds))
             return unknown
         except BaseException:
             self.release_in_background(ids)
-            self._tell_released(ids, holds)
+            self.tell_released(len(ids), len(holds))
             raise
 
     def _lost(self, holds: Sequence[Hold]) -> list[bytes]:
@@ -329,7 +286,7 @@ class PermitExpirableSemaphoreLogic:
 
     async def lease_left(self, permit: bytes) -> int:
         """The remaining lease of a permit in ms, or `ENDLESS`. Raises `PermitNotHeldError` if there is none."""
-        remaining: int | None = await self._query(self.commands.read_lease(permit))
+        remaining: int | None = await self.query(self.commands.read_lease(permit))
         if remaining is None:
             raise PermitNotHeldError(f"semaphore {readable(self.key)!r} has no permit in use with id {permit.hex()}")
         return remaining
@@ -345,7 +302,7 @@ class PermitExpirableSemaphoreLogic:
                 # Stops the renewal, which would set the lease of the watchdog again.
                 session.holds.begin_release(hold)
             payload = self.commands.update_lease(permit, ENDLESS if lease is None else lease)
-            known = await self._query(payload) is not None
+            known = await self.query(payload) is not None
             for hold in holds:
                 if known and session.observing is not None:
                     # The permit isn't released yet.
@@ -362,40 +319,12 @@ class PermitExpirableSemaphoreLogic:
 
     async def counts(self) -> tuple[int | None, int]:
         """The number of free permits (None: there is no semaphore), and of permits in use."""
-        free, in_use = await self._query(self.commands.count())
+        free, in_use = await self.query(self.commands.count())
         return free, in_use
-
-    async def try_set(self, permits: int) -> bool:
-        """Creates the semaphore. False: it exists already."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        return bool(await self.session.slots.send(slot, self.commands.try_set(slot, permits, 0)))
 
     async def set(self, permits: int) -> None:
         """Sets the number of permits, free and in use together."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        await self.session.slots.send(slot, self.commands.set(slot, permits))
-
-    async def add(self, permits: int) -> None:
-        """Adds permits to the semaphore."""
-        self.session.check_open()
-        if permits:
-            slot = self.session.slots.allocate()
-            await self.session.slots.send(slot, self.commands.add(slot, permits))
-
-    async def delete(self) -> bool:
-        """Removes the semaphore with all permits in use; returns whether it existed."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        return bool(await self.session.slots.send(slot, self.commands.delete(slot)))
-
-    async def _query(self, payload: bytes) -> Reply:
-        """The reply to an idempotent command."""
-        session = self.session
-        session.check_open()
-        reply, _ = await retry.send(session.runtime, payload, retries=session.retries)
-        return reply
+        await self.once(lambda slot: self.commands.set(slot, permits))
 
     def _hold_key(self, permit: bytes) -> HoldKey:
         return self._identity, int.from_bytes(permit)

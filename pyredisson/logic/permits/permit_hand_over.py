@@ -14,19 +14,18 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyredisson._core import ReleaseCall
+from pyredisson._core import InOrder, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import copy_error
 from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.exactly_once import SessionSlot
-from pyredisson.logic.locks.queued_wait import OTHERS_FIRST
 from pyredisson.logic.owners import TURN_CHECK
-from pyredisson.logic.permits.commands import OTHERS_LISTEN
+from pyredisson.logic.permits.commands import OTHERS_WAIT, REDISSON_HEARD
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.retry import not_replicated
-from pyredisson.logic.waiting import GIVEN, WAITING
+from pyredisson.logic.waiting import OTHERS_FIRST, WAITING
 
 if TYPE_CHECKING:
     from pyredisson.logic.permits.semaphore import SemaphoreLogic
@@ -47,7 +46,15 @@ async def send(
         names = queue.take_names(waiters)
     wanted = sum(waiter.permits for waiter in waiters)
     payload = semaphore.commands.hand_over(slot, permits, wanted, names, only_existing=only_existing)
-    return await session.slots.send_hand_over(payload)
+    reply = 0
+    try:
+        reply = await session.slots.send_hand_over(payload)
+    finally:
+        if reply <= 0 and names:
+            # Only a hand-over takes the client out of the list.
+            with session.channels.mutex:
+                queue.names.update(dict.fromkeys(names.split(), 0.0))
+    return reply
 
 
 def refuse(semaphore: SemaphoreLogic, waiter: PermitWaiter) -> None:
@@ -86,9 +93,15 @@ async def release(
                 batch = queue.batch = HandOverBatch(semaphore, queue)
             await batch.release(permits, waiter)
             return True
-    payload = semaphore.commands.add(slot, permits, only_existing=only_existing)
-    reply = await session.slots.send(slot, payload, complete=True)
-    if reply == OTHERS_LISTEN:
+    asks = queue.begins_to_ask(now)
+    try:
+        payload = semaphore.commands.add(slot, permits, only_existing=only_existing)
+        reply = await session.slots.send(slot, payload, complete=True)
+        queue.on_released(others_wait=bool(reply & (OTHERS_WAIT | REDISSON_HEARD)), now=now)
+    finally:
+        if asks:
+            queue.asks_until = 0.0
+    if reply & REDISSON_HEARD:
         # They hear of it later than the waiters here.
         queue.others_first_until = session.clock() + OTHERS_FIRST
     if not queue.waiters:
@@ -102,7 +115,7 @@ def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float)
     if queue.channel is not None and queue.channel.leader is not None:
         # A waiter that wants several permits claims them: others leave it what becomes free.
         return None
-    for waiter in list(queue.waiters):
+    for waiter in InOrder(queue.waiters):
         if waiter.state is not WAITING or waiter.permits > permits:
             continue
         if waiter.owes_attempt or waiter.wakeup.is_set() or not waiter.wakeup.alive:
@@ -161,12 +174,11 @@ def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_
     waiter: PermitWaiter | None = None if releaser is None else releaser.successor
     if waiter is None:
         return False
-    if waiter.releaser is not releaser or waiter.state is not GIVEN:
+    if waiter.releaser is releaser:
         # The slot isn't used again: this command must find the number of the hand-over.
         finish = semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing)
         semaphore.session.runtime.post(finish)
-        if waiter.releaser is releaser:
-            refuse(semaphore, waiter)
+        refuse(semaphore, waiter)
     # Also after an interrupt between the change of the state and the line that wakes it.
     waiter.wakeup.set()
     return True

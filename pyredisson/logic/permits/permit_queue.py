@@ -1,17 +1,16 @@
 """The calls of one client that wait for permits of the same semaphore: their channel, their queue, and their claims."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from pyredisson._core import InOrder
 from pyredisson.logic.exactly_once import REMEMBERED
 from pyredisson.logic.locks.queued_wait import LOOK, LockChannel
 from pyredisson.logic.permits.commands import Listing, PermitPoolCommands
 from pyredisson.logic.ports import Wakeup
-from pyredisson.logic.waiting import GIVEN, LOOKING, OFFERED, WAITING, HandedWaiter
+from pyredisson.logic.waiting import LOOKING, WAITING, Waiter, WaitingQueue
 
 CLAIM_DELAY = 1.0
 """Seconds for which a waiter waits before it claims."""
@@ -90,8 +89,8 @@ class PermitChannel(LockChannel):
             self.wake(1)
         elif b" " in payload and is_number(permits):
             if member and self.queue is not None:
-                # The next attempt removes that name, also if it was entered late.
-                self.queue.names.setdefault(member, 0.0)
+                # The next attempt removes that name, also if it was entered late, or the reply to that is on its way.
+                self.queue.names[member] = 0.0
             if not self.wake_for(int(permits)) and member:
                 self.on_unused[b""](member)
 
@@ -164,126 +163,129 @@ def is_number(payload: bytes) -> bool:
 # --- The queue
 
 
+OTHERS_COME = -math.inf
+"""In place of the end of a series of hand-overs: it is over, and other clients come first."""
+LONGEST_QUESTION = 0.05
+"""Seconds. If the reply takes longer, releases are for all clients until it comes."""
 IN_FLIGHT = math.inf
 LATEST = 1.0
 """Seconds after which the command of an attempt that was interrupted has arrived, if nothing is wrong. Later it leaves
 a name in the list that costs others 250 ms, once."""
+MOST_NAMES = 64
+"""Under so many names at most a client is known to be in a list, perhaps."""
 MOST_IDLE_QUEUES = 64
 """From so many queues on, the ones that nobody needs are looked for."""
 
 
-class PermitWaiter(HandedWaiter):
-    """One call that waits for permits. Its state is a `WaiterState`; only the methods below change it."""
+class PermitWaiter(Waiter):
+    """One call that waits for permits."""
 
-    __slots__ = ("asks", "owes_attempt", "permits")
+    __slots__ = ("permits", "sends")
 
-    def __init__(self, permits: int, deadline: float | None, wakeup: Wakeup) -> None:
-        super().__init__(deadline, wakeup)
-        self.permits = permits
-        self.owes_attempt = False
-        """Whether it has got a wakeup, for permits that are free, without having made its attempt."""
-        self.asks = False
-        """Whether its attempt is on its way."""
+    permits: int
+    sends: bool
+    """Whether its attempt is on its way."""
 
     @property
     def is_awake(self) -> bool:
         """Whether an attempt of it is on its way, or will be made: its outcome enters the client in the list."""
-        return self.asks or self.owes_attempt or bool(self.wakeup.is_set())
-
-    def give(self) -> bool:
-        """The server has acquired its permits. False: it has left meanwhile."""
-        return self.change_state(OFFERED, GIVEN)
-
-    def refuse(self) -> bool:
-        """Its permits were not acquired: it makes an attempt. False: it has left meanwhile."""
-        return self.change_state(OFFERED, LOOKING)
+        if self.sends or self.owes_attempt:
+            return True
+        # What a release has given it, or is about to, wakes it as well.
+        return self.state in (LOOKING, WAITING) and bool(self.wakeup.is_set())
 
 
-class PermitQueue:
-    """The waiters for one semaphore in one client, in the order in which they came. It exists while they contend.
+class PermitQueue(WaitingQueue):
+    """The waiters for one semaphore in one client. It exists while they contend.
 
-    It is changed with the mutex of the channels held; what is read without it is a single value.
-
-    Other clients must not starve. The first hand-over begins a series, in which permits are handed on for a limited
-    time. After that each release wakes the first clients of the list on the server, which may be this one. A waiter
-    that acquires its permits by an attempt of its own begins the next series.
+    The first release after a series of hand-overs finds out whether other clients wait. If none does, the next series
+    begins; else it begins when a waiter has acquired its permits by an attempt of its own.
     """
 
-    __slots__ = (
-        "batch",
-        "channel",
-        "in_flight",
-        "names",
-        "others_first_until",
-        "removals",
-        "series_ends",
-        "waiters",
-    )
+    __slots__ = ("asks_until", "batch", "in_flight", "names", "removals")
+
+    waiters: dict[PermitWaiter, None]
+    channel: PermitChannel | None
+    """The channel of the client, as the waiter that came last has joined it."""
 
     def __init__(self) -> None:
-        self.waiters: dict[PermitWaiter, None] = {}
-        self.channel: PermitChannel | None = None
-        """The channel of the client, as the waiter that came last has joined it."""
+        super().__init__()
         self.batch: Any = None
         """The `HandOverBatch` that will be sent next. None: no hand-over waits for that."""
+        self.asks_until = 0.0
+        """Until when releases are handed on, as one is on its way that finds out whether other clients wait."""
         self.in_flight = 0
         """In an event loop: how many hand-overs are on their way."""
         self.names: dict[bytes, float] = {}
         """The names under which the client may be in the list, and from when on a command that is sent surely finds
         them there, if they are: at once (0), or not before the command is answered that adds them (`IN_FLIGHT`). Each
-        command adds another name, so none removes what a later one has added."""
+        command adds another name, so none removes what a later one has added. A name that a command on its way removes
+        isn't here."""
         self.removals = 0
         """How many commands have run that take the client out of the list. One may run after an attempt that entered
         the client, and have its reply before the attempt."""
-        self.series_ends: float | None = None
-        """Until when permits are handed on without a message. None: no series of hand-overs has begun."""
-        self.others_first_until = 0.0
-        """Until when the waiters of this client leave permits to clients of Redisson, which may have heard of them."""
 
     # The list on the server
 
     def least(self, besides: PermitWaiter | None = None) -> int:
         """The smallest number of permits that one of the waiters wants; 0: there is none. It ignores `besides`."""
-        states = (LOOKING, WAITING)
-        found = (each.permits for each in list(self.waiters) if each is not besides and each.state in states)
-        return min(found, default=0)
+        found = 0
+        for each in InOrder(self.waiters):
+            if each is not besides and each.state in (LOOKING, WAITING) and (not found or each.permits < found):
+                found = each.permits
+                if found == 1:
+                    break
+        return found
 
-    def listing(self, waiter: PermitWaiter, claimant: bytes, member: bytes) -> Listing:
+    def listing(self, waiter: PermitWaiter, claimant: bytes, member: bytes, now: float) -> Listing:
         """What the attempt of a waiter that is about to be sent says about the list. `member`: a new name."""
         others = self.least(besides=waiter)
         entry = b"%b:%d" % (member, min(waiter.permits, others or waiter.permits))
         # The last attempt of several that are on their way enters the waiters that sleep.
         alone = not any(each.is_awake for each in list(self.waiters) if each is not waiter)
         following = b"%b:%d" % (member, others) if others and alone else b""
-        listing = Listing(b" ".join(self.names), entry, following, claimant)
+        # Not the names that other attempts are about to add: theirs is another caller.
+        names = [name for name in list(self.names) if self.names.get(name, IN_FLIGHT) != IN_FLIGHT]
+        for name in names:
+            if self.names.get(name, IN_FLIGHT) <= now:
+                self.names.pop(name, None)
         self.names[following or entry] = self.names[entry] = IN_FLIGHT
-        return listing
+        return Listing(b" ".join(names), entry, following, claimant)
 
-    def on_acquired(self, listing: Listing, sure: Iterable[bytes]) -> int:
+    def on_acquired(self, listing: Listing) -> int:
         """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none."""
         self.series_ends = None
-        self.on_answered(listing, sure, listing.following)
+        # Another attempt may have taken the name, and has removed it then.
+        is_listed = listing.following in self.names
+        self.on_answered(listing, listing.following)
         least = self.least()
-        if not listing.following:
+        if not is_listed:
             self.removals += 1
             return 0 if any(each.is_awake for each in list(self.waiters)) else least
         # A call that wants less may have come since.
         return least if least < int(listing.following.rpartition(b":")[2]) else 0
 
-    def on_answered(self, listing: Listing, sure: Iterable[bytes], added: bytes = b"") -> None:
-        """An attempt has an outcome. `sure`: the names that were in the list before. `added`: the one that is now."""
-        for name in (*sure, listing.entry, listing.following):
+    def on_answered(self, listing: Listing, added: bytes = b"") -> None:
+        """An attempt has an outcome. `added`: the name that it has added, unless another one has taken it since."""
+        is_there = added in self.names
+        for name in (listing.entry, listing.following):
             self.names.pop(name, None)
-        if added:
+        if is_there:
             self.names[added] = 0.0
+
+    def keep_names(self, listing: Listing, since: float) -> None:
+        """An attempt has not removed these names, or not for sure: it has failed, or it may run late."""
+        self.names.update(dict.fromkeys(listing.names.split(), since))
 
     def on_failed(self, listing: Listing, now: float) -> None:
         """An attempt has failed or was interrupted. It may have run, or may run late."""
-        self.names[listing.following or listing.entry] = self.names[listing.entry] = now + LATEST
-
-    def sure_names(self, now: float) -> list[bytes]:
-        """The names that are in the list already, if they are."""
-        return [name for name, since in self.names.items() if since <= now]
+        self.keep_names(listing, now + LATEST)
+        for name in (listing.entry, listing.following):
+            if name:
+                self.names[name] = now + LATEST
+        for name in list(self.names)[:-MOST_NAMES]:
+            # In a long outage. What may be left costs others 250 ms, once.
+            self.names.pop(name, None)
 
     @property
     def is_listed(self) -> bool:
@@ -303,13 +305,21 @@ class PermitQueue:
     # Series of hand-overs
 
     def may_hand_over(self, now: float, limit: float) -> bool:
-        """Whether a release may hand its permits on: for `limit` seconds from the first time on."""
-        return bool(limit and self.waiters) and (self.series_ends is None or now < self.series_ends)
+        return super().may_hand_over(now, limit) or (now < self.asks_until and bool(limit and self.waiters))
 
-    def on_handed_over(self, now: float, limit: float) -> None:
-        """Permits are handed on. The first time begins a series."""
-        if self.series_ends is None:
-            self.series_ends = now + limit
+    def begins_to_ask(self, now: float) -> bool:
+        """A release is sent that is not handed on. Returns whether it has to find out whether other clients wait."""
+        if now < self.asks_until or self.series_ends is None or not OTHERS_COME < self.series_ends <= now:
+            return False
+        self.asks_until = now + LONGEST_QUESTION
+        return True
+
+    def on_released(self, *, others_wait: bool, now: float) -> None:
+        """A release was not handed on. `now`: when it was sent."""
+        if not others_wait:
+            self.series_ends = None
+        elif self.series_ends is not None and self.series_ends <= now:
+            self.series_ends = OTHERS_COME
 
     def is_idle(self, now: float) -> bool:
         """Whether nobody waits, and no series would have to be ended."""

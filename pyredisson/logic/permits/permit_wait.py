@@ -6,20 +6,18 @@ for the waiter, see `permit_hand_over`. Then the waiter has them without any att
 
 from __future__ import annotations
 
-import logging
 import weakref
+from abc import abstractmethod
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson._protocol.replies import copy_error
-from pyredisson.errors import NotSetError
-from pyredisson.logic.locks.queued_wait import LATER
-from pyredisson.logic.permits.commands import Listing, PermitPoolCommands
+from pyredisson._diagnostics import tracing
+from pyredisson.logic.permits.commands import NOT_LISTED, Listing, PermitPoolCommands
+from pyredisson.logic.permits.counter import PermitPool
 from pyredisson.logic.permits.permit_queue import Claimant, PermitChannel, PermitQueue, PermitWaiter
 from pyredisson.logic.retry import may_have_run
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import GIVEN, LEFT, UNCONFIRMED_WAIT
+from pyredisson.logic.waiting import GIVEN, LOOKING
 
 LONGEST_WAIT = 5.0
 """Seconds between two attempts of a waiter: a message may be lost, and nobody knows when a permit without a lease is
@@ -32,6 +30,8 @@ FAR = 63
 """The place of a client behind so many others, or more."""
 NEAR = 2
 """So many clients of the list listen to Redisson's messages, and look when the lease of a permit ends."""
+RESERVED = 250
+"""Milliseconds for which permits are left to a client that was woken, see `waiting_list.lua`."""
 BEHIND = 0.05
 """Seconds by which a client looks later than the one before it in the list."""
 
@@ -48,9 +48,12 @@ class Refusal(NamedTuple):
 
     @staticmethod
     def of(free: int, milliseconds: int, place: int) -> Refusal:
-        """`milliseconds`: when to ask again, by the server; 0 or less: it doesn't know. Only the first clients do."""
+        """`milliseconds`: when to ask again, by the server; 0 or less: it doesn't know. Only the first clients do.
+
+        All of them do if permits are left for a moment to clients that were woken: these may never come.
+        """
         wait = LONGEST_WAIT
-        if milliseconds > 0 and place < NEAR:
+        if milliseconds > 0 and (place < NEAR or milliseconds <= RESERVED):
             wait = min((milliseconds + 1) / 1000, LONGEST_WAIT)
         return Refusal(free, wait + BEHIND * place, place)
 
@@ -63,60 +66,32 @@ class Refusal(NamedTuple):
         return Refusal.of(-reply % (1 << FREE_BITS), milliseconds, -reply >> (FREE_BITS + WAIT_BITS))
 
 
-# --- What to do about a semaphore or a latch that doesn't exist on the server: raise an error, or log it once
-
-
-MOST_REPORTED = 1000
-"""Names for which one client logs this. More names than that are no mistake of the program."""
-
-
-def report_semaphore(session: Session, key: bytes, *, must_exist: bool) -> None:
-    """An acquire found no semaphore. Raises `NotSetError` if it must exist; else logs a warning."""
-    text = "doesn't exist: its permits were never set, it was deleted, or it has ended"
-    _report(session, logging.WARNING, "semaphore", key, text, must_exist=must_exist)
-
-
-def report_latch(session: Session, key: bytes, *, must_exist: bool) -> None:
-    """A wait found no latch. Raises `NotSetError` if it must exist; else logs that."""
-    text = "isn't counting: it has come to zero, was deleted, or was never set; wait() returns at once"
-    _report(session, logging.INFO, "latch", key, text, must_exist=must_exist)
-
-
-def _report(session: Session, level: int, kind: str, key: bytes, text: str, *, must_exist: bool) -> None:
-    if must_exist:
-        raise NotSetError(f"{kind} {readable(key)!r} {text}")
-    reported = session.permits.reported_not_set
-    if (kind, key) not in reported and len(reported) < MOST_REPORTED:
-        reported.add((kind, key))
-        logger.log(level, "%s %r %s", kind, readable(key), text)
-
-
 # --- The wait
 
 
-class Pool(Protocol):
-    """A semaphore of either kind."""
-
-    session: Session
-    key: bytes
-    must_exist: bool
-
-    @property
-    def commands(self) -> PermitPoolCommands: ...
-
-
-class Call(Protocol):
+class PermitCall:
     """One acquire of permits."""
 
-    permits: int
-    deadline: float | None
+    __slots__ = ("began", "deadline", "permits", "pool")
 
-    async def attempt(self, listing: Listing) -> Refusal | None:
-        """One attempt. None: it has acquired the permits."""
+    def __init__(self, pool: PermitPool, permits: int, deadline: float | None) -> None:
+        self.pool = pool
+        self.permits = permits
+        self.deadline = deadline
+        self.began = 0.0
+        """When it has begun to wait. 0: it hasn't."""
 
     def on_wait(self) -> None:
         """The call begins to wait."""
+        self.began = self.pool.session.clock()
+        if tracing.on:
+            self.pool.tell_waiting(self)
 
+    @abstractmethod
+    async def attempt(self, listing: Listing) -> Refusal | None:
+        """One attempt. None: it has acquired the permits."""
+
+    @abstractmethod
     def undo(self) -> None:
         """The permits were acquired, and the caller never gets them: they are released in the background."""
 
@@ -157,12 +132,12 @@ def leave_unused(pool: weakref.ref[Session], commands: type[PermitPoolCommands],
     client.repair(commands(client, key).leave(name))
 
 
-async def acquire(pool: Pool, call: Call) -> bool:
+async def acquire(call: PermitCall) -> bool:
     """Acquires permits. False: not before the deadline of the call.
 
     Whatever it raises, nothing of the call remains on the server, once the background has caught up.
     """
-    session, deadline = pool.session, call.deadline
+    pool, session, deadline = call.pool, call.pool.session, call.deadline
     entry, waiter = b"", None
     try:
         first: FirstAttempt | None = None
@@ -170,7 +145,7 @@ async def acquire(pool: Pool, call: Call) -> bool:
             before = Before.of(session, pool.commands) if session.channels.by_name else None
             # Nobody waits for a semaphore that has to exist, and may not.
             if not pool.must_exist and (deadline is None or session.clock() < deadline):
-                entry = b"%b:%d" % (session.new_member(), call.permits)
+                entry = b"%b:%d" % (session.next_member(), call.permits)
             refusal = await call.attempt(Listing(entry=entry))
             if refusal is None:
                 return True
@@ -179,9 +154,12 @@ async def acquire(pool: Pool, call: Call) -> bool:
                 if entry:
                     session.leave_list(pool.commands.leave(entry))
                 return False
-        waiter = PermitWait(pool, call)
+        waiter = PermitWait(call)
         call.on_wait()
-        return await waiter.run(first)
+        acquired = await waiter.run(first)
+        if acquired and session.closed:
+            session.check_open()
+        return acquired
     except BaseException as error:
         # An interrupt may have come on the way out, before the waiter had left.
         if waiter is not None:
@@ -193,7 +171,7 @@ async def acquire(pool: Pool, call: Call) -> bool:
         raise
 
 
-def _joins_queue(pool: Pool, deadline: float | None) -> bool:
+def _joins_queue(pool: PermitPool, deadline: float | None) -> bool:
     """Whether a call joins the waiters of its client before any attempt, as it has time to wait."""
     session = pool.session
     queue = session.permits.queues.get(pool.key) if session.permits.queues else None
@@ -203,90 +181,55 @@ def _joins_queue(pool: Pool, deadline: float | None) -> bool:
 
 
 class PermitWait(PermitWaiter):
-    """The wait of one call. `run` is called once."""
+    """The wait of one call."""
 
-    __slots__ = ("_call", "_channel", "_claimant", "_has_acquired", "_look_at", "_pool", "_queue")
+    __slots__ = ("_claimant", "_has_acquired")
 
-    _channel: PermitChannel
-    _queue: PermitQueue
+    call: PermitCall
+    channel: PermitChannel
+    queue: PermitQueue
 
-    def __init__(self, pool: Pool, call: Call) -> None:
+    def __init__(self, call: PermitCall) -> None:
+        session, commands = call.pool.session, call.pool.commands
         # The first caller gets a single free permit, and need not claim it.
-        claimant = self._claimant = Claimant(pool.commands, call.permits) if call.permits > 1 else None
-        wakeup = pool.session.runtime.wakeup() if claimant is None else claimant.wakeup
-        super().__init__(call.permits, call.deadline, wakeup)
-        self._pool = pool
-        self._call = call
+        claimant = self._claimant = Claimant(commands, call.permits) if call.permits > 1 else None
+        wakeup = session.runtime.wakeup() if claimant is None else claimant.wakeup
+        self.begin(LOOKING, session, call, wakeup, commands.waiting_channel)
+        self.permits = call.permits
+        self.sends = False
         self._has_acquired = False
         """Whether an attempt has acquired the permits."""
-        self._look_at = 0.0
-        """When to make the next attempt, even without a wakeup."""
+
+    @property
+    def subject(self) -> PermitPool:
+        return self.call.pool
 
     @property
     def acquired(self) -> bool:
         """Whether the permits were acquired for this call, by an attempt or by a release."""
         return self._has_acquired or self.state is GIVEN
 
-    async def run(self, first: FirstAttempt | None) -> bool:
-        """Waits until the permits are acquired or the deadline has passed: False.
-
-        `first`: None, if the call has made no attempt. After an exception the caller calls `end`: an interrupt may have
-        prevented it in here.
-        """
-        session, wakeup = self._pool.session, self.wakeup
-        began = session.begin_waiting()
-        try:
-            if self._join(first) and await self._ask():
-                return True
-            while True:
-                if self._channel.error is not None:
-                    raise copy_error(self._channel.error)
-                # Before the look at who is the first: one that leaves wakes the next one.
-                self.sleep()
-                seconds = self._seconds_to_sleep()
-                if seconds <= 0:
-                    if self.wake_up():
-                        return False
-                    seconds = 0.0
-                tracing.look()
-                if tracing.debug:
-                    self._log(f"waiting for {seconds:.3f} s at most")
-                await session.runtime.wait(wakeup, seconds)
-                if tracing.debug:
-                    self._log("woken" if wakeup.is_set() else "no message")
-                if (self.state is GIVEN and self.error is None) or (
-                    not self.wake_up() and await self.outcome(session.runtime)
-                ):
-                    if session.closed:
-                        session.check_open()
-                    return True
-                if self.state is LEFT:
-                    return False
-                if self._is_due() and await self._ask():
-                    return True
-        except BaseException:
-            # The wakeup may have been consumed by an attempt that did not finish: the next waiter gets it.
-            self.owes_attempt = True
-            raise
-        finally:
-            self.end()
-            session.end_waiting(began)
-
-    def _join(self, first: FirstAttempt | None) -> bool:
-        """Takes the last place among the waiters of this client. Returns whether to make an attempt at once."""
-        pool, session = self._pool, self._pool.session
+    def join(self, first: FirstAttempt | None) -> bool:
+        pool, session = self.call.pool, self.session
         commands, channels, now = pool.commands, session.channels, session.clock()
         entry = b"" if first is None else first.entry
+        # The client is in the list with a call that wants no more than this one, which came before.
+        look_at = now + LONGEST_WAIT if self._claimant is None else now + self._claimant.limit(LONGEST_WAIT)
         with channels.mutex:
-            queue = self._queue = session.permits.queues.queue_of(pool.key, now)
+            queue = self.queue = session.permits.queues.queue_of(pool.key, now)
+            relies = first is None and not pool.must_exist and queue.is_listed and 0 < queue.least() <= self.permits
+            if relies and channels.join_quietly(queue, self, self.permits, now, LONGEST_WAIT):
+                self.look_at = look_at
+                if session.closed:
+                    session.check_open()
+                return False
             if entry:
                 queue.names[entry] = 0.0
-            least = queue.least()
             queue.waiters[self] = None
             before = Before.of(session, commands) if first is None else first.before or Before(None, None)
-            channel = channels.join(commands.waiting_channel, self.wakeup, PermitChannel, self.permits, before.own)
+            channel = channels.join(self.channel_name, self.wakeup, PermitChannel, self.permits, before.own)
             assert isinstance(channel, PermitChannel)
-            self._channel = queue.channel = channel
+            self.channel = queue.channel = channel
             channel.queue = queue
             channel.on_unused[b""] = partial(leave_unused, weakref.ref(session), type(commands), pool.key)
             missed = before.redisson != channels.events(commands.channel)
@@ -300,102 +243,84 @@ class PermitWait(PermitWaiter):
         if first is not None:
             # Without an entry no release wakes this client.
             return not entry
-        # The client is in the list with a call that wants no more than this one, which came before.
-        self._look_at = now + LONGEST_WAIT if self._claimant is None else now + self._claimant.limit(LONGEST_WAIT)
-        return pool.must_exist or not (queue.is_listed and channel.confirmed and 0 < least <= self.permits)
+        self.look_at = look_at
+        return not (relies and channel.confirmed)
 
-    def _seconds_to_sleep(self) -> float:
-        """For how long to sleep at most. 0 or less: the deadline has passed."""
-        now, deadline = self._pool.session.clock(), self.deadline
-        seconds = max(self._look_at - now, 0.001)
-        asks = self._claimant is not None or self.is_contender(self._queue.waiters)
-        if asks and not self._channel.confirmed and seconds > UNCONFIRMED_WAIT:
-            seconds = UNCONFIRMED_WAIT
-        return seconds if deadline is None else min(seconds, deadline - now)
+    def is_contender(self, *, stuck: bool = False) -> bool:
+        return self._claimant is not None or super().is_contender(stuck=stuck)
 
-    def _is_due(self) -> bool:
-        """Whether to make an attempt after a sleep."""
-        now, channel = self._pool.session.clock(), self._channel
-        if self.wakeup.is_set():
-            self.wakeup.clear()
-            if channel.look_in is not None and channel.look_for is self.wakeup:
-                self._look_at = min(self._look_at, now + channel.look_in + LATER)
-                channel.look_in = None
-            else:
-                self.owes_attempt = True
-                self._look_at = max(now, self._queue.others_first_until)
-        looks, over = now >= self._look_at, self.deadline is not None and now >= self.deadline
-        if self.owes_attempt or self._claimant is not None or self.is_contender(self._queue.waiters, stuck=looks):
-            return looks or over or not channel.confirmed
-        if looks:
-            # The first waiter asks, and the others hear of it if it acquires its permits.
-            self._look_at = now + LONGEST_WAIT
-        return False
+    def asks(self, now: float, *, woken: bool) -> bool:
+        # It was chosen by its need: the permits are for it.
+        return woken or self.owes_attempt or super().asks(now, woken=woken)
 
-    async def _ask(self) -> bool:
-        """One attempt. A wakeup is only a hint: it may be late, or meant for another waiter."""
-        session, queue = self._pool.session, self._queue
+    def rely_on_contender(self, now: float) -> None:
+        if now >= self.look_at:
+            # The others hear of it if the first waiter acquires its permits.
+            self.look_at = now + LONGEST_WAIT
+
+    async def ask(self) -> bool:
+        session, queue = self.session, self.queue
         # After this another wakeup means another attempt.
         self.wakeup.clear()
         claimant = b"" if self._claimant is None else self._claimant.name_if_claiming()
-        with session.channels.mutex:
-            waits = self.deadline is None or session.clock() < self.deadline
-            sure, removals = queue.sure_names(session.clock()), queue.removals
-            listing = queue.listing(self, claimant, session.new_member())
-            self.asks = True
+        listing = NOT_LISTED
         try:
-            refusal = await self._call.attempt(listing if waits else listing._replace(entry=b""))
+            with session.channels.mutex:
+                waits = self.deadline is None or session.clock() < self.deadline
+                removals = queue.removals
+                listing = queue.listing(self, claimant, session.next_member(), session.clock())
+                self.sends = True
+            refusal = await self.call.attempt(listing if waits else listing._replace(entry=b""))
             self._has_acquired = refusal is None
         except BaseException:
             with session.channels.mutex:
                 queue.on_failed(listing, session.clock())
-                self.asks = False
+                self.sends = False
             raise
         with session.channels.mutex:
-            self.asks = False
+            self.sends = False
             if refusal is None:
                 self.owes_attempt = False
                 queue.waiters.pop(self, None)
-                if unlisted := queue.on_acquired(listing, sure):
-                    self._channel.wake_for(unlisted)
+                if unlisted := queue.on_acquired(listing):
+                    self.channel.wake_for(unlisted)
                 return True
             # Without an entry the next waiter here makes an attempt. So does this one, if the entry is gone.
             self.owes_attempt = not waits or queue.removals != removals
-            queue.on_answered(listing, sure if waits else (), listing.entry if waits else b"")
+            queue.on_answered(listing, listing.entry if waits else b"")
+            if not waits:
+                queue.keep_names(listing, 0.0)
             self._on_refused(refusal, session.clock())
             if refusal.free:
                 # The message that woke this waiter may serve others, which need fewer permits.
-                self._channel.on_free(refusal.free)
+                self.channel.on_free(refusal.free)
         return False
 
     def _on_refused(self, refusal: Refusal, now: float) -> None:
-        self._channel.near = refusal.place < NEAR
+        self.channel.near = refusal.place < NEAR
         wait = refusal.wait if self._claimant is None else self._claimant.limit(refusal.wait)
-        self._look_at = now if self.owes_attempt else now + wait
+        self.look_at = now if self.owes_attempt else now + wait
 
     def end(self) -> None:
-        """Leaves the queue, the channel and the list, and withdraws a claim. Never suspends. Idempotent."""
-        pool, session = self._pool, self._pool.session
-        self.stop()
-        if self.owes_attempt:
-            self.wakeup.set()
-        names = b""
-        with session.channels.mutex:
-            queues = session.permits.queues
-            queue = queues.get(pool.key)
-            if queue is not None:
-                queue.waiters.pop(self, None)
-                if not queue.waiters:
-                    names = queue.take_names()
-                    queues.forget_if_idle(pool.key, session.clock())
-            session.channels.leave(pool.commands.waiting_channel, self.wakeup)
-            if queue is not None and queue.waiters and queue.channel is not None and not queue.channel.confirmed:
-                # The first one asks every second.
-                queue.channel.wake(1)
-        if names and not session.closed:
-            session.runtime.post(pool.commands.leave(names))
+        self.session.end_waiting(self)
+        given = self.state is GIVEN and not self.owes_attempt
+        if given and self.session.channels.leave_quietly(self.queue, self):
+            return
+        super().end()
         if self._claimant is not None and not self._has_acquired:
             self._claimant.withdraw()
 
-    def _log(self, what: str) -> None:
-        logger.debug("%s on channel %r", what, readable(self._pool.commands.waiting_channel))
+    def leave_queue(self) -> None:
+        session, key, queue = self.session, self.call.pool.key, self.queue
+        if queue is None:
+            return
+        queue.waiters.pop(self, None)
+        if queue.waiters:
+            if queue.channel is not None and not queue.channel.confirmed:
+                # The next contender makes an attempt every second.
+                queue.wake_first()
+            return
+        names = queue.take_names()
+        session.permits.queues.forget_if_idle(key, session.clock())
+        if names and not session.closed:
+            session.runtime.post(self.call.pool.commands.leave(names))

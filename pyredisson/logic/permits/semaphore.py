@@ -4,53 +4,42 @@ from __future__ import annotations
 
 from redis.exceptions import TryAgainError
 
-from pyredisson._diagnostics import logger, readable, tracing
+from pyredisson._diagnostics import readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
-from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
-from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits import permit_hand_over, permit_wait
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, SemaphoreCommands
-from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, Refusal
+from pyredisson.logic.permits.counter import PermitPool
+from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, PermitCall, Refusal
 from pyredisson.logic.retry import LIMITED_BY_RETRIES, not_replicated
-from pyredisson.logic.session import Session
 
 
-class SemaphoreAcquire:
+class SemaphoreAcquire(PermitCall):
     """One acquire."""
 
-    __slots__ = ("_semaphore", "began", "deadline", "permits")
+    __slots__ = ()
 
-    def __init__(self, semaphore: SemaphoreLogic, permits: int, deadline: float | None) -> None:
-        self._semaphore = semaphore
-        self.permits = permits
-        self.deadline = deadline
-        self.began = 0.0
-        """When it has begun to wait. 0: it hasn't."""
+    pool: SemaphoreLogic
 
     async def attempt(self, listing: Listing) -> Refusal | None:
-        reply = await self._semaphore.send_acquire(self.permits, self.deadline, listing)
-        return None if reply > 0 else self._semaphore.refused(reply)
-
-    def on_wait(self) -> None:
-        self.began = self._semaphore.session.clock()
-        if tracing.on:
-            self._semaphore.tell("waiting", self.permits, self)
+        reply = await self.pool.send_acquire(self.permits, self.deadline, listing)
+        if reply > 0:
+            return None
+        if reply == NO_SEMAPHORE:
+            self.pool.report_missing()
+        return Refusal.decode(reply)
 
     def undo(self) -> None:
-        self._semaphore.release_in_background(self.permits)
+        self.pool.release_in_background(self.permits)
 
 
-class SemaphoreLogic:
+class SemaphoreLogic(PermitPool):
     """The operations of a semaphore; numbers and durations were checked before."""
 
-    __slots__ = ("commands", "key", "must_exist", "session")
+    __slots__ = ()
 
-    def __init__(self, session: Session, key: bytes, *, must_exist: bool = False) -> None:
-        self.session = session
-        self.key = key
-        self.commands = SemaphoreCommands(session, key)
-        self.must_exist = must_exist
+    commands_type = SemaphoreCommands
+    commands: SemaphoreCommands
 
     # Acquiring
 
@@ -66,9 +55,9 @@ class SemaphoreLogic:
         call = SemaphoreAcquire(self, permits, deadline)
         acquired = False
         try:
-            acquired = await permit_wait.acquire(self, call)
+            acquired = await permit_wait.acquire(call)
             if tracing.on:
-                self.tell("acquired" if acquired else "timed_out", permits, call)
+                self.tell_ended("acquired" if acquired else "timed_out", call)
             return acquired
         except BaseException as error:
             if acquired:
@@ -77,27 +66,10 @@ class SemaphoreLogic:
             # An answer, and no failure, see `retry`: the permits were not acquired in time.
             refused = isinstance(error, TryAgainError)
             if tracing.on:
-                self.tell("timed_out" if refused else "failed", permits, call, None if refused else error)
+                self.tell_ended("timed_out" if refused else "failed", call, None if refused else error)
             if refused:
                 return False
             raise
-
-    def tell(
-        self, what: str, permits: int, call: SemaphoreAcquire | None = None, error: BaseException | None = None
-    ) -> None:
-        """Tells the log and the observer. `call`: None, if there is none that could wait."""
-        observing = self.session.observing
-        if tracing.debug:
-            end = end_of_acquire("are", acquired=what == "acquired", error=error)
-            said = "are waited for" if what == "waiting" else end
-            logger.debug("%d permits of semaphore %r %s", permits, readable(self.key), said)
-        if observing is None:
-            return
-        if what == "waiting":
-            observing.wait_begins(call, self.commands, count=permits)
-        else:
-            waited, began = (call, call.began) if call is not None and call.began else (None, 0.0)
-            observing.call_ended(what, waited, self.commands, began=began, count=permits, error=error)
 
     async def drain(self) -> int:
         """Acquires all permits that are free; returns how many."""
@@ -105,7 +77,7 @@ class SemaphoreLogic:
         try:
             reply = await self.send_acquire(0, LIMITED_BY_RETRIES)
             if tracing.on and reply > 0:
-                self.tell("acquired", reply)
+                self.tell_ended("acquired", SemaphoreAcquire(self, reply, None))
         except BaseException:
             # An interrupt after the acquire, or a logging filter of the user that raises.
             self.release_in_background(max(0, reply))
@@ -116,7 +88,7 @@ class SemaphoreLogic:
         return reply
 
     async def send_acquire(self, permits: int, deadline: float | None, listing: Listing = NOT_LISTED) -> int:
-        """Sends one acquire (of 0: all free permits). Returns how many were acquired, or a refusal for `refused`."""
+        """Sends one acquire (of 0: all free permits). Returns how many were acquired, or see `Refusal.decode`."""
         session, slots = self.session, self.session.slots
         while True:
             if session.closed:
@@ -136,12 +108,6 @@ class SemaphoreLogic:
                 self.release_in_background(reply)
             session.check_open()
         return reply
-
-    def refused(self, reply: int) -> Refusal:
-        """What a reply means that acquired nothing. Raises `NotSetError` if the semaphore must exist, but doesn't."""
-        if reply == NO_SEMAPHORE:
-            permit_wait.report_semaphore(self.session, self.key, must_exist=self.must_exist)
-        return Refusal.decode(reply)
 
     # Releasing
 
@@ -168,18 +134,11 @@ class SemaphoreLogic:
                 released = await permit_hand_over.release(self, queue, slot, permits, only_existing=only_existing)
         except BaseException:
             # They are released in the background.
-            self._tell_released(permits)
+            self.tell_released(permits)
             raise
         if tracing.on and released:
-            self._tell_released(permits)
+            self.tell_released(permits)
         return released
-
-    def _tell_released(self, permits: int) -> None:
-        if tracing.debug:
-            logger.debug("%d permits of semaphore %r are released", permits, readable(self.key))
-        observing = self.session.observing
-        if observing is not None:
-            observing.released(self.commands, permits)
 
     def release_in_background(
         self, permits: int, only_existing: bool = False, slot: SessionSlot | None = None, number: int = 0
@@ -201,28 +160,6 @@ class SemaphoreLogic:
 
     # Other operations
 
-    async def add(self, permits: int) -> None:
-        """Adds permits to the semaphore, or takes some away if negative. Their number may become negative."""
-        self.session.check_open()
-        if permits:
-            slot = self.session.slots.allocate()
-            await self.session.slots.send(slot, self.commands.add(slot, permits))
-
-    async def try_set(self, permits: int, ttl: int | None) -> bool:
-        """Creates the semaphore, for so many ms (None: without end). False: it exists already."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        return bool(await self.session.slots.send(slot, self.commands.try_set(slot, permits, ttl or 0)))
-
     async def available(self) -> int:
         """The number of free permits. If it is negative, so many must be released before the first one is free."""
-        session = self.session
-        session.check_open()
-        reply, _ = await retry.send(session.runtime, self.commands.read(), retries=session.retries)
-        return int(reply or 0)
-
-    async def delete(self) -> bool:
-        """Removes the semaphore; returns whether it existed."""
-        self.session.check_open()
-        slot = self.session.slots.allocate()
-        return bool(await self.session.slots.send(slot, self.commands.delete(slot)))
+        return int(await self.query(self.commands.read()) or 0)

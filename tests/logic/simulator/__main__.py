@@ -1,7 +1,5 @@
 """Replays: `python -m tests.logic.simulator KIND SEED` shows one, `KIND FIRST LAST` looks for those that fail."""
 
-from __future__ import annotations
-
 import sys
 
 from .schedule import KINDS, Violation, run

@@ -1,7 +1,5 @@
 """A client in a schedule, with the real logic inside, and the runtime over which that runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -122,10 +120,7 @@ class Client(Process):
     def _runtimes(self, post: Callable[[bytes], None]) -> tuple[Any, Any]:
         """For calls, and for the watchdog."""
         node = Node(self, self._network, self.scripts, SERVER)
-        return (
-            SimRuntime(node, post, pipelined=self.fault_plan.pipelined),
-            SimRuntime(node, post, pipelined=False),
-        )
+        return SimRuntime(node, post, pipelined=self.fault_plan.pipelined), SimRuntime(node, post, pipelined=False)
 
     def pause(self, seconds: float) -> None:
         """Nothing happens in it for so long."""
@@ -148,6 +143,8 @@ class Client(Process):
 
     def run_callback(self, _: object) -> None:
         raise AssertionError("no callback was registered")
+
+    def expect_lease(self, _: int) -> None: ...
 
     def send_last(self, _: bytes) -> None:
         raise AssertionError("the client is never closed")

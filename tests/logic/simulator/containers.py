@@ -1,7 +1,5 @@
 """The hashes, lists and sorted sets of a simulated server; an empty one is removed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -50,10 +48,7 @@ class Hashes(Keys):
         return [b"0", self.do_hgetall(key)]
 
     def do_hset(self, key: bytes, *pairs: bytes) -> int:
-        fields = self.of(Hash, key)
-        if fields is None:
-            fields = Hash()
-            self.put(key, fields)
+        fields = self.made(Hash, key)
         before = len(fields)
         fields.update(zip(pairs[::2], pairs[1::2], strict=True))
         return len(fields) - before
@@ -69,8 +64,7 @@ class Hashes(Keys):
         if value is None:
             return 0
         removed = sum(value.pop(field, None) is not None for field in fields)
-        if not value:
-            self.drop(key)
+        self.drop_if_empty(key)
         return removed
 
 
@@ -90,17 +84,12 @@ class Lists(Keys):
         return _part(self.of(List, key) or List(), first_index, last_index)
 
     def do_rpush(self, key: bytes, *items: bytes) -> int:
-        value = self.of(List, key)
-        if value is None:
-            value = List()
-            self.put(key, value)
+        value = self.made(List, key)
         value.extend(items)
         return len(value)
 
     def do_lpush(self, key: bytes, *items: bytes) -> int:
-        self.do_rpush(key)
-        value = self.of(List, key)
-        assert value is not None
+        value = self.made(List, key)
         value[:0] = reversed(items)
         return len(value)
 
@@ -109,8 +98,7 @@ class Lists(Keys):
         if value is None:
             return None
         item = value.pop(place)
-        if not value:
-            self.drop(key)
+        self.drop_if_empty(key)
         return item
 
     def do_rpop(self, key: bytes) -> bytes | None:
@@ -127,8 +115,7 @@ class Lists(Keys):
         places = places[: abs(most)] if most else places
         for index in sorted(places, reverse=True):
             del value[index]
-        if not value:
-            self.drop(key)
+        self.drop_if_empty(key)
         return len(places)
 
 
@@ -176,8 +163,7 @@ class SortedSets(Keys):
         if value is None:
             return 0
         removed = sum(value.pop(member, None) is not None for member in members)
-        if not value:
-            self.drop(key)
+        self.drop_if_empty(key)
         return removed
 
     def do_zcount(self, key: bytes, lowest: bytes, highest: bytes) -> int:

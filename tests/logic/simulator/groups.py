@@ -1,7 +1,5 @@
 """Users of locks of several locks and of latches in a schedule, and the rules for these."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -191,11 +189,9 @@ class GroupJudge(Judge):
                     )
         return sure >= group.quorum
 
-    def _network(self, member: LockLogic) -> Network:
-        return self._networks[int(member.session.server.removeprefix("s"))]
-
     def _holders(self, member: LockLogic) -> dict[bytes, bytes]:
-        return self._network(member).server.keyspace.hash(member.key)
+        network = self._networks[int(member.session.server.removeprefix("s"))]
+        return network.server.keyspace.hash(member.key)
 
     def _leaked(self, user: GroupUser, operations: int) -> None:
         heard_at = max(network.up_at and network.up_at + AFTERMATH for network in self._networks)

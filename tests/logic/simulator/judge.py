@@ -1,7 +1,5 @@
 """Users of a schedule, and the checks after every event and at its end. A judge knows what must be true."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from logging import LogRecord
 from typing import Any, NoReturn
@@ -107,7 +105,8 @@ class User:
         self.operations += 1
         self.busy = True
         if self.fault_plan.cancels and self.random.random() < self.fault_plan.cancels:
-            self.task.plan_strike(self.random.choice(STRIKES), self.random.choice((0.5, 4)) * self.fault_plan.slowest)
+            span = self.random.choice((0, 0.5, 4)) * self.fault_plan.slowest
+            self.task.plan_strike(self.random.choice(STRIKES), span)
 
     def end(self, outcome: str) -> None:
         """After it, whatever became of it."""

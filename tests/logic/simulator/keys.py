@@ -1,7 +1,5 @@
 """The keys of a simulated server, which expire on a virtual clock; commands for any key, and for strings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -71,6 +69,14 @@ class Keys:
             return value
         raise ResponseError(WRONG_TYPE)
 
+    def made(self, kind: type[Kind], key: bytes) -> Kind:
+        """The same; an empty one is made where there is none."""
+        value = self.of(kind, key)
+        if value is None:
+            value = kind()
+            self.put(key, value)
+        return value
+
     def put(self, key: bytes, value: Value) -> None:
         """Makes a key, or gives one another value; its end stays."""
         if self.on_taken is not None and self.value(key) is None:
@@ -82,6 +88,10 @@ class Keys:
         del self.values[key]
         self.valid_until.pop(key, None)
         self.freed[key] = (self._clock(), False)
+
+    def drop_if_empty(self, key: bytes) -> None:
+        if not self.values[key]:
+            self.drop(key)
 
     def lose(self, key: bytes) -> None:
         """Removes a key as if it had expired: no message is published."""
@@ -168,6 +178,13 @@ class Keys:
 
     def do_get(self, key: bytes) -> bytes | None:
         return self.of(bytes, key)
+
+    def do_getrange(self, key: bytes, first: bytes, last: bytes) -> bytes:
+        text, first_index, last_index = self.of(bytes, key) or b"", integer(first), integer(last)
+        if last_index < first_index < 0:
+            return b""
+        begin, end = (at if at >= 0 else max(at + len(text), 0) for at in (first_index, last_index))
+        return text[begin : end + 1]
 
     def do_set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
         ends = None

@@ -11,10 +11,10 @@ from typing import Any
 
 import hiredis
 
-from pyredisson._backends.routed import RoutedRuntime, Settable
+from pyredisson._backends.routed import RoutedRuntime, Wake
 from pyredisson._core import slot, slot_of_command
 from pyredisson._protocol.node import Node as RealNode
-from pyredisson._protocol.replies import ASKING, Reply, as_error
+from pyredisson._protocol.replies import ASKING, Answers, Reply, as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
@@ -186,6 +186,15 @@ class SlotServer(Network):
 class RoutedConnections(Connections):
     """The connections of one runtime to one node."""
 
+    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
+        try:
+            return await super().exchange(payloads, new_connection=new_connection)
+        except Cancelled:
+            if payloads[0] == ASKING:
+                # As `PipelineHolder` does it.
+                self.disconnect()
+            raise
+
     async def acquire(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("these nodes have no replicas that are asked")
 
@@ -226,16 +235,6 @@ class MovingRuntime(SimBackend, RoutedRuntime[RoutedConnections]):
     def _connections_for(self, payload: bytes) -> Connections | None:
         return self._connections.get(self.node_for(payload))  # type: ignore[arg-type]
 
-    async def _ask(
-        self, connections: RoutedConnections, payload: bytes, *, new_connection: bool
-    ) -> tuple[Reply, bytes | None]:
-        try:
-            return await super()._ask(connections, payload, new_connection=new_connection)
-        except Cancelled:
-            # As `RoutedAioRuntime` does it.
-            connections.disconnect()
-            raise
-
     def _connections_to(self, node: RealNode) -> RoutedConnections:
         assert isinstance(node, Node)
         return RoutedConnections(node, pipelined=self._pipelined)
@@ -243,8 +242,8 @@ class MovingRuntime(SimBackend, RoutedRuntime[RoutedConnections]):
     def _end(self, connections: Connections) -> None:
         raise AssertionError("no part of the logic closes a runtime")
 
-    def _on_any_thread(self, wakeup: Wakeup) -> Settable:
-        return wakeup
+    def _on_any_thread(self, wakeup: Wakeup) -> Wake:
+        return wakeup.set
 
     async def _run_all(self, operations: Sequence[Coroutine[Any, Any, None]]) -> None:
         for operation in operations:

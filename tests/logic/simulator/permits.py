@@ -1,7 +1,5 @@
 """Users of semaphores and of permits in a schedule, and the rules for these."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -14,7 +12,7 @@ from pyredisson.logic.permits.permit_wait import BEHIND, FAR, LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
-from .keys import Keys, SortedSet
+from .keys import SortedSet
 from .network import Network
 
 LARGEST = 4
@@ -114,7 +112,7 @@ class PoolJudge(Judge):
         super().__init__(networks, lease)
         self.size = 1
         self._neglect = Neglect(self, LONGEST_WAIT + BEHIND * FAR)
-        self._claims = Claims(self, self.keyspace)
+        self._claims = ClaimPeriods(self, OTHERS_TURN)
 
     def begin(self) -> None:
         self.size = self.simulation.random.randint(1, LARGEST)
@@ -144,6 +142,26 @@ class PoolJudge(Judge):
         """The users that wait for permits."""
         return [user for user in self.users if user.wants is not None and user.client.alive]
 
+    def look_at_claim(self, key: bytes) -> None:
+        """Claims of those who want several permits hold back others, but not for long."""
+        if self.keyspace.value(claim_key(key)) is not None:
+            self._claims.claimed(key)
+
+    def may_take(self, user: User, key: bytes, free: int, wanted: int) -> bool:
+        """Whether there is enough for a waiter, whoever has a claim."""
+        claim = self.keyspace.of(bytes, claim_key(key))
+        if claim is None:
+            return free >= wanted
+        needed, _, claimant = claim.partition(b" ")
+        if claimant.startswith(user.client.session.id.encode() + b":"):
+            # Perhaps its own claim, perhaps one of another waiter of its client.
+            return False
+        return free - wanted >= int(needed)
+
+    def claim_ended_by_time(self, key: bytes) -> bool:
+        """Whether the latest claim ended without a message."""
+        return self.keyspace.freed.get(claim_key(key), (0.0, False))[1]
+
     def _begun(self) -> int:
         return sum(user.operations for user in self.users)
 
@@ -163,12 +181,12 @@ class SemaphoreJudge(PoolJudge):
             taken = self._taken(key)
             if permits < 0 or permits + taken > self.size:
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {taken} are taken")
-            self._claims.look(key)
+            self.look_at_claim(key)
         served: dict[User, bool] = {}
         for user in self.waiting():
             key, wanted = user.wants
-            if self._claims.may_take(user, key, free[key], wanted):
-                served[user] = self._claims.ended_by_time(key)
+            if self.may_take(user, key, free[key], wanted):
+                served[user] = self.claim_ended_by_time(key)
         self._neglect.look(served)
 
     def closing(self) -> None:
@@ -185,34 +203,6 @@ class SemaphoreJudge(PoolJudge):
 
     def _taken(self, key: bytes) -> int:
         return sum(user.held[key] for user in self.users)
-
-
-class Claims:
-    """The claims of those who want several permits: they hold back others, but not for long."""
-
-    def __init__(self, judge: Judge, keyspace: Keys) -> None:
-        self._keyspace = keyspace
-        self._periods = ClaimPeriods(judge, OTHERS_TURN)
-
-    def look(self, key: bytes) -> None:
-        """After every event."""
-        if self._keyspace.value(claim_key(key)) is not None:
-            self._periods.claimed(key)
-
-    def may_take(self, user: User, key: bytes, free: int, wanted: int) -> bool:
-        """Whether there is enough for a waiter, whoever has a claim."""
-        claim = self._keyspace.of(bytes, claim_key(key))
-        if claim is None:
-            return free >= wanted
-        needed, _, claimant = claim.partition(b" ")
-        if claimant.startswith(user.client.session.id.encode() + b":"):
-            # Perhaps its own claim, perhaps one of another waiter of its client.
-            return False
-        return free - wanted >= int(needed)
-
-    def ended_by_time(self, key: bytes) -> bool:
-        """Whether the latest claim ended without a message."""
-        return self._keyspace.freed.get(claim_key(key), (0.0, False))[1]
 
 
 class PermitUser(PoolUser):
@@ -333,7 +323,7 @@ class PermitJudge(PoolJudge):
             if count < 0 or count + len(in_use) != self.size:
                 self.blame(f"{key!r} has {count} of {self.size} permits free, and {len(in_use)} are in use")
             free[key] = (count, sum(ends <= now for ends in in_use.values()))
-            self._claims.look(key)
+            self.look_at_claim(key)
         everything = {permit for key in free for permit in self._in_use(key)}
         for user in self.users:
             if not user.client.alive:
@@ -353,8 +343,8 @@ class PermitJudge(PoolJudge):
         for user in self.waiting():
             key, wanted = user.wants
             at_once, by_time = free[key]
-            if self._claims.may_take(user, key, at_once + by_time, wanted):
-                served[user] = at_once < wanted or self._claims.ended_by_time(key)
+            if self.may_take(user, key, at_once + by_time, wanted):
+                served[user] = at_once < wanted or self.claim_ended_by_time(key)
         self._neglect.look(served)
 
     def closing(self) -> None:

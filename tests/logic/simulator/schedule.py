@@ -1,7 +1,5 @@
 """One schedule of some kind: the primitive, some clients, their owners, and the faults, all drawn from a seed."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import hiredis
 
@@ -18,6 +17,7 @@ from pyredisson._protocol.scripts import script
 from pyredisson._settings.config import Config
 from pyredisson.logic import owners
 from pyredisson.logic.holds import Hold
+from pyredisson.logic.locks import moving
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
@@ -30,14 +30,8 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.session import Session
 
 from .client import Client
-from .groups import (
-    GroupJudge,
-    LatchJudge,
-    LatchUser,
-    MultiLockUser,
-    RedLockJudge,
-    RedLockUser,
-)
+from .groups import GroupJudge, LatchJudge, LatchUser, MultiLockUser, RedLockJudge, RedLockUser
+from .handed_off import HandingJudge, HandingOwner, HandingReadWriteJudge
 from .judge import Judge, User, Violation
 from .keys import Hash
 from .locks import BACKOFF, FairJudge, LockJudge, Owner, ReadWriteJudge, SpinJudge
@@ -117,7 +111,7 @@ def _spin(shared: Session, key: bytes) -> SpinLockLogic:
 
 PLAIN = Logic()
 MOVES = 6.0
-ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "semaphore", "latch")
+ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "handed_off", "handed_off_read_write", "semaphore", "latch")
 """Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
 view, isn't known to be done."""
 KINDS = {
@@ -128,6 +122,8 @@ KINDS = {
     "fair": Logic(objects=(FairLockLogic,), judge=FairJudge),
     "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
     "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
+    "handed_off": Logic(objects=(FencedLockLogic,), user=HandingOwner, judge=HandingJudge),
+    "handed_off_read_write": Logic(objects=(ReadLogic, WriteLogic), user=HandingOwner, judge=HandingReadWriteJudge),
     "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
     "crowded_semaphore": Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4),
     "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
@@ -238,6 +234,7 @@ def _replayable(simulation: Simulation) -> Iterator[None]:
     with (
         patch.object(owners, "_call_numbers", itertools.count(1)),
         patch.object(permit_expirable_semaphore, "urandom", simulation.random.randbytes),
+        patch.object(moving, "uuid4", lambda: UUID(bytes=simulation.random.randbytes(16))),
     ):
         yield
 

@@ -1,7 +1,5 @@
 """A server in memory: keys that expire on a virtual clock, channels, and the real scripts run by Lua."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from hashlib import sha1
 from typing import Any

@@ -1,7 +1,5 @@
 """Long holds on a cluster of which nodes are slow, die, or are replaced, and the rules for these."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -160,19 +160,17 @@ class Task:
                 if simulation.random.random() < 0.5:
                     self._strike_at_end = True
                 else:
-                    simulation.after(simulation.random.random() * self.strike_span, park_struck, self, park)
+                    simulation.after(simulation.random.random() * self.strike_span, self._strike_if_there, park)
+
+    def _strike_if_there(self, park: Park) -> None:
+        if self.park is park:
+            self.process.deliver(self._strike, park)
 
     def _strike(self, park: Park) -> None:
         if self.park is park:
             self._strike_at_end = False
             self.process.simulation.log("%s: a task is cancelled", self.process.name)
             self.step(None, Cancelled())
-
-
-def park_struck(task: Task, park: Park) -> None:
-    """Cancels the task where it is, if it has not gone on meanwhile."""
-    if task.park is park:
-        task.process.deliver(task._strike, park)
 
 
 class Flag:

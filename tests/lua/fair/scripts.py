@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tests.lua import locks
+from tests.lua.locks import CHANNEL, WAIT
 from tests.lua.scripted import Scripted
 from tests.support.fair_ageing import AGE
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55"
 A, B, C, D = f"{ME}:1", f"{YOU}:7", f"{ME}:2:1", f"{YOU}:8"
 JAVA, COFFEE = "5c0b9a4e-95f1-4b51-8a8f-3a1d1f3c2a77:31", "5c0b9a4e-95f1-4b51-8a8f-3a1d1f3c2a77:32"
-LOCK = "orders"
-QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
-WAITERS, CLIENTS = "pyredisson_fair_waiters:{orders}", "pyredisson_fair_clients:{orders}"
-KEYS = [LOCK, QUEUE, SCORES, WAITERS, CLIENTS]
-CHANNEL = "redisson_lock__channel:{orders}"
-WAIT = 300_000
+LOCK, QUEUE, SCORES, WAITERS, CLIENTS = KEYS = locks.KEYS["fair"]
 NEVER = 10**13
 PLACES = 16
 """The number of first places whose scores the scripts adjust (FRONT_PLACES)."""

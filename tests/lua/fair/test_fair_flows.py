@@ -1,7 +1,5 @@
 """Who holds a fair lock, who waits and who is notified after calls in a row; the keys after acquires and heartbeats."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple

@@ -1,32 +1,12 @@
 """Waiters of pyredisson and of Redisson in one queue: living, dead, removed by Redisson. The bounds of the scripts."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 
-from .scripts import (
-    CHANNEL,
-    CLIENTS,
-    COFFEE,
-    JAVA,
-    LOCK,
-    ME,
-    NEVER,
-    PLACES,
-    QUEUE,
-    SCORES,
-    WAIT,
-    WAITERS,
-    YOU,
-    A,
-    B,
-    C,
-    D,
-    Fair,
-    Java,
-)
+from tests.lua.locks import CHANNEL, WAIT
+
+from .scripts import CLIENTS, COFFEE, JAVA, LOCK, ME, NEVER, PLACES, QUEUE, SCORES, WAITERS, YOU, A, B, C, D, Fair, Java
 
 SCRIPTS = Fair
 

@@ -31,6 +31,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--at-least", type=float, default=0.0, metavar="SECONDS", help="keep it locked for at least so long"
         )
+        parser.add_argument(
+            "--at-most", type=float, metavar="SECONDS", help="the lock is lost after so long, also if the command hangs"
+        )
         parser.add_argument("--locks", default="default", metavar="ALIAS", help="the entry of the setting LOCKS")
         parser.add_argument("command", nargs="+", metavar="-- COMMAND", help="the command and its arguments")
 
@@ -41,8 +44,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         name, command = options["name"], options["command"]
+        times = options["wait"], options["at_least"], options["at_most"]
         try:
-            single = client(options["locks"]).singleton(name, options["wait"], options["at_least"])
+            single = client(options["locks"]).singleton(name, *times)
         except ValueError as error:
             raise CommandError(str(error)) from error
         lock: Lock | None = None

@@ -1,0 +1,122 @@
+"""Owners that wait for each other, across processes and kinds of locks."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyredisson.holder import who
+from pyredisson.inspection.model import AnnouncedWait, State
+from pyredisson.inspection.states import Inspector
+from pyredisson.logic.waits import deadlock_text, find_cycles
+
+CONFIRMED_AFTER = 2.5
+"""Seconds between two looks that both find a deadlock, before it is one. What a client says is up to two seconds old,
+so in between all of it was true at the same time."""
+MOST_ROUNDS = 100
+Node = tuple[str | None, int | None]
+"""An owner: its client, and its id there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """Owners that wait for each other. Each holds what the one before it waits for."""
+
+    waits: tuple[AnnouncedWait, ...]
+
+    @property
+    def text(self) -> str:
+        owners = [f"{who(wait.holder, client(wait))}, owner {wait.holder.owner_id}," for wait in self.waits]
+        return "deadlock: " + deadlock_text(owners, [wait.key for wait in self.waits])
+
+    @property
+    def keys(self) -> set[bytes]:
+        return {wait.key for wait in self.waits}
+
+    @property
+    def edges(self) -> set[tuple[str | None, int | None, bytes]]:
+        """The holds and waits: the client, the id of the owner there, and the lock."""
+        nodes = [wait.node for wait in self.waits]
+        keys = [wait.key for wait in self.waits]
+        return {(*node, key) for node, key in zip(nodes + nodes[1:] + nodes[:1], keys * 2, strict=True)}
+
+    @property
+    def identity(self) -> frozenset[tuple[Node, bytes]]:
+        """The same for the same owners that wait for the same locks."""
+        return frozenset((wait.node, wait.key) for wait in self.waits)
+
+    def goes_on(self, before: "Deadlock") -> bool:
+        """Whether all calls wait since before. The moments are computed anew by each announcement, to a ms or so."""
+        since = {wait.node: wait.holder.since for wait in before.waits}
+        # A wait that is listed has lasted for a second: a later one has begun more than a second later.
+        return all(
+            wait.holder.since is not None
+            and (began := since.get(wait.node)) is not None
+            and abs((wait.holder.since - began).total_seconds()) < 1
+            for wait in self.waits
+        )
+
+
+def client(wait: AnnouncedWait) -> bytes:
+    """The id of the client."""
+    return (wait.holder.client_id or "").encode()
+
+
+def find(waits: Iterable[AnnouncedWait], states: Mapping[bytes, State]) -> list[Deadlock]:
+    """The cycles of these waits, by the holders of these objects."""
+    # In a fixed order, so that two looks find the same ones of several cycles.
+    waiting = {wait.node: wait for wait in sorted(waits, key=lambda wait: str(wait.node)) if wait.firm}
+    successors = {node: _blocking(wait, states.get(wait.key)) for node, wait in waiting.items()}
+    return [Deadlock(tuple(waiting[node] for node in cycle)) for cycle in find_cycles(successors)]
+
+
+def _blocking(wait: AnnouncedWait, state: State | None) -> list[Node]:
+    """The owners for whose release a call waits."""
+    if state is None or state.kind in ("semaphore", "permits", "latch", "unknown"):
+        return []
+    return [
+        (owner.holder.client_id, owner.holder.owner_id)
+        for owner in state.owners
+        if not owner.kept and not (wait.kind == "read" and owner.side == "read")
+    ]
+
+
+class DeadlockSearch:
+    """Finds deadlocks by two looks at least."""
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._suspected: dict[object, tuple[float, Deadlock]] = {}
+        """When each was seen first, by the clock of the session."""
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether another look, `CONFIRMED_AFTER` seconds later, may confirm something."""
+        return bool(self._suspected)
+
+    async def look(self, keys: Iterable[bytes]) -> list[Deadlock]:
+        """The deadlocks that are sure by now, of owners that hold these locks, or wait for them or for each other."""
+        now = self._inspector.clock()
+        before, self._suspected = self._suspected, {}
+        confirmed = []
+        for found in await self._look(keys):
+            first, known = before.get(found.identity, (now, found))
+            if not found.goes_on(known):
+                first = now
+            self._suspected[found.identity] = (first, found)
+            if now - first >= CONFIRMED_AFTER:
+                confirmed.append(found)
+        return confirmed
+
+    async def _look(self, keys: Iterable[bytes]) -> list[Deadlock]:
+        states: dict[bytes, State] = {}
+        waits: dict[Node, AnnouncedWait] = {}
+        asked: set[bytes] = set()
+        wanted = set(keys)
+        for _ in range(MOST_ROUNDS):
+            if not wanted:
+                break
+            asked |= wanted
+            known, found = await self._inspector.states_and_waits(wanted)
+            states.update((state.key, state) for state in known)
+            waits.update((wait.node, wait) for wait in found if wait.firm)
+            wanted = {wait.key for wait in waits.values()} - asked
+        return find(waits.values(), states)

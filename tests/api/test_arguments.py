@@ -1,0 +1,444 @@
+"""Names and owners as the server has them, which Redisson shares; and what is refused before a command is sent."""
+
+import gc
+import math
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from itertools import product
+from threading import TIMEOUT_MAX
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import pyredisson
+import pyredisson.asyncio
+from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
+from pyredisson.testing import Proxy
+from tests.support.backends import NOWHERE, TIME_LIMIT, Backend
+from tests.support.kinds import KINDS
+from tests.support.server_state import ServerState
+from tests.support.waiting import waiters
+
+from .kinds import GROUPS, lock_of
+from .permits import ID
+
+MANY = 20_000
+
+
+async def test_owners_are_distinguished(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    fresh, other = new_owner(), new_owner()
+    assert len({fresh, other, fresh}) == 2
+    assert 2**48 <= fresh.id < other.id < 2**62
+    assert repr(fresh) == f"<pyredisson.ExplicitOwner {fresh.id}>"
+    owners: list[Any] = [fresh, other, "alice", "7", "07", 7]
+    locks = [client.get_lock("orders", owner=owner) for owner in owners]
+    for owner, lock in zip(owners, locks, strict=True):
+        await lock.lock()
+        assert [await lock.is_held_by(each) for each in owners] == [each is owner for each in owners]
+        assert await lock.is_held_by(fresh.id) == (owner is fresh)
+        for another in {client.get_lock("orders"), *locks} - {lock}:
+            assert not await another.try_lock()
+            with pytest.raises(LockNotHeldError):
+                await another.unlock()
+        # Ids on the server are decimal.
+        [(client_id, _, number)] = [name.partition(":") for name in server_state.holds("orders")]
+        assert client_id == client.id
+        assert not isinstance(owner, str) or 2**62 <= int(number) < 2**63
+        assert owner is not fresh or int(number) == fresh.id
+        await lock.unlock()
+
+
+async def test_owners_that_are_kept_in_memory(backend: Backend) -> None:
+    """A question makes no owner."""
+    client = backend.connect()
+    lock = client.get_lock("orders", owner=1)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for number in range(MANY):
+        await lock.is_held_by(2 + number)
+    gc.collect()
+    assert sys.getallocatedblocks() - before < MANY / 2
+    known = client._session.owners._explicit
+    assert len(known) == 1
+    # Owners are forgotten with their handles.
+    handles = [client.get_lock("orders", owner=2 + number) for number in range(1000)]
+    assert len(known) == 1001
+    del handles
+    for number in range(MANY):
+        client.get_lock("orders", owner=f"request {number}")
+    assert len(known) == 1
+
+
+async def test_a_hold_outlives_its_handle(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    for count in ("1", "2"):
+        await client.get_lock("orders", owner="alice").lock()
+        gc.collect()
+        assert list(server_state.holds("orders").values()) == [count]
+    for _ in range(2):
+        await client.get_lock("orders", owner="alice").unlock()
+    assert not server_state.holds("orders")
+    gc.collect()
+    assert not client._session.owners._explicit
+
+
+@pytest.mark.parametrize("owner", [7, "alice"])
+async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any) -> None:
+    """Also when the owner was forgotten meanwhile: a late copy of the command must not meet a later hold."""
+    client = backend.connect(proxy.url, timeout=0.5)
+    proxy.drop_reply(b"orders")
+    names: set[str] = set()
+    for _ in range(3):
+        await client.get_lock("orders", owner=owner).lock()
+        async with client.get_lock("stock", owner=owner):
+            names.update(server_state.holds("stock"))
+        await client.get_lock("orders", owner=owner).unlock()
+        gc.collect()  # the error that told of the doubt refers to the call
+        assert not client._session.owners._explicit
+    assert len(names) == 3
+    assert client._session.id + ":7" not in names
+
+
+async def test_threads_that_make_the_same_owner_at_once_get_one() -> None:
+    with pyredisson.connect(NOWHERE) as client:
+        made: list[list[Any]] = [[] for _ in range(4)]
+        begin = threading.Barrier(4)
+
+        def make_owners(mine: list[Any]) -> None:
+            begin.wait(5)
+            mine.extend(client.get_lock("orders", owner=number)._owner() for number in range(2000))
+
+        threads = [threading.Thread(target=make_owners, args=(mine,)) for mine in made]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for same in zip(*made, strict=True):
+            assert len(set(map(id, same))) == 1
+
+
+async def outcome(call: Callable[[], Awaitable[None]]) -> str:
+    try:
+        await call()
+    except LockAlreadyHeldError:
+        return "refused"
+    return "taken"
+
+
+async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    holder, lock = client.get_lock("orders", owner=1), client.get_non_reentrant_lock("orders", owner=7)
+    await holder.lock()
+    others = [backend.spawn(lambda: outcome(lock.lock)) for _ in range(3)]
+    await backend.until(lambda: waiters(client, "orders") == 3)
+    await holder.unlock()
+    await backend.until(lambda: any(other.done() for other in others))
+    # The others are woken one by one, by messages that mean nothing.
+    for _ in range(2):
+        server_state.redis.publish("redisson_lock__channel:{orders}", "0")
+    assert sorted([await other.result() for other in others]) == ["refused", "refused", "taken"]
+    assert await lock.get_hold_count() == 1
+    assert list(server_state.holds("orders").values()) == ["1"]
+    await lock.unlock()
+
+
+@pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
+async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> None:
+    lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
+    await lock.lock()
+    slow = proxy.hold_reply(b"orders")
+    other = threads.spawn(lock.unlock)
+    assert slow.held.wait(TIME_LIMIT)
+    await threads.until(lambda: not server_state.redis.exists("orders"))
+    again = threads.spawn(lock.try_lock)
+    slow.deliver()
+    await other.result()
+    assert await again.result() is True
+    assert await lock.is_held()
+    await lock.unlock()
+    with pytest.raises(LockNotHeldError):
+        await lock.unlock()
+
+
+STORED: list[tuple[str | bytes, bytes, bytes]] = [
+    ("foo", b"foo", b"redisson_lock__channel:{foo}"),
+    ("{t}foo", b"{t}foo", b"redisson_lock__channel:{t}foo"),
+    ("a b", b"a b", b"redisson_lock__channel:{a b}"),
+    ("a}b", b"a}b", b"redisson_lock__channel:{a}b}"),
+    ("a{b", b"a{b", b"redisson_lock__channel:a{b"),
+    ("'\"\r\n", b"'\"\r\n", b"redisson_lock__channel:{'\"\r\n}"),
+    ("Schlüssel☃", "Schlüssel☃".encode(), "redisson_lock__channel:{Schlüssel☃}".encode()),
+    (b"\x00\xff", b"\x00\xff", b"redisson_lock__channel:{\x00\xff}"),
+    (b"foo", b"foo", b"redisson_lock__channel:{foo}"),
+]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+async def test_keys_and_channels(backend: Backend, server_state: ServerState, mapped: bool) -> None:
+    """Any client hears every lock's messages."""
+    client = backend.connect(name_mapper=(lambda name: f"{{t}}foo:{name}") if mapped else None)
+    names = [(name, b"{t}foo:orders", b"redisson_lock__channel:{t}foo:orders") for name in ("orders", b"orders")]
+    with server_state.redis.pubsub() as ear:
+        ear.psubscribe("*")
+        assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
+        for name, key, channel in names if mapped else STORED:
+            lock = client.get_lock(name)
+            assert lock.name == name
+            assert type(lock.name) is type(name)
+            await lock.lock()
+            assert server_state.redis.keys() == [key]
+            await lock.unlock()
+            message = ear.get_message(timeout=TIME_LIMIT)
+            assert (message["channel"], message["data"]) == (channel, b"0")
+            assert server_state.redis.keys() == []
+
+
+async def test_the_hash(backend: Backend, server_state: ServerState) -> None:
+    """Threads' and tasks' own ids are used again as soon as they have ended; those of owners are not."""
+    client = backend.connect()
+    assert client.id == str(UUID(client.id))
+    assert UUID(client.id).version == 4
+    found = set()
+    for number in range(20):
+        await backend.as_another_owner(client.get_lock(f"orders{number}").lock)
+        assert server_state.redis.type(f"orders{number}") == b"hash"
+        [(owner, holds)] = server_state.holds(f"orders{number}").items()
+        assert re.fullmatch(re.escape(client.id) + r":[0-9]+", owner)
+        assert int(owner.rpartition(":")[2]) >= 2**32
+        assert holds == "1"
+        found.add(owner)
+    assert len(found) == 20
+    for explicit in (0, 2**32 - 1):
+        async with client.get_lock("explicit", owner=explicit):
+            assert server_state.holds("explicit") == {f"{client.id}:{explicit}": "1"}
+
+
+Call = Callable[[Any, Any], Any]
+
+
+def calls(*names: str, after: Sequence[Any] = (), by: str | None = None, **others: Any) -> list[Call]:
+    """Calls of these methods with a value behind these arguments, or by this keyword, and with other keywords."""
+
+    def call(name: str) -> Call:
+        if by is None:
+            return lambda called, value: getattr(called, name)(*after, value, **others)
+        return lambda called, value: getattr(called, name)(**{by: value}, **others)
+
+    return [call(name) for name in names]
+
+
+NO_LEASES = [
+    *(0, 0.0, 0.000999, -1, -0.5, math.nan, math.inf, -math.inf, 2**52 / 1000 + 1, 2**63, 1e300, 10**400, -(10**400)),
+    *(timedelta(0), timedelta(-1), timedelta(microseconds=999)),
+]
+NO_WAITS = [-2, -0.001, math.nan, -math.inf, -(10**400), timedelta(seconds=-2)]
+TOO_LONG = [TIMEOUT_MAX + 1, 1e100, 10**400, math.inf]
+NO_TIMES: list[Any] = ["1", b"1", True, [1]]
+NO_NUMBERS: list[Any] = [True, 1.0, "1", None]
+NO_IDS = ["", ID[:-1], ID + "0", "g" + ID[1:], " " + ID[1:], ID[:16] + " " * 16, "é" * 32]
+NO_TEXTS = [None, 1, bytes.fromhex(ID), [ID.encode()], [1]]
+LEASED = [
+    *calls("lock", "extend"),
+    *calls("try_lock", after=[0]),
+    *calls("lock", "try_lock", by="lease_time"),
+    lambda lock, lease: lock.hold(lease_time=lease).__aenter__(),
+]
+WAITING = [
+    *calls("try_lock"),
+    *calls("try_lock", by="wait_time", lease_time=1),
+    *calls("acquire", after=[True]),
+    *calls("acquire", by="timeout"),
+    lambda lock, wait: lock.hold(wait).__aenter__(),
+    lambda lock, wait: lock.lost.wait(wait),
+]
+WITH_TOKEN = [*calls("lock_and_get_token"), *calls("try_lock_and_get_token", after=[0])]
+SET = ("try_set_permits", "add_permits")
+COUNTING = calls(*SET, "acquire", "try_acquire", "release", "release_if_exists", "reduce_permits")
+COUNTING_IDS = calls(*SET, "acquire_many", "try_acquire_many", "set_permits")
+LEASED_PERMITS = [
+    *calls("acquire"),
+    *calls("try_acquire", after=[0]),
+    *calls("acquire_many", after=[1]),
+    *calls("try_acquire_many", after=[1, 0]),
+]
+RENEWED_PERMITS = [
+    *calls("acquire", "try_acquire", "permit", by="lease_time", renew=True),
+    *calls("acquire_many", "try_acquire_many", by="lease_time", permits=1, renew=True),
+]
+BY_ID = calls("release", "try_release", "get_lease_time")
+OF_LOCKS: list[tuple[list[Call], type[Exception], str, list[Any]]] = [
+    (LEASED, ValueError, "lease_time", NO_LEASES),
+    (LEASED, TypeError, "lease_time", [*NO_TIMES, 1j]),
+    (WAITING, ValueError, "wait_time|timeout", NO_WAITS),
+    (WAITING, TypeError, "wait_time|timeout", NO_TIMES),
+    (calls("acquire", after=[False]), ValueError, "timeout", [0, 1]),
+    (calls("acquire", after=[True]), ValueError, "timeout", [-2, -0.5]),
+    # Threading's timeout has no None, and a maximum.
+    (calls("acquire", by="timeout"), TypeError, "timeout", [None]),
+    (calls("acquire", by="timeout"), OverflowError, "timeout", TOO_LONG),
+    (calls("on_lost"), TypeError, "function", [None, 5]),
+]
+REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
+    "lock": [*OF_LOCKS, (calls("is_held_by"), TypeError, "owner", [b"1", 1.0, True, None])],
+    "spin": OF_LOCKS,
+    "fenced": [
+        *OF_LOCKS,
+        (WITH_TOKEN, ValueError, "lease_time", NO_LEASES),
+        (WITH_TOKEN, TypeError, "lease_time", [*NO_TIMES, 1j]),
+        (calls("try_lock_and_get_token"), ValueError, "wait_time", NO_WAITS),
+        (calls("try_lock_and_get_token"), TypeError, "wait_time", NO_TIMES),
+    ],
+    **dict.fromkeys(GROUPS, OF_LOCKS),
+    "semaphore": [
+        (COUNTING, ValueError, "permits", [-1, 2**31, 10**30]),
+        (COUNTING, TypeError, "permits", NO_NUMBERS),
+        (calls("try_acquire", after=[1]), ValueError, "wait_time", NO_WAITS),
+        (calls("try_acquire", by="wait_time"), ValueError, "wait_time", NO_WAITS),
+        (calls("try_set_permits", after=[1]), ValueError, "ttl", [0, -1, math.inf]),
+        (calls("try_set_permits", after=[1]), TypeError, "ttl", ["1"]),
+    ],
+    "permit": [
+        (COUNTING_IDS, ValueError, "permits", [-1, 2**31, 10**30]),
+        (COUNTING_IDS, TypeError, "permits", NO_NUMBERS),
+        (calls("try_acquire_many", after=[1]), ValueError, "wait_time", NO_WAITS),
+        (calls("try_acquire", "permit", by="wait_time"), ValueError, "wait_time", NO_WAITS),
+        (LEASED_PERMITS, ValueError, "lease_time", NO_LEASES),
+        (calls("update_lease_time", after=[ID]), ValueError, "lease_time", NO_LEASES),
+        (RENEWED_PERMITS, ValueError, "renew", [1]),
+        (BY_ID, ValueError, "32 hex digits", NO_IDS),
+        (BY_ID, TypeError, "permit|iterable", NO_TEXTS),
+        (calls("release", "try_release"), ValueError, "32 hex digits", [[ID, wrong] for wrong in NO_IDS]),
+        (calls("release", "try_release"), ValueError, "twice", [[ID, ID.upper()]]),
+        (calls("update_lease_time", by="permit", lease_time=1), ValueError, "32 hex digits", NO_IDS),
+    ],
+    "latch": [
+        (calls("try_set_count"), ValueError, "count", [-1, 2**63]),
+        (calls("try_set_count"), TypeError, "count", NO_NUMBERS),
+        (calls("wait"), ValueError, "timeout", [-1, math.nan, timedelta(-1)]),
+        (calls("wait"), TypeError, "timeout", ["1", True]),
+    ],
+}
+"""For each kind: calls, the error that each of them raises, what it names, and the values that can't be."""
+MAKES = {"semaphore": "get_semaphore", "permit": "get_permit_expirable_semaphore", "latch": "get_count_down_latch"}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_what_cannot_be(backend: Backend, kind: str) -> None:
+    client = backend.connect(NOWHERE)
+    called = getattr(client, MAKES[kind])("orders") if kind in MAKES else lock_of(client, kind)
+    for methods, error, match, values in REFUSED[kind]:
+        for call, value in product(methods, values):
+            with pytest.raises(error, match=match):
+                await call(called, value)
+
+
+async def test_a_name_that_is_no_text_and_mappers(backend: Backend) -> None:
+    text = re.escape(r"the name 'a\ud800' can't be encoded as UTF-8 (position 1)")
+    mapping = backend.connect(NOWHERE, name_mapper=lambda name: name)
+    for client in (backend.connect(NOWHERE), mapping):
+        with pytest.raises(ValueError, match=text):
+            client.get_lock("a\ud800")
+    with pytest.raises(ValueError, match=re.escape(r"the name b'a\xff' isn't UTF-8 (position 1)")):
+        mapping.get_lock(b"a\xff")
+    for mapped, error in (("", ValueError), (None, TypeError), (b"x", TypeError)):
+        mapper: Any = lambda _, mapped=mapped: mapped  # noqa: E731
+        with pytest.raises(error):
+            backend.connect(NOWHERE, name_mapper=mapper).get_lock("orders")
+
+
+@pytest.mark.parametrize(
+    ("owner", "error"),
+    [(-1, ValueError), (2**32, ValueError), ("", ValueError), (b"1", TypeError), (1.0, TypeError), (True, TypeError)],
+)
+async def test_owners(backend: Backend, owner: Any, error: type[Exception]) -> None:
+    client = backend.connect(NOWHERE)
+    for kind in KINDS:
+        with pytest.raises(error, match="owner"):
+            lock_of(client, kind, owner=owner)
+
+
+async def test_what_can_be(backend: Backend) -> None:
+    lock = backend.connect().get_lock("orders")
+    for wait in (0, 0.0, 0.001, 1e9, math.inf, timedelta(days=1), timedelta(0)):
+        assert await lock.try_lock(wait_time=wait)
+        assert await lock.acquire(timeout=TIMEOUT_MAX)
+    assert await lock.force_unlock()
+    for lease in (1, 2**40 / 1000):
+        assert await lock.try_lock(lease_time=lease)
+    # A lease that ends before the reply is here is no grant.
+    for short in (0.001, 0.0015, timedelta(milliseconds=1)):
+        await backend.connect().get_lock("short").try_lock(lease_time=short)
+
+
+async def test_weak_references_to_all_that_a_client_makes() -> None:
+    for module in (pyredisson, pyredisson.asyncio):
+        client = module.connect(NOWHERE)
+        pair = client.get_read_write_lock("a")
+        made = [lock_of(client, kind, "a") for kind in [*KINDS, *GROUPS]]
+        made += [pair, client.get_count_down_latch("b"), client.get_semaphore("c")]
+        made.append(client.get_permit_expirable_semaphore("d"))
+        assert [weakref.ref(each)() for each in made] == made
+
+
+FACTORIES = [
+    name for name in dir(pyredisson.Client) if name.startswith("get_") and name[4:] not in ("multi_lock", "red_lock")
+]
+PARTED = ["a{b", "{}x", "a}b", "{", "x}y", "{}", "a{}b{c}"]
+TOGETHER = ["orders", "{orders}:1", "a{b}c", "x}y{z}", "{a}{}", " ", "\u00e4"]
+
+
+@pytest.mark.parametrize("module", [pyredisson, pyredisson.asyncio], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_names_on_a_cluster(module: Any, factory: str) -> None:
+    """The name that counts is the mapped one."""
+    cluster = {"topology": "cluster", "nodes": ["h1:7000"]}
+    get = getattr(module.connect(**cluster), factory)
+    for name in PARTED:
+        for given in (name, name.encode()):
+            with pytest.raises(ValueError, match=r"can't be used on a cluster: its braces.*\{orders\}:1") as caught:
+                get(given)
+            assert repr(name) in str(caught.value)
+    for name in TOGETHER:
+        assert get(name).name == name
+    for others in ({"topology": "single"}, {**cluster, "topology": "replicated"}):
+        assert [getattr(module.connect(**others), factory)(name).name for name in PARTED] == PARTED
+    mapping = module.connect(**cluster, name_mapper=lambda name: f"{name}}}")
+    with pytest.raises(ValueError, match="'orders}' can't be used on a cluster"):
+        getattr(mapping, factory)("orders")
+    repaired = module.connect(**cluster, name_mapper=lambda name: name.replace("{", ""))
+    assert getattr(repaired, factory)("a{b").name == "a{b"
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_names(backend: Backend, factory: str) -> None:
+    get = getattr(backend.connect(NOWHERE), factory)
+    for wrong in ("", b""):
+        with pytest.raises(ValueError, match="empty"):
+            get(wrong)
+    for other in (None, 1, 1.5, ["orders"], bytearray(b"orders"), True):
+        with pytest.raises(TypeError, match="name"):
+            get(other)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_handles_of_one_name(backend: Backend, server_state: ServerState, factory: str) -> None:
+    get: Any = getattr(backend.connect(name_mapper=lambda name: f"app:{name}"), factory)
+    one, two = get("orders"), get(b"orders")
+    assert (one.name, two.name) == ("orders", b"orders")
+    assert f"{factory.removeprefix('get_').title().replace('_', '')} 'app:orders'" in repr(one)
+    if factory not in MAKES.values():
+        return
+    setting, asking = ("try_set_count", "get_count") if "latch" in factory else ("try_set_permits", "available_permits")
+    await getattr(one, setting)(2)
+    assert await getattr(two, asking)() == int(server_state.redis.get("app:orders")) == 2
+
+
+async def test_all_factories_are_tested() -> None:
+    assert {"get_lock", "get_read_write_lock", "get_semaphore", "get_count_down_latch"} <= {*FACTORIES}
+    assert len(FACTORIES) == 10

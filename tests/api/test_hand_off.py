@@ -1,0 +1,485 @@
+"""A hold that moves to another client: `hand_off` and `adopt`."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError, TimeoutError
+
+import pyredisson
+from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError
+from pyredisson._protocol.scripts import script
+from pyredisson.logic.locks.moving import HandedOff
+from pyredisson.testing import Proxy, Server
+from tests.support.backends import WOKEN, Backend
+from tests.support.children import Child
+from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.kinds import KINDS
+from tests.support.server_state import ServerState
+
+from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
+from .read_write import sides
+from .test_renewed_leases import LEASE, kept
+
+MOVES = {kind: script("read_move" if kind == "read" else "lock_move", with_shebang=FLAGS).sha for kind in KINDS}
+"""What a proxy finds the commands by."""
+GONE = "isn't there"
+HANDED_OFF = "was handed off"
+
+
+def holders(server_state: ServerState, name: str = "orders") -> list[str]:
+    found: Any = server_state.redis.hkeys(name)
+    return [field.decode() for field in found if field != b"mode"]
+
+
+@kinds
+async def test_it_moves(backend: Backend, server_state: ServerState, kind: str) -> None:
+    former, other, third = (backend.connect() for _ in range(3))
+    lock, told = lock_of(former, kind), list[Any]()
+    lock.on_lost(told.append)
+    await lock.lock()
+    fence = former.holds()[0].token
+    lost = lock.lost
+    token = await lock.hand_off()
+    assert holders(server_state) == [HandedOff.of(token).hold]
+    assert not former.holds()
+    assert not await lock_of(third, rival_of(kind)).try_lock()
+    adopted = await other.adopt(token)
+    assert repr(adopted).partition(":")[0] == repr(lock).partition(">")[0]
+    assert adopted.name == "orders"
+    assert await adopted.is_held()
+    assert not await lock.is_held()
+    assert not await lock_of(third, rival_of(kind)).try_lock()
+    [hold] = other.holds()
+    assert (hold.kind, hold.renewed, hold.token, hold.levels) == (adopted._logic.commands.kind, True, fence, 1)
+    if kind in REENTRANT:
+        await use(adopted)
+    await adopted.unlock()
+    assert left(server_state.redis) == set()
+    assert (lost.is_set(), await lost.wait(1), told) == (False, False, [])
+    await use(lock_of(third, kind))
+
+
+async def test_it_is_renewed_as_before(backend: Backend, server_state: ServerState) -> None:
+    """With the lease of the former owner, whichever the other client has."""
+    former, other = backend.connect(lock_watchdog_timeout=LEASE), backend.connect()
+    locks = {kind: lock_of(former, kind, kind) for kind in KINDS}
+    for lock in locks.values():
+        await lock.lock()
+    adopted = [await other.adopt(await lock.hand_off()) for lock in locks.values()]
+    await former.close()
+    assert await kept(backend, server_state, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
+    for lock in adopted:
+        await lock.unlock()
+    # The handle acquires it with the same lease.
+    await adopted[0].lock()
+    assert 0 < server_state.redis.pttl("lock") <= 1000 * LEASE
+    await adopted[0].unlock()
+
+
+@pytest.mark.parametrize("kind", ["lock", "read"])
+@pytest.mark.parametrize(("lease", "at_most"), [(LEASE, None), (None, LEASE)])
+async def test_it_ends_as_before(
+    backend: Backend, server_state: ServerState, kind: str, lease: float | None, at_most: float | None
+) -> None:
+    """A fixed lease goes on, and so does `at_most`."""
+    former, other = backend.connect(), backend.connect()
+    lock = lock_of(former, kind)
+    await lock.lock(lease, at_most=at_most)
+    adopted = await other.adopt(await lock.hand_off())
+    assert 0 < server_state.redis.pttl("orders") <= 1000 * LEASE
+    assert await adopted.is_held()
+    await backend.until(adopted.lost.is_set)
+    await assert_lost(adopted, None if at_most is None else "at_most")
+    await backend.until(lambda: not server_state.redis.exists("orders"))
+
+
+@kinds
+async def test_nobody_adopts_it(backend: Backend, server_state: ServerState, kind: str) -> None:
+    """It ends with its lease."""
+    former, other = backend.connect(lock_watchdog_timeout=1), backend.connect()
+    lock = lock_of(former, kind)
+    await lock.lock()
+    token = await lock.hand_off()
+    await lock_of(other, rival_of(kind)).lock()
+    with pytest.raises(LockNotHeldError, match=GONE) as raised:
+        await former.adopt(token)
+    assert raised.value.holder is not None
+    assert raised.value.holder.client_id == other.id
+
+
+@kinds
+async def test_exactly_one_adopts_it(backend: Backend, server_state: ServerState, kind: str) -> None:
+    former, clients = backend.connect(), [backend.connect() for _ in range(3)]
+    lock = lock_of(former, kind)
+    await lock.lock()
+    token = await lock.hand_off()
+    calls = [backend.spawn(lambda each=each: each.adopt(token)) for each in clients * 4]  # type: ignore[misc]
+    refused = 0
+    for call in calls:
+        try:
+            await call.result()
+        except LockNotHeldError:
+            refused += 1
+    assert refused == len(calls) - 1
+    assert sum(len(client.holds()) for client in clients) == len(holders(server_state)) == 1
+
+
+async def test_what_the_former_owner_is_told(backend: Backend) -> None:
+    """By the client alone. It forgets that when the owner acquires the lock again."""
+    former, other = backend.connect(), backend.connect()
+    lock = former.get_lock("orders")
+    await lock.lock()
+    adopted = await other.adopt(await lock.hand_off())
+    for call in (lock.unlock, lock.release, lock.hand_off):
+        with pytest.raises(LockNotHeldError, match=HANDED_OFF) as raised:
+            await call()
+        assert raised.value.handed_off
+    await adopted.unlock()
+    await use(lock)
+    with pytest.raises(LockNotHeldError, match="has no hold") as raised:
+        await lock.unlock()
+    assert not raised.value.handed_off
+
+
+async def test_a_block_is_left(backend: Backend, server_state: ServerState) -> None:
+    former, other = backend.connect(), backend.connect()
+    lock = former.get_lock("orders")
+    for enter in (lambda: lock, lock.hold):
+        async with enter():
+            adopted = await other.adopt(await lock.hand_off())
+        assert await adopted.is_held()
+        await adopted.unlock()
+        with pytest.raises(ZeroDivisionError) as raised:
+            async with enter():
+                adopted = await other.adopt(await lock.hand_off())
+                raise ZeroDivisionError
+        assert not hasattr(raised.value, "__notes__")
+        await adopted.unlock()
+        # What was acquired in there since is released.
+        async with enter():
+            await (await other.adopt(await lock.hand_off())).unlock()
+            await lock.lock()
+        assert not server_state.redis.exists("orders")
+    async with lock:
+        token = await lock.hand_off()
+        await former.close()
+    await (await other.adopt(token)).unlock()
+
+
+async def test_a_block_in_which_it_fails(backend: Backend, proxy: Proxy) -> None:
+    lock = backend.connect(proxy.url, timeout=0.5, retry_attempts=0).get_lock("orders")
+    with pytest.raises((ConnectionError, TimeoutError)) as raised:
+        async with lock:
+            proxy.drop_reply(MOVES["lock"], 2)
+            await lock.hand_off()
+    assert not hasattr(raised.value, "__notes__")
+
+
+@pytest.mark.filterwarnings("ignore:.*left on another")
+async def test_a_block_that_another_owner_leaves(backend: Backend) -> None:
+    former, other = backend.connect(), backend.connect()
+    block = former.get_lock("orders").hold()
+    lock = await block.__aenter__()
+    adopted = await other.adopt(await lock.hand_off())
+    await backend.as_another_owner(lambda: block.__aexit__(None, None, None))
+    assert await adopted.is_held()
+
+
+@LOSSES
+@kinds
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, lose: Lose, kind: str) -> None:
+    client = backend.connect(proxy.url, timeout=0.25)
+    lock = lock_of(client, kind)
+    await lock.lock()
+    fault = lose(proxy, MOVES[kind])
+    token = await lock.hand_off()
+    assert fault.happened.is_set()
+    fault = lose(proxy, MOVES[kind])
+    adopted = await client.adopt(token)
+    assert fault.happened.is_set()
+    assert len(holders(server_state)) == 1
+    await adopted.unlock()
+    assert left(server_state.redis) == set()
+
+
+@pytest.mark.parametrize("fault", ["drop_reply", "cut_request"])
+@kinds
+async def test_it_fails(backend: Backend, proxy: Proxy, server_state: ServerState, fault: str, kind: str) -> None:
+    """A hand-off that fails releases the lock, and after an adoption that fails the token is as good as before."""
+    client, other = backend.connect(proxy.url, timeout=0.5, retry_attempts=0), backend.connect()
+    lock = lock_of(client, kind)
+    await lock.lock()
+    getattr(proxy, fault)(MOVES[kind], 2)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await lock.hand_off()
+    await backend.until(lambda: left(server_state.redis) == set())
+    assert not client.holds()
+    with pytest.raises(LockNotHeldError, match="hand_off") as again:
+        await lock.unlock()
+    assert again.value.handed_off
+    await lock.lock()
+    token = await lock.hand_off()
+    getattr(proxy, fault)(MOVES[kind], 2)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        await client.adopt(token)
+    assert not client.holds()
+    await backend.until(lambda: holders(server_state) == [HandedOff.of(token).hold])
+    await (await other.adopt(token)).unlock()
+    assert left(server_state.redis) == set()
+
+
+@kinds
+async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> None:
+    client, other = tasks.connect(proxy.url), tasks.connect()
+    lock = lock_of(client, kind, owner=1)
+
+    async def cancel(operation: Callable[[], Any]) -> None:
+        reply = proxy.hold_reply(MOVES[kind])
+        call = asyncio.ensure_future(operation())
+        await tasks.until(reply.held.is_set)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        reply.deliver()
+
+    await lock.lock()
+    await cancel(lock.hand_off)
+    await tasks.until(lambda: left(server_state.redis) == set())
+    await lock.lock()
+    token = await lock.hand_off()
+    await cancel(lambda: client.adopt(token))
+    await tasks.until(lambda: holders(server_state) == [HandedOff.of(token).hold])
+    assert not client.holds()
+    await (await other.adopt(token)).unlock()
+
+
+async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy, server_state: ServerState) -> None:
+    """It has adopted the hold here too late."""
+    lock = backend.connect().get_lock("orders")
+    await lock.lock(1)
+    token = await lock.hand_off()
+    late = proxy.hold_reply(MOVES["lock"])
+    call = backend.spawn(lambda: backend.connect(proxy.url, timeout=20).adopt(token))
+    await backend.until(late.held.is_set)
+    await backend.until(lambda: not server_state.redis.exists("orders"))
+    late.deliver()
+    with pytest.raises(LockNotHeldError, match=GONE):
+        await call.result()
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "read", "write"])
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -> None:
+    """Also a waiter that relies on the release of the former owner, which has the lock by a hand-over in its client."""
+    former, other = backend.connect(local_hand_over_time=LONG), backend.connect()
+    # Owners with ids as Java's threads have them would let the waiters listen to Redisson's messages.
+    first, holder = (lock_of(former, rival_of(kind), owner=owner) for owner in ("first", "second"))
+    await first.lock()
+    handed_over = backend.spawn(holder.lock)
+    await backend.until(lambda: sleeping(former, rival_of(kind)) == 1)
+    await first.unlock()
+    await handed_over.result()
+    waits_in = other if elsewhere else former
+    waiter = lock_of(waits_in, kind, owner="third")
+    waiting = backend.spawn(waiter.lock)
+    await backend.until(lambda: sleeping(waits_in, kind) == 1)
+    adopted = await other.adopt(await holder.hand_off())
+    await adopted.unlock()
+    await waiting.result(WOKEN)
+    await waiter.unlock()
+
+
+async def test_both_sides(backend: Backend, proxy: Proxy, server_state: ServerState) -> None:
+    """An owner that reads and writes would go on reading beside another writer."""
+    client, other = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=20), backend.connect()
+    read, write = sides(client, 1)
+    await write.lock()
+    await read.lock()
+    for side, kind in ((read, "read"), (write, "write")):
+        late = proxy.hold_reply(MOVES[kind])
+        call = backend.spawn(side.hand_off)
+        await backend.until(late.held.is_set)
+        # Meanwhile a renewal of this side is due.
+        await backend.sleep(LEASE / 2)
+        late.deliver()
+        with pytest.raises(LockAlreadyHeldError, match="reads and writes"):
+            await call.result()
+    # They are renewed as before.
+    assert await kept(backend, server_state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
+    await read.unlock()
+    adopted = await other.adopt(await write.hand_off())
+    assert not await read.try_lock()
+    await adopted.unlock()
+    # Other readers go on.
+    await read.lock()
+    third = sides(other, 3)[0]
+    await third.lock()
+    adopted = await other.adopt(await read.hand_off())
+    await third.unlock()
+    assert not await write.try_lock()
+    await adopted.unlock()
+    assert left(server_state.redis) == set()
+
+
+async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
+    """Before anything is sent, and nothing has changed."""
+    client: Any = backend.connect(proxy.url)
+    lock = client.get_lock("orders")
+    with pytest.raises(LockNotHeldError, match="has no hold"):
+        await lock.hand_off()
+    await use(lock)
+    await lock.lock()
+    token = await lock.hand_off()
+    await client.adopt(token)
+    proxy.forget()
+    await lock.lock()
+    with pytest.raises(LockAlreadyHeldError, match="2 times"):
+        await lock.hand_off()
+    with pytest.raises(LockAlreadyHeldError, match="is held already"):
+        await client.adopt(token)
+    group = client.get_multi_lock(client.get_lock("a"))
+    for each in (lock, group):
+        with pytest.raises((LockAlreadyHeldError, NotImplementedError)):
+            await each.hand_off()
+    assert not proxy.seen(MOVES["lock"])
+    assert await lock.get_hold_count() == 2
+    for _ in range(2):
+        await lock.unlock()
+    async with client.singleton("nightly", at_least=0.01) as kept_for:
+        with pytest.raises(NotImplementedError, match="at_least"):
+            await kept_for.hand_off()
+
+
+def token_of(**fields: Any) -> str:
+    usual = {"v": 1, "kind": "lock", "key": "orders", "hold": "b983c153-7421-469a-addb-44fb92259a1b:4294967296"}
+    return base64.urlsafe_b64encode(json.dumps({**usual, **fields}).encode()).decode().rstrip("=")
+
+
+WRONG = [
+    *("", "x", "größe", "e30", base64.b64encode(b"[1]").decode(), base64.b64encode(b"\xff").decode()),
+    *(token_of(**{name: None}) for name in ("v", "kind", "key", "hold", "lease", "fence", "at_most", "name")),
+    *(token_of(v=2), token_of(kind="multi"), token_of(key=""), token_of(key="\ud800"), token_of(hold="me:1")),
+    *(token_of(kind="write"), token_of(lease=-1), token_of(lease=2**60), token_of(lease=True), token_of(more=1)),
+]
+
+
+@pytest.mark.parametrize("token", WRONG)
+async def test_wrong_tokens(backend: Backend, token: str) -> None:
+    client = backend.connect()
+    with pytest.raises(ValueError, match="token"):
+        await client.adopt(token)
+    with pytest.raises(LockNotHeldError, match=GONE):
+        await client.adopt(token_of())
+    for wrong in (None, token.encode(), 1):
+        with pytest.raises(TypeError, match="token"):
+            await client.adopt(wrong)  # type: ignore[arg-type]
+
+
+async def test_closed_clients(backend: Backend) -> None:
+    """What was handed off isn't released by its former client."""
+    former, other = backend.connect(), backend.connect()
+    lock = former.get_lock("orders")
+    await lock.lock()
+    token = await lock.hand_off()
+    await former.get_lock("stock").lock()
+    await former.close()
+    for call in (former.get_lock("stock").hand_off, lambda: former.adopt(token)):
+        with pytest.raises(ClosedError):
+            await call()
+    adopted = await other.adopt(token, owner=3)
+    assert await other.get_lock("orders").is_held_by(3)
+    await adopted.unlock()
+
+
+async def test_a_server_that_has_forgotten_it(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    lock, handed = client.get_lock("orders"), client.get_lock("stock")
+    await lock.lock()
+    await handed.lock()
+    token = await handed.hand_off()
+    server_state.redis.flushall()
+    with pytest.raises(LockLostError):
+        await lock.hand_off()
+    with pytest.raises(LockNotHeldError, match=GONE) as raised:
+        await client.adopt(token)
+    assert raised.value.holder is None
+    for each in (lock, handed):
+        await use(each)
+
+
+async def test_names(backend: Backend) -> None:
+    """The adopting client doesn't map the key once more."""
+    former = backend.connect(name_mapper="prod:{}".format)
+    for other in (backend.connect(name_mapper="prod:{}".format), backend.connect()):
+        for name in ("orders", "größe", b"stock"):
+            lock = former.get_lock(name)
+            await lock.lock()
+            adopted = await other.adopt(await lock.hand_off())
+            assert adopted._logic.key == lock._logic.key
+            assert adopted.name == (name if isinstance(name, str) else "prod:stock")
+            await adopted.unlock()
+    plain = backend.connect()
+    lock = plain.get_lock(b"\xff:a")
+    await lock.lock()
+    adopted = await plain.adopt(await lock.hand_off())
+    assert adopted.name == b"\xff:a"
+    await adopted.unlock()
+
+
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def acquired(self, event: pyredisson.Event) -> None:
+        self.seen.append(f"acquired {event.name}")
+
+    def released(self, event: pyredisson.Event) -> None:
+        self.seen.append(f"released {event.name}")
+
+
+async def test_events(backend: Backend) -> None:
+    watching = [Events(), Events()]
+    former, other = (backend.connect(observer=each) for each in watching)
+    lock = former.get_lock("orders")
+    await lock.lock()
+    await (await other.adopt(await lock.hand_off())).unlock()
+    for each in watching:
+        await backend.until(lambda each=each: each.seen == ["acquired orders", "released orders"])  # type: ignore[misc]
+
+
+WORKER = """
+import sys
+import pyredisson
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=30)
+lock = client.adopt(sys.argv[2])
+print("adopted", flush=True)
+sys.stdin.readline()
+lock.unlock()
+print("released", flush=True)
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_processes(
+    backend: Backend, server: Server, server_state: ServerState, child: Callable[..., Child], killed: bool
+) -> None:
+    """A worker that is killed costs one lease."""
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    lock = client.get_lock("orders")
+    async with lock:
+        token = await lock.hand_off()
+        worker = child(WORKER, server.url, token)
+        assert worker.receive() == "adopted"
+    assert await kept(backend, server_state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
+    assert not await lock.try_lock()
+    if killed:
+        worker.close()
+    else:
+        worker.send()
+        assert worker.receive() == "released"
+    assert await lock.try_lock(LEASE + WOKEN if killed else 0)
+    await lock.unlock()

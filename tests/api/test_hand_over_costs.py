@@ -1,0 +1,353 @@
+"""Handing a lock or a permit on inside one client: how many calls, in which order, and that others have their turns.
+
+Where a bound is a number of acquisitions, each hold lasts for at least `HOLD`. So a slow machine makes fewer of them in
+the same time, and never more.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from pyredisson._protocol.scripts import script
+from pyredisson.testing import Proxy, Server
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, finished
+from tests.support.children import Child
+from tests.support.server_state import ServerState
+
+from .kinds import CHANNEL, LONG, PERMITS, left, lock_of, one_waits, rival_of, sleeping
+from .permits import Permits, Stock
+from .turns import held, listening, set_permits, take, turn_of
+
+ROUNDS = 20
+OTHERS_FIRST = 0.3
+"""Seconds that a client leaves to others after a series. The usual millisecond is too short on a busy machine."""
+HOLD = 0.002
+"""Seconds for which each owner holds the lock."""
+SERIES = 0.02
+"""The hand-over time of these tests."""
+IN_SERIES = round(SERIES / HOLD) + 2
+"""The most hand-overs between two messages: those in the time, and a spare one at each end."""
+COUNTER = "acquisitions"
+
+
+async def rounds(turn: Any, had: list[Any]) -> None:
+    """Has its turn some times, and notes the token of each, if there is one."""
+    for _ in range(ROUNDS):
+        async with turn:
+            had.append(getattr(turn, "token", None))
+
+
+async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tuple[list[OtherOwner[None]], list[int]]:
+    """So many other owners wait for their turn, one after the other. Their calls, and who has had it."""
+    had: list[int] = []
+
+    async def work(owner: int) -> None:
+        async with turn_of(client, kind, owner):
+            had.append(owner)
+
+    others = []
+    for owner in range(1, count + 1):
+        others.append(backend.spawn(partial(work, owner)))
+        await backend.until(lambda: sleeping(client, kind) == owner)  # noqa: B023
+    return others, had
+
+
+def whole(redis: Any, kind: str, permits: int = 1) -> bool:
+    """Nobody has the lock, or one of so many permits."""
+    return int(redis.get("orders")) == permits if kind in PERMITS else left(redis) == set()
+
+
+class TestCalls:
+    @pytest.mark.parametrize(
+        ("kind", "permits", "calls"),
+        [
+            *(("lock", 1, 1.1), ("fenced", 1, 1.1), ("non-reentrant", 1, 1.1), ("write", 1, 1.15)),
+            # One that enters the queue, and one that hands it on. On a busy machine some find the next owner awake.
+            *(("fair", 1, 2.5), ("non-reentrant fair", 1, 2.5)),
+            # Without hand-overs there are always two and more.
+            *(("semaphore", 1, 1.8), ("semaphore", 8, 1.8)),
+        ],
+    )
+    async def test_for_each_acquisition_in_one_client(
+        self, backend: Backend, server_state: ServerState, kind: str, permits: int, calls: float
+    ) -> None:
+        client = backend.connect(local_hand_over_time=LONG)
+        # One that runs alone for a while would need two calls for each acquisition.
+        holder = await held(client, kind, permits)
+        had: list[Any] = []
+        turn = turn_of(client, kind)
+        others = [backend.spawn(lambda: rounds(turn, had)) for _ in range(64)]
+        await backend.until(lambda: sleeping(client, kind) == 64)
+        before = server_state.scripts()
+        await holder.aclose()
+        await finished(others, WORK_LIMIT)
+        assert server_state.scripts() - before <= calls * 64 * ROUNDS
+        assert len(had) == 64 * ROUNDS
+        assert kind != "fenced" or all(older < newer for older, newer in pairwise(had))
+        assert whole(server_state.redis, kind, permits)
+
+    @pytest.mark.parametrize(("kind", "permits", "callers", "calls"), [("lock", 1, 8, 2.5), ("semaphore", 4, 16, 3.5)])
+    async def test_for_each_acquisition_of_two_clients(
+        self, backend: Backend, server_state: ServerState, kind: str, permits: int, callers: int, calls: float
+    ) -> None:
+        clients: list[Any] = [backend.connect() for _ in range(2)]
+        await set_permits(clients[0], kind, permits)
+        turns = [turn_of(client, kind) for client in clients] * callers
+        before = server_state.scripts()
+        await finished([backend.spawn(partial(take, turn, 160 // callers)) for turn in turns])
+        assert server_state.scripts() - before <= calls * 2 * 160
+        assert whole(server_state.redis, kind, permits)
+
+    @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])
+    async def test_one_attempt_for_an_ended_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+        """The holder is another client, which releases nothing."""
+        client = backend.connect(local_hand_over_time=LONG)
+        await lock_of(backend.connect(), kind).lock(lease_time=1)
+        others, had = await in_order(backend, client, kind, 30)
+        before = server_state.scripts()
+        await finished(others)
+        assert sorted(had) == list(range(1, 31))
+        # Some attempts of the first, and a call for each release.
+        assert server_state.scripts() - before <= 4 + 30
+
+    @pytest.mark.parametrize(("kind", "subscribed"), [("lock", 1), ("semaphore", 3)])
+    async def test_one_attempt_after_a_cut(
+        self, backend: Backend, proxy: Proxy, server_state: ServerState, kind: str, subscribed: int
+    ) -> None:
+        """It tells all callers what their client has missed."""
+        client = backend.connect(proxy.url, local_hand_over_time=LONG)
+        holder = await held(backend.connect(), kind)
+        others, _ = await in_order(backend, client, kind, 30)
+        await backend.until(lambda: listening(server_state.redis, kind) == 1)
+        before = server_state.scripts()
+        proxy.cut()
+        await backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 2 * subscribed)
+        await backend.until(lambda: listening(server_state.redis, kind) == 1)
+        await holder.aclose()
+        await finished(others)
+        # Some attempts of the first, the holder's release, and a call for each release.
+        assert server_state.scripts() - before <= 8 + 1 + 30
+
+    @pytest.mark.parametrize(
+        ("kind", "seconds", "messages"),
+        [
+            *(("lock", LONG, 1), ("lock", 0, 5), ("fair", LONG, 0), ("fair", 0, 4)),
+            *(("semaphore", LONG, 1), ("semaphore", 0, 5)),
+        ],
+    )
+    async def test_messages_order_and_calls(
+        self, backend: Backend, server_state: ServerState, kind: str, seconds: float, messages: int
+    ) -> None:
+        """What is handed on publishes nothing; the last release does, but for a fair lock."""
+        redis = server_state.redis
+        client = backend.connect(local_hand_over_time=seconds)
+        holder = await held(client, kind)
+        published = []
+        with redis.pubsub(ignore_subscribe_messages=True) as ear:
+            ear.psubscribe(f"{CHANNEL}*")
+            ear.subscribe("redisson_sc:{orders}")
+            others, had = await in_order(backend, client, kind, 4)
+            before = server_state.scripts()
+            await holder.aclose()
+            await finished(others)
+            await backend.until(lambda: whole(redis, kind) or not redis.exists("orders"))
+            # A release, and an acquire of the next owner unless it was entered. A late confirmation is allowed for.
+            assert kind != "lock" or server_state.scripts() - before <= (5 if seconds else 2 * 5 + 4)
+            redis.publish("redisson_sc:{orders}", "end")
+            while (message := ear.get_message(timeout=TIME_LIMIT)) is None or message["data"] != b"end":
+                published += [] if message is None else [message["data"]]
+        assert len(published) == messages
+        # How many permits are free.
+        assert kind != "semaphore" or {*published} == {b"1"}
+        assert sorted(had) == [1, 2, 3, 4]
+        assert had == sorted(had) or (kind != "fair" and not seconds)
+
+
+async def test_a_waiter_for_another_kind_is_not_entered(backend: Backend) -> None:
+    """A waiter for a fenced lock of the same name gets a token: it makes an attempt of its own."""
+    client = backend.connect(local_hand_over_time=LONG)
+    holder, fenced = client.get_lock("orders", owner=1), client.get_fenced_lock("orders", owner=2)
+    await holder.lock()
+    other = backend.spawn(fenced.lock_and_get_token)
+    await backend.until(lambda: sleeping(client, "fenced") == 1)
+    await holder.unlock()
+    assert await other.result() > 0
+
+
+async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, server_state: ServerState) -> None:
+    holder, _, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), "fenced")
+    server_state.redis.set("redisson_lock_token:{orders}", "text")
+    await holder.unlock()
+    with pytest.raises(Exception, match="not an integer"):
+        await other.result()
+    assert not server_state.redis.exists("orders")
+
+
+@pytest.mark.parametrize("kind", ["lock", "fenced", "fair", "read", "write"])
+@pytest.mark.parametrize("patience", [0.3, TIME_LIMIT])
+async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, kind: str, patience: float) -> None:
+    """Another task blocks the event loop when the lock is handed on: the waiter relies on nothing that has ended."""
+    lease = 0.3
+    client = tasks.connect(local_hand_over_time=LONG)
+    holder, waiter = lock_of(client, rival_of(kind), owner=1), lock_of(client, kind, owner=2)
+    await holder.lock()
+
+    async def wait() -> tuple[bool, bool]:
+        return await waiter.try_lock(patience, lease_time=lease), await waiter.is_held()
+
+    async def block() -> None:
+        await client.get_lock("other").lock()
+        time.sleep(1.5 * lease)
+
+    waiting = asyncio.ensure_future(wait())
+    await tasks.until(lambda: sleeping(client, kind) == 1)
+    await asyncio.gather(block(), holder.unlock())
+    acquired, held = await waiting
+    assert acquired == held
+    assert held or patience == lease
+
+
+def executed(monitor: Any, sha: str) -> str:
+    """What the server has executed until an ECHO: 'h' for a hand-over, 'm' for a message on the channel of the lock."""
+    seen = ""
+    for line in monitor.listen():
+        command = line["command"].split(" ")
+        if command[0].lower() == "echo":
+            return seen
+        if command[0].lower() == "publish" and command[1] == CHANNEL:
+            seen += "m"
+        elif command[:2] == ["EVALSHA", sha]:
+            seen += "h"
+    raise AssertionError("the connection has ended")
+
+
+async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, server_state: ServerState) -> None:
+    """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
+    client = backend.connect(local_hand_over_time=SERIES)
+
+    async def work() -> None:
+        for _ in range(40):
+            async with client.get_lock("orders"):
+                await backend.sleep(HOLD)
+
+    with server_state.redis.monitor() as monitor:
+        await finished([backend.spawn(work) for _ in range(4)])
+        server_state.redis.echo("end")
+        seen = executed(monitor, script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode())
+    series = [len(part) for part in seen.split("m")]
+    assert 1 <= max(series) <= IN_SERIES
+    # The last owner leaves no waiter behind, so its release publishes, too.
+    assert seen.endswith("m")
+    assert seen.count("m") >= sum(series) / IN_SERIES
+
+
+BUSY = """
+import sys, threading, time
+import pyredisson, redis
+from pyredisson.logic.locks import hand_over
+from pyredisson.logic.locks import queued_wait
+url, threads, series, hold, others_first = sys.argv[1], *map(float, sys.argv[2:])
+hand_over.OTHERS_FIRST = queued_wait.OTHERS_FIRST = others_first
+counter = redis.Redis.from_url(url)
+end = threading.Event()
+with pyredisson.connect(url, local_hand_over_time=series) as client:
+    lock = client.get_lock("orders")
+    with lock:
+        pass
+    print("ready", flush=True)
+    sys.stdin.readline()
+    def work():
+        while not end.is_set():
+            with lock:
+                counter.incr("acquisitions")
+                time.sleep(hold)
+    workers = [threading.Thread(target=work) for _ in range(int(threads))]
+    for worker in workers:
+        worker.start()
+    sys.stdin.readline()
+    end.set()
+    for worker in workers:
+        worker.join()
+    print("done", flush=True)
+"""
+
+
+async def test_a_waiter_is_passed_over_a_limited_number_of_times(
+    backend: Backend, server: Server, server_state: ServerState, child: Callable[..., Child]
+) -> None:
+    """Threads of another process always want the lock. However slow the machine, they don't keep it."""
+    redis = server_state.redis
+    busy = child(BUSY, server.url, 8, SERIES, HOLD, OTHERS_FIRST)
+    assert busy.receive() == "ready"
+    lock = backend.connect().get_lock("orders")
+    busy.send()
+    passed = []
+    for _ in range(21):
+        await backend.until(lambda: redis.exists("orders") == 1)
+        before = int(redis.get(COUNTER) or 0)
+        assert await lock.try_lock(wait_time=TIME_LIMIT)
+        passed.append(int(redis.get(COUNTER)) - before)
+        await lock.unlock()
+    # The first time it still had to subscribe.
+    del passed[0]
+    busy.send()
+    assert busy.receive() == "done"
+    # The rest of one series, and sometimes more: a waiter that is woken late finds the lock taken again.
+    assert median(passed) <= 3 * IN_SERIES
+    assert max(passed) <= 20 * IN_SERIES
+
+
+@pytest.fixture
+def stock(backend: Backend, server_state: ServerState) -> Stock:
+    return Stock(backend, server_state, "semaphore")
+
+
+async def contended(stock: Stock) -> tuple[Permits, OtherOwner[Any]]:
+    """Its only permit is acquired, and another caller of the same client waits for it."""
+    semaphore = await stock.made(1, local_hand_over_time=LONG)
+    await semaphore.acquire()
+    return semaphore, await stock.waiter(semaphore)
+
+
+async def test_a_series_ends(stock: Stock) -> None:
+    """After the time for hand-overs a release wakes the first client in the list."""
+    semaphore, other = await stock.made(1, local_hand_over_time=0.3), stock.open()
+    await semaphore.acquire()
+    theirs = await stock.waiter(other)
+    mine = [await stock.waiter(semaphore) for _ in range(2)]
+    await semaphore.release()
+    await mine[0].result()
+    await stock.backend.sleep(0.4)
+    await semaphore.release()
+    await theirs.result()
+    await other.release()
+    await mine[1].result()
+    assert stock.free() == 0
+
+
+async def test_a_semaphore_that_was_deleted(stock: Stock) -> None:
+    """A release makes a new one, and the waiter takes the permit."""
+    semaphore, other = await contended(stock)
+    stock.redis.delete("stock")
+    assert not await semaphore.release_if_exists()
+    await stock.backend.sleep(0.05)
+    assert not other.done()
+    await semaphore.release()
+    await other.result()
+    assert stock.redis.get("stock") == b"0"
+
+
+async def test_the_server_refuses(stock: Stock) -> None:
+    """The release fails as without a waiter, and so does the waiter."""
+    semaphore, other = await contended(stock)
+    stock.redis.set("stock", "text")
+    for call in (semaphore.release, other.result):
+        with pytest.raises(ResponseError):
+            await call()

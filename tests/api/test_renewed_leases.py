@@ -1,0 +1,206 @@
+"""How a lock is renewed: with a lease of its own (`watchdog_timeout`), and not beyond a limit (`at_most`)."""
+
+import math
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pyredisson import LockLostError
+from pyredisson.testing import Proxy
+from tests.support.backends import Backend
+from tests.support.faults import RENEW
+from tests.support.kinds import KINDS
+from tests.support.server_state import ServerState
+
+from .kinds import GROUPS, left, lock_of, one_waits
+
+LEASE = 3.0
+AT_MOST = 4.0
+
+
+async def kept(backend: Backend, server_state: ServerState, names: list[str], seconds: float) -> float:
+    """How long these locks are on the server with the short lease, `seconds` at most."""
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds and server_state.redis.exists(*names) == len(names):
+        ttls = [server_state.redis.pttl(name) for name in names]
+        # -2: it has ended between the two commands.
+        assert all(ttl == -2 or 0 <= ttl <= 1000 * LEASE for ttl in ttls)
+        await backend.sleep(0.05)
+    return passed
+
+
+async def test_at_most(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect(lock_watchdog_timeout=LEASE)
+    locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
+    for number, lock in enumerate(locks.values()):
+        if number % 2:
+            await lock.lock(at_most=timedelta(seconds=AT_MOST))
+        else:
+            assert await lock.try_lock(1, at_most=AT_MOST)
+    assert AT_MOST / 2 < await kept(backend, server_state, list(locks), 10 * AT_MOST) < AT_MOST + 1
+    await backend.until(lambda: not server_state.redis.exists(*locks))
+    for lock in locks.values():
+        await backend.until(lock.lost.is_set)
+        with pytest.raises(LockLostError, match="at_most"):
+            await lock.unlock()
+        assert await lock.try_lock()
+        await lock.unlock()
+
+
+async def test_a_lease_of_its_own(backend: Backend, server_state: ServerState) -> None:
+    client = backend.connect()
+    names = {
+        "lock": client.get_lock("lock", watchdog_timeout=LEASE),
+        "fair": client.get_fair_lock("fair", watchdog_timeout=LEASE),
+        "fenced": client.get_fenced_lock("fenced", watchdog_timeout=LEASE),
+        "spin": client.get_spin_lock("spin", watchdog_timeout=timedelta(seconds=LEASE)),
+        "once": client.get_non_reentrant_lock("once", watchdog_timeout=LEASE),
+        "fair once": client.get_non_reentrant_fair_lock("fair once", watchdog_timeout=LEASE),
+        "read": client.get_read_write_lock("read", watchdog_timeout=LEASE).read_lock(),
+        "write": client.get_read_write_lock("write", watchdog_timeout=LEASE).write_lock(),
+        "red": client.get_red_lock(client.get_lock("red", watchdog_timeout=LEASE)),
+    }
+    usual = client.get_lock("usual")
+    for lock in (*names.values(), usual):
+        await lock.lock()
+    assert server_state.redis.pttl("usual") > 20_000
+    assert await kept(backend, server_state, list(names), 1.5 * LEASE) >= 1.5 * LEASE
+    assert server_state.redis.pttl("usual") > 20_000
+    for lock in (*names.values(), usual):
+        await lock.unlock()
+    assert left(server_state.redis) <= {"redisson_lock_token:{fenced}"}
+
+
+async def test_a_lock_that_was_handed_on(backend: Backend, server_state: ServerState) -> None:
+    """The lease and the limit of the next owner count."""
+    client = backend.connect(lock_watchdog_timeout=60, local_hand_over_time=60)
+    holder, _, _ = await one_waits(backend, client)
+    waiter = client.get_lock("orders", owner=3, watchdog_timeout=LEASE)
+    other = backend.spawn(lambda: waiter.lock(at_most=AT_MOST))
+    await holder.unlock()
+    await client.get_lock("orders", owner=2).unlock()
+    await other.result()
+    assert AT_MOST / 2 < await kept(backend, server_state, ["orders"], 10 * AT_MOST) < AT_MOST + 1
+
+
+async def test_nested_levels(tasks: Backend) -> None:
+    """As long as any level is renewed without a limit, the hold is."""
+    lock = tasks.connect(lock_watchdog_timeout=LEASE).get_lock("orders")
+    for outer, inner in ((None, 0.5), (0.5, None)):
+        await lock.lock(at_most=outer)
+        await lock.lock(at_most=inner)
+        await tasks.sleep(LEASE + 1)
+        assert await lock.get_hold_count() == 2
+        await lock.unlock()
+        if outer is None:
+            await lock.unlock()
+    await tasks.until(lock.lost.is_set)
+    with pytest.raises(LockLostError, match="at_most"):
+        await lock.unlock()
+
+
+async def test_a_limit_below_the_lease_needs_no_renewal(
+    backend: Backend, server_state: ServerState, proxy: Proxy
+) -> None:
+    client = backend.connect(proxy.url, lock_watchdog_timeout=60)
+    locks = [client.get_lock("orders"), client.get_read_write_lock("stock").read_lock()]
+    for lock in locks:
+        await lock.lock(at_most=AT_MOST)
+    assert all(1000 * (AT_MOST - 1) < server_state.redis.pttl(name) <= 1000 * AT_MOST for name in ("orders", "stock"))
+    for lock in locks:
+        await backend.until(lock.lost.is_set)
+    assert not proxy.seen(RENEW)
+
+
+async def test_a_lost_reply_to_a_renewal(backend: Backend, proxy: Proxy) -> None:
+    """A short lease of one lock leaves time for another renewal, as a short lease of the client does."""
+    client = backend.connect(proxy.url)
+    lock = client.get_lock("orders", watchdog_timeout=LEASE)
+    await lock.lock()
+    fault = proxy.drop_reply(RENEW)
+    await backend.until(fault.happened.is_set)
+    await backend.sleep(LEASE)
+    assert await lock.is_held()
+
+
+async def test_an_extension_that_comes_after_the_lease(
+    backend: Backend, server_state: ServerState, proxy: Proxy
+) -> None:
+    """It is no hold any more, and must not keep others out for the new lease."""
+    client = backend.connect(proxy.url, timeout=20)
+    lock = client.get_lock("orders", owner=1)
+    await lock.lock(1)
+    late = proxy.hold_reply(RENEW)
+    call = backend.spawn(lambda: lock.extend(60))
+    await backend.until(late.held.is_set)
+    await backend.until(lock.lost.is_set)
+    late.deliver()
+    with pytest.raises(LockLostError):
+        await call.result()
+    await backend.until(lambda: not server_state.redis.exists("orders"))
+
+
+async def test_an_extension_ends_at_the_limit(backend: Backend, server_state: ServerState) -> None:
+    lock = backend.connect().get_lock("orders")
+    await lock.lock(at_most=10)
+    await lock.extend(60)
+    assert 5000 < server_state.redis.pttl("orders") <= 10_000
+    # Not if the hold may last for longer by another level.
+    await lock.lock()
+    await lock.extend(60)
+    assert server_state.redis.pttl("orders") > 50_000
+
+
+async def test_a_red_lock_acquires_its_members_again(tasks: Backend, server_state: ServerState) -> None:
+    """As long as the limit allows."""
+    client = tasks.connect(lock_watchdog_timeout=LEASE)
+    red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
+    await red.lock(at_most=2 * LEASE)
+    for name in "ab":
+        server_state.redis.delete(name)
+        await tasks.until(lambda: server_state.redis.exists("a", "b", "c") == 3)
+    await tasks.until(red.lost.is_set)
+    await tasks.until(lambda: not server_state.redis.exists("a", "b", "c"))
+
+
+async def test_how_it_is_shown(backend: Backend) -> None:
+    client = backend.connect()
+    lock = client.get_lock("orders")
+    assert "renewed, at most 90 s" in repr(lock.hold(at_most=timedelta(minutes=1.5)))
+    await lock.lock(at_most=90)
+    [hold] = client.holds()
+    assert (hold.renewed, hold.valid_for > 20) == (True, True)
+
+
+WRONG: list[tuple[type[Exception], list[Any]]] = [
+    (ValueError, [0, -1, math.nan, math.inf, timedelta(0)]),
+    (TypeError, ["1", b"1", True, [1]]),
+]
+
+
+@pytest.mark.parametrize(("error", "values"), WRONG)
+async def test_wrong_values(backend: Backend, error: type[Exception], values: list[Any]) -> None:
+    client: Any = backend.connect()
+    for value in values:
+        for kind in ("lock", *GROUPS):
+            lock = lock_of(client, kind)
+            for call in (lock.lock, lock.try_lock, lock.hold):
+                with pytest.raises(error, match="at_most"):
+                    await call(at_most=value)
+        for make in (client.singleton, client.elect):
+            with pytest.raises(error, match="at_most"):
+                make("orders", at_most=value)
+        with pytest.raises(error, match="at_most"):
+            client.locked("orders", at_most=value)
+        for make in (client.get_lock, client.get_fair_lock, client.get_read_write_lock, client.get_spin_lock):
+            with pytest.raises(error, match="watchdog_timeout"):
+                make("orders", watchdog_timeout=value)
+
+
+async def test_a_limit_is_for_what_is_renewed(backend: Backend) -> None:
+    lock: Any = backend.connect().get_lock("orders")
+    for call in (lock.lock, lock.try_lock, lock.hold):
+        with pytest.raises(ValueError, match=r"at_most.*lease_time"):
+            await call(lease_time=5, at_most=5)

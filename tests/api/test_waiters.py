@@ -1,0 +1,256 @@
+"""Who waits, as clients announce it; and owners that wait for each other."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson.inspection.deadlocks import DeadlockSearch
+from pyredisson.logic import waits
+from pyredisson.logic.groups import multi_lock, red_lock
+from pyredisson.logic.waiting import Waiter
+from tests.support.backends import Backend
+from tests.support.inspecting import inspector, session_of, state_of
+from tests.support.waits import Scene, confirmed, waiting_field
+
+from .kinds import PERMITS, lock_of, rival_of
+from .turns import held, take, turn_of
+
+pytestmark = pytest.mark.usefixtures("announced", "listed_soon")
+
+
+class TestWaiters:
+    @pytest.mark.parametrize("kind", ["lock", "fenced", "non-reentrant", "fair", "write", "read"])
+    async def test_of_each_kind(self, backend: Backend, admin: Redis, kind: str) -> None:
+        holder = await held(backend.connect(), rival_of(kind))
+        client = backend.connect(client_name="billing")
+        other = backend.spawn(partial(take, turn_of(client, kind)))
+        lock = lock_of(backend.connect(), kind)
+        await backend.until(lambda: bool(waiting_field(admin, client)))
+        [waiter] = await lock.waiters()
+        assert isinstance(waiter, pyredisson.Waiter)
+        assert (waiter.client_id, waiter.client_name, waiter.host) == (client.id, "billing", socket.gethostname())
+        assert (waiter.pid, waiter.foreign) == (os.getpid(), False)
+        assert waiter.side == (kind if kind in ("read", "write") else None)
+        assert waiter.place == (1 if kind == "fair" else None)
+        assert waiter.owner_id is not None
+        seconds, microseconds = admin.time()
+        assert waiter.since is not None
+        assert 0 < seconds + microseconds / 1e6 - waiter.since.timestamp() < 60
+        await holder.aclose()
+        await other.result()
+        assert not await lock.waiters()
+        await backend.until(lambda: not waiting_field(admin, client))
+
+    async def test_the_oldest_first_also_of_the_holders_client(self, backend: Backend, admin: Redis) -> None:
+        clients = [backend.connect() for _ in range(2)]
+        holder = await held(clients[0])
+        others = []
+        for number, client in enumerate((clients[1], clients[0], clients[1])):
+            others.append(backend.spawn(partial(take, turn_of(client, "lock"))))
+            await backend.until(lambda: sum(len(waiting_field(admin, each)) for each in clients) > number)  # noqa: B023
+        waiters = await lock_of(clients[0], "lock").waiters()
+        assert [waiter.client_id for waiter in waiters] == [clients[n].id for n in (1, 0, 1)]
+        assert len({waiter.owner_id for waiter in waiters if waiter.client_id == clients[1].id}) == 2
+        await holder.aclose()
+        for other in others:
+            await other.result()
+
+    @pytest.mark.parametrize("kind", [*PERMITS, "spin"])
+    async def test_clients_that_the_user_names(self, backend: Backend, admin: Redis, kind: str) -> None:
+        """The server doesn't know who waits for a spin lock."""
+        holder = await held(backend.connect(), kind)
+        client = backend.connect()
+        other = backend.spawn(partial(take, turn_of(client, kind)))
+        await backend.until(lambda: bool(waiting_field(admin, client)))
+        states, _ = await inspector(backend.connect()).states([b"orders"], clients=[client.id])
+        [waiter] = states[0].waiters
+        assert waiter.owner.holder.client_id == client.id
+        assert (waiter.owner.holder.owner_id is None) == (kind in PERMITS)
+        await holder.aclose()
+        await other.result()
+
+    async def test_a_latch(self, backend: Backend, admin: Redis) -> None:
+        client = backend.connect()
+        latch = client.get_count_down_latch("orders")
+        await latch.try_set_count(1)
+        other = backend.spawn(latch.wait)
+        await backend.until(lambda: bool(waiting_field(admin, client)))
+        states, _ = await inspector(client).states([b"orders"], kind="latch", clients=[client.id])
+        assert [waiter.owner.holder.client_id for waiter in states[0].waiters] == [client.id]
+        await latch.count_down()
+        await other.result()
+
+    async def test_a_name_with_any_bytes_and_a_hundred_waits(self, backend: Backend, admin: Redis) -> None:
+        client = backend.connect()
+        name = "a b\n%é"
+        await client.get_lock(name).lock()
+        owners = [client.get_lock(name, owner=number) for number in range(waits.MOST_LISTED + 5)]
+        others = [backend.spawn(owner.lock) for owner in owners]
+        await backend.until(lambda: len(waiting_field(admin, client)) == waits.MOST_LISTED)
+        assert len((await state_of(client, name)).waiters) == waits.MOST_LISTED
+        await backend.close()
+        for other in others:
+            await other.end()
+
+    async def test_what_is_gone_is_said_again_and_what_has_ended_is_not(self, backend: Backend, admin: Redis) -> None:
+        holder = await held(backend.connect())
+        client = backend.connect()
+        other = backend.spawn(partial(client.get_lock("orders").try_lock, 1.5))
+        await backend.until(lambda: bool(waiting_field(admin, client)))
+        admin.delete(f"pyredisson_client:{{{client.id}}}")
+        third = backend.spawn(partial(client.get_lock("orders").try_lock, 1.5))
+        await backend.until(lambda: len(waiting_field(admin, client)) == 2)
+        assert [await each.result() for each in (other, third)] == [False, False]
+        # Nothing else changes.
+        await backend.until(lambda: not waiting_field(admin, client))
+        await holder.aclose()
+
+    async def test_a_wait_whose_end_is_interrupted(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Otherwise the client would say for ever that it waits."""
+        holder = await held(backend.connect())
+        client = backend.connect()
+        stop, interrupts = Waiter.stop, [RuntimeError("an interrupt")]
+
+        def interrupted(waiter: Waiter) -> None:
+            if interrupts:
+                raise interrupts.pop()
+            stop(waiter)
+
+        monkeypatch.setattr(Waiter, "stop", interrupted)
+        with pytest.raises(RuntimeError, match="an interrupt"):
+            await client.get_lock("orders").try_lock(0.1)
+        announcement = session_of(client).announcement
+        assert announcement is not None
+        assert not announcement._waiting.began
+        await holder.aclose()
+
+    async def test_what_somebody_else_writes(self, backend: Backend, admin: Redis) -> None:
+        client = backend.connect()
+        await client.get_lock("orders").lock()
+        await backend.until(lambda: bool(admin.exists(f"pyredisson_client:{{{client.id}}}")))
+        lines = "\n1 lock 5\nx lock 5 1 orders\n9999999999999999999 lock x 1 orders"
+        admin.hset(f"pyredisson_client:{{{client.id}}}", "waiting", lines)
+        [waiter] = await client.get_lock("orders").waiters()
+        assert (waiter.owner_id, waiter.since) == (None, None)
+
+
+# --- Deadlocks
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    with caplog.at_level(logging.WARNING, "pyredisson"):
+        yield lambda: [record.message for record in caplog.records if record.message.startswith("deadlock")]
+
+
+async def suspected(backend: Backend, admin: Redis, clients: list[Any], *keys: bytes) -> bool:
+    """Whether a look finds a cycle while all of these clients say that they wait."""
+    await backend.until(lambda: all(waiting_field(admin, client) for client in clients))
+    search = DeadlockSearch(inspector(clients[0]))
+    await search.look(keys)
+    return search.has_suspects
+
+
+class TestDeadlocks:
+    @pytest.mark.parametrize(("first", "second"), [("lock", "lock"), ("fair", "fenced"), ("write", "lock")])
+    async def test_of_two_clients(
+        self, backend: Backend, scene: Scene, warned: Callable[[], list[str]], first: str, second: str
+    ) -> None:
+        one, two = backend.connect(), backend.connect()
+        await scene.wait_for_each_other(
+            ([lock_of(one, first, "orders")], lock_of(one, second, "stock")),
+            ([lock_of(two, second, "stock")], lock_of(two, first, "orders")),
+        )
+        for key in (b"orders", b"stock"):
+            [deadlock] = await confirmed(backend, one, key)
+            assert deadlock.keys == {b"orders", b"stock"}
+            here = f"{socket.gethostname()} (pid {os.getpid()}), owner "
+            assert deadlock.text.count(here) == 2
+            assert deadlock.text.count("holds orders and waits for stock") == 1
+            assert deadlock.text.count("holds stock and waits for orders") == 1
+        assert not warned()
+        assert not await DeadlockSearch(inspector(one)).look([b"another"])
+
+    async def test_a_writer_that_waits_for_one_of_several_readers(self, backend: Backend, scene: Scene) -> None:
+        clients = [backend.connect() for _ in range(3)]
+        _ = await held(clients[2], "read")
+        await scene.wait_for_each_other(
+            ([lock_of(clients[0], "read")], lock_of(clients[0], "lock", "stock")),
+            ([lock_of(clients[1], "lock", "stock")], lock_of(clients[1], "write")),
+        )
+        [deadlock] = await confirmed(backend, clients[2], b"stock")
+        assert {wait.holder.client_id for wait in deadlock.waits} == {clients[0].id, clients[1].id}
+
+    @pytest.mark.parametrize(("held_as", "wanted_as"), [("lock", "lock"), ("read", "write"), ("write", "read")])
+    async def test_of_one_client_is_logged_once(
+        self, backend: Backend, scene: Scene, warned: Callable[[], list[str]], held_as: str, wanted_as: str
+    ) -> None:
+        client = backend.connect()
+        holds, wanted = ([lock_of(client, kind, name) for name in "abc"] for kind in (held_as, wanted_as))
+        await scene.wait_for_each_other(*(([holds[n]], wanted[(n + 1) % 3]) for n in range(3)))
+        await backend.until(lambda: bool(warned()))
+        assert "of this client holds a and waits for b" in warned()[0]
+        # Many looks later.
+        await confirmed(backend, client, b"a")
+        assert len(warned()) == 1
+
+    async def test_none_while_somebody_can_go_on(self, backend: Backend, admin: Redis, scene: Scene) -> None:
+        """A chain, whose last owner works; and an explicit owner, of which another thread may go on."""
+        clients = [backend.connect() for _ in range(3)]
+        working = await held(clients[0])
+        for client, name, wanted in zip(clients, "abc", ["b", "c", "orders"], strict=True):
+            scene.start([client.get_lock(name)], client.get_lock(wanted), lambda: scene.held >= 3)
+        await backend.until(lambda: scene.held == 3)
+        one, two = backend.connect(), backend.connect()
+        await scene.wait_for_each_other(
+            ([one.get_lock("x", owner=7)], one.get_lock("y", owner=7)),
+            ([two.get_lock("y")], two.get_lock("x")),
+        )
+        assert not await suspected(backend, admin, [*clients, one, two], b"a", b"b", b"c", b"x", b"y")
+        await working.aclose()
+
+    async def test_none_of_a_multi_lock_that_begins_again(
+        self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It holds a member while it waits for the others, but not for long."""
+        monkeypatch.setattr(multi_lock, "MEMBER_WAIT", 10.0)
+        one, two = backend.connect(), backend.connect()
+        group = one.get_multi_lock(one.get_lock("a"), one.get_lock("b"))
+        scene.start([two.get_lock("b")], two.get_lock("a"), lambda: bool(waiting_field(admin, one)))
+        await backend.until(lambda: scene.held == 1)
+        scene.start([], group, lambda: True)
+        assert not await suspected(backend, admin, [one, two], b"a", b"b")
+
+    @pytest.mark.parametrize("sure", [True, False])
+    async def test_of_a_group_that_waits_for_one_member(
+        self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch, sure: bool
+    ) -> None:
+        """A multi-lock needs it. A red lock may get a majority as soon as the third client releases its member."""
+        monkeypatch.setattr(red_lock, "MEMBER_WAIT", 10.0)
+        one, two = backend.connect(), backend.connect()
+        _ = await held(backend.connect(), "lock")
+        members = [one.get_lock(name) for name in ("a", "orders", "c")]
+        group = one.get_multi_lock(members[0]) if sure else one.get_red_lock(*members)
+        await scene.wait_for_each_other(([one.get_lock("x")], group), ([two.get_lock("a")], two.get_lock("x")))
+        assert await suspected(backend, admin, [one, two], b"x") == sure
+
+    async def test_a_first_look_confirms_nothing(self, backend: Backend, admin: Redis, scene: Scene) -> None:
+        one, two = backend.connect(), backend.connect()
+        await scene.wait_for_each_other(
+            ([one.get_lock("a")], one.get_lock("b")), ([two.get_lock("b")], two.get_lock("a"))
+        )
+        await backend.until(lambda: bool(waiting_field(admin, one) and waiting_field(admin, two)))
+        search = DeadlockSearch(inspector(one))
+        assert not await search.look([b"a"])
+        assert search.has_suspects
+        assert await two.get_lock("b").force_unlock()
+        await backend.until(lambda: not waiting_field(admin, one))
+        assert not await search.look([b"a", b"b"])
+        assert not search.has_suspects

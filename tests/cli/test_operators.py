@@ -1,0 +1,352 @@
+"""Commands of operators: `unlock`, `permits` and `rm` change something; `doctor` and `bench` look at a server."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import pytest
+
+import pyredisson
+from pyredisson._protocol.scripts import script
+from pyredisson.cli import INCOMPLETE, doctor, reading, unlock
+from pyredisson.cli.findings import Finding, buffers, cluster, memory, persistence, replication
+from pyredisson.errors import LockLostError
+from pyredisson.testing import Proxy, Server
+from tests.support.commands import TIMEOUT, Commands
+from tests.support.inspecting import DEADLOCK, add_foreign_keys, announce_deadlock
+
+from .conftest import JAVA, Run, announced, answered, interrupted, moment_of_announced
+from .test_errors import GUESS
+
+SILENT = "11111111-1111-4111-8111-111111111111"
+
+
+@pytest.fixture
+def seats(client: pyredisson.Client) -> pyredisson.Semaphore:
+    made = client.get_semaphore("seats")
+    made.try_set_permits(3)
+    made.acquire()
+    return made
+
+
+class TestUnlock:
+    """It says whose it is, asks, and releases what it has shown and nothing else."""
+
+    def test_it_says_whose_it_is_and_releases_it(
+        self, cli: Run, server: Server, client: pyredisson.Client, redis: Any
+    ) -> None:
+        """A lock, or one permit of a semaphore."""
+        db = client.get_permit_expirable_semaphore("db")
+        db.try_set_permits(3)
+        permit, _ = db.acquire(), db.acquire()
+        ended = cli("unlock", "db", "--yes", "--permit", permit)
+        assert (ended.status, db.available_permits()) == (0, 2)
+        with announced(server.url, redis, "cron:nightly") as lock:
+            ended = cli("unlock", "cron:nightly", "--yes")
+            text = f"lock 'cron:nightly' is held by web-3 (pid 812) since {moment_of_announced()}.\n"
+            assert ended == (0, f"{text}lock 'cron:nightly' is released.\n", "")
+            assert not redis.exists("cron:nightly")
+            with pytest.raises(LockLostError):
+                lock.unlock()
+
+    @pytest.mark.parametrize(
+        ("answer", "kept", "status"), [(b"y\n", "", 0), (b"y\n", ":kept", 0), (b"n\n", "", 1), (b"\x04", "", 130)]
+    )
+    def test_it_asks(self, server: Server, redis: Any, answer: bytes, kept: str, status: int) -> None:
+        """Only a yes releases anything. Nobody works under a lock that is only kept."""
+        redis.hset("orders", f"{JAVA}:31{kept}", 1)
+        ended = answered(answer, "unlock", "orders", "--url", server.url)
+        done = "; its work is done, and it is only kept" if kept else ""
+        assert ended.out.startswith(f"lock 'orders' is held by Redisson 00000000:31{done}.\n")
+        warning = "" if kept else " The holder finds out at its next renewal, and may still be working."
+        assert f"Release it?{warning} [y/N]: " in ended.err
+        assert (ended.status, redis.exists("orders")) == (status, int(status != 0))
+
+    def test_more_readers_than_are_shown(self, cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only those that were shown are released, which is said."""
+        monkeypatch.setattr(reading, "MOST_LISTED", 2)
+        redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1, f"{JAVA}:3": 1})
+        for number in (1, 2, 3):
+            redis.set(f"{{report}}:{JAVA}:{number}:rwlock_timeout:1", 1, px=60_000)
+        redis.pexpire("report", 60_000)
+        ended = cli("unlock", "report", "--yes", "--all-readers")
+        assert (ended.status, "released.\n" in ended.out, ended.out.count("is held by")) == (1, False, 2)
+        assert "2 of 3 holders of " in ended.err
+        assert redis.hlen("report") == 2
+        assert cli("unlock", "report", "--yes", "--all-readers").status == 0
+        assert not redis.exists("report")
+
+    def test_the_holder_changes_meanwhile(self, cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The later holder keeps the lock."""
+        redis.hset("orders", f"{JAVA}:31", 1)
+        holder = unlock._holder
+
+        def changes(owner: Any) -> str:
+            redis.delete("orders")
+            redis.hset("orders", f"{JAVA}:32", 1)
+            return holder(owner)
+
+        monkeypatch.setattr(unlock, "_holder", changes)
+        ended = cli("unlock", "orders", "--yes")
+        assert ended.status == 1
+        assert ended.err == "pyredisson: the holder of lock 'orders' has changed meanwhile: nothing was done\n"
+        assert redis.hkeys("orders") == [f"{JAVA}:32".encode()]
+
+    def test_the_reply_is_lost(self, command: Commands, server: Server, proxy: Proxy, redis: Any) -> None:
+        """It isn't said that nothing was held, which a second copy of the command would report."""
+        redis.hset("orders", f"{JAVA}:31", 1)
+        release = script("lock_release", with_shebang=server.version >= (7,))
+        fault = proxy.drop_reply(release.sha)
+        ended = command("unlock", "orders", "--yes", "--url", proxy.url, "--timeout", "1")
+        assert not fault.left
+        assert ended.status == 69
+        assert "'pyredisson inspect' says whether lock 'orders' was released" in ended.err
+        assert not redis.exists("orders")
+
+
+class TestPermits:
+    """It shows how many permits are free, and sets that number unless it has changed."""
+
+    def test_a_lost_permit_is_put_back(self, cli: Run, redis: Any, seats: pyredisson.Semaphore) -> None:
+        redis.pexpire("seats", 50_000)
+        assert cli("permits", "seats") == (0, "semaphore 'seats' has 2 free permits.\n", "")
+        waiter = threading.Thread(target=seats.acquire, args=(3,), daemon=True)
+        waiter.start()
+        ended = cli("permits", "seats", "--free", "3", "--yes")
+        waiter.join(TIMEOUT)
+        text = "semaphore 'seats' has 2 free permits.\nsemaphore 'seats' has 3 free permits.\n"
+        assert ended == (0, text, "")
+        assert redis.get("seats") == b"0"
+        assert redis.pttl("seats") > 40_000
+
+    def test_nothing_is_done_if_the_number_has_changed(
+        self, cli: Run, redis: Any, seats: pyredisson.Semaphore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        correct = unlock._correct
+
+        def late(*arguments: Any) -> None:
+            redis.incr("seats")
+            correct(*arguments)
+
+        monkeypatch.setattr(unlock, "_correct", late)
+        ended = cli("permits", "seats", "--free", "3", "--yes")
+        assert (ended.status, redis.get("seats")) == (1, b"3")
+        assert "of semaphore 'seats' has changed meanwhile: nothing was done" in ended.err
+
+    @pytest.mark.parametrize(("answer", "status", "free"), [(b"y\n", 0, b"3"), (b"n\n", 1, b"2")])
+    def test_it_asks(self, server: Server, redis: Any, answer: bytes, status: int, free: bytes) -> None:
+        redis.set("seats", 2)
+        ended = answered(answer, "permits", "seats", "--free", "3", "--url", server.url)
+        # Nobody has used it lately.
+        assert ended.out.startswith(f"semaphore 'seats' has 2 free permits (a guess: {GUESS}).\n")
+        assert "Set it to 3 free permits? Those who have a permit now will add it when they release it." in ended.err
+        assert (ended.status, redis.get("seats")) == (status, free)
+
+
+class TestRm:
+    """What a lock has left goes, and nothing that somebody uses."""
+
+    def test_a_counter_of_tokens(self, cli: Run, client: pyredisson.Client, redis: Any) -> None:
+        """Of several names those of which nothing is left are named, and the others are removed."""
+        lock = client.get_fenced_lock("orders")
+        with lock:
+            before = lock.token
+        redis.set("stock", 5)
+        ended = cli("rm", "none", "orders", "stock")
+        assert (ended.status, ended.out) == (1, "lock 'orders': removed counter of fencing tokens.\n")
+        assert ended.err.splitlines()[0] == "pyredisson: nothing is left of lock 'none'"
+        # It lasts for a day, in case that the server's clock is set back.
+        assert sorted(redis.keys()) == [b"pyredisson_fenced_newest:{orders}", b"stock"]
+        assert redis.pttl("pyredisson_fenced_newest:{orders}") > 0
+        assert cli("rm", "orders") == (1, "", "pyredisson: nothing is left of lock 'orders'\n")
+        with lock:
+            assert lock.token > before
+
+    def test_a_queue_whose_waiters_are_dead(self, cli: Run, redis: Any) -> None:
+        """It isn't shown as in use, and can be removed."""
+        # One of a client that was killed, and one of Redisson whose place has ended.
+        for waiter in (f"{SILENT}:4294967296", f"{JAVA}:31"):
+            redis.rpush("redisson_lock_queue:{orders}", waiter)
+            redis.zadd("redisson_lock_timeout:{orders}", {waiter: 1})
+        redis.hset("pyredisson_fair_waiters:{orders}", f"{SILENT}:4294967296", 1)
+        redis.zadd("pyredisson_fair_clients:{orders}", {SILENT: 1})
+        assert "nothing is held" in cli("ls").err
+        [_, row] = cli("ls", "--all").out.splitlines()
+        assert row.split() == ["orders", "fair", "-", "-", "-", "2", "silent"]
+        redis.hset("orders", f"{JAVA}:5", 1)
+        [_, row] = cli("ls").out.splitlines()
+        assert row.split()[-2:] == ["2", "silent"]
+        redis.delete("orders")
+        ended = cli("rm", "orders")
+        assert (ended.status, ended.err) == (0, "")
+        assert "queue" in ended.out
+        assert redis.keys("redisson*") == []
+
+
+class Found(NamedTuple):
+    level: str
+    text: str
+    advice: str
+
+
+def diagnosed(command: Commands, *arguments: str, status: int = 0) -> dict[str, Found]:
+    """The findings by their checks."""
+    ended = command("doctor", "--json", *arguments)
+    assert (ended.status, ended.err) == (status, "")
+    findings = [json.loads(line) for line in ended.out.splitlines()]
+    assert all(each["advice"] for each in findings if each["level"] in ("warning", "error"))
+    return {each["check"]: Found(each["level"], each["text"], each["advice"]) for each in findings}
+
+
+def test_all_is_well(command: Commands, server: Server, redis: Any) -> None:
+    add_foreign_keys(redis)
+    before = set(redis.keys("*"))
+    found = diagnosed(command, "--url", server.url)
+    assert {check: each.level for check, each in found.items()} == {
+        "version": "ok" if server.version >= (7,) else "note",
+        "eviction": "ok",
+        "persistence": "note",
+        "latency": "ok",
+        "clock": "ok",
+        "rights": "ok",
+        "announce": "ok",
+        "pubsub": "ok",
+        "keys": "ok",
+    }
+    # Nothing stays for ever.
+    assert all(redis.pttl(key) >= 0 for key in set(redis.keys("*")) - before)
+
+
+def test_what_leaks(command: Commands, server: Server, redis: Any) -> None:
+    redis.hset("orders", f"{JAVA}:31", 1)
+    redis.rpush("redisson_lock_queue:{queue}", f"{JAVA}:2")
+    redis.hset("pyredisson_fair_waiters:{queue}", f"{JAVA}:2", 5)
+    redis.set("redisson_lock_token:{billing}", 7)
+    for name, free in (("seats", 0), ("desks", 1)):
+        redis.set(name, free)
+        redis.set(f"pyredisson_once:{{{name}}}:{JAVA}:0:semaphore", "2 1", px=60_000)
+    found = diagnosed(command, "--url", server.url)
+    assert (found["leases"].level, found["leases"].text.endswith(": orders")) == ("warning", True)
+    assert (found["ttl"].level, "pyredisson_fair_waiters:{queue}" in found["ttl"].text) == ("warning", True)
+    assert (found["queues"].level, found["queues"].text.endswith(": queue")) == ("note", True)
+    assert (found["permits"].level, found["permits"].text.endswith(": seats")) == ("note", True)
+    assert (found["tokens"].level, found["tokens"].text.endswith(": billing")) == ("note", True)
+    assert found["java"] == Found("note", "1 clients of Redisson hold something", "")
+    ended = command("doctor", "--url", server.url)
+    assert (ended.status, ended.err) == (0, "")
+    warning = "warning  leases       1 locks have no lease, so nothing frees them if the holder is dead: orders\n"
+    advice = r" +-> pyredisson inspect NAME, then pyredisson unlock NAME\n"
+    assert re.search(re.escape(warning) + advice, ended.out)
+
+
+def test_a_deadlock(command: Commands, server: Server, redis: Any) -> None:
+    announce_deadlock(redis)
+    found = diagnosed(command, "--url", server.url, status=INCOMPLETE)
+    assert found["deadlocks"][:2] == ("error", DEADLOCK)
+
+
+def test_eviction(command: Commands, own_server: Server) -> None:
+    with own_server.redis() as redis:
+        redis.config_set("maxmemory", 100 << 20)
+        redis.config_set("maxmemory-policy", "volatile-ttl")
+    found = diagnosed(command, "--url", own_server.url, status=1)
+    assert (found["eviction"].level, "volatile-ttl" in found["eviction"].text) == ("error", True)
+
+
+class TestRights:
+    @pytest.fixture
+    def diagnosed_as(self, command: Commands, server: Server, redis: Any) -> Callable[..., dict[str, Found]]:
+
+        def diagnose(rules: str, *arguments: str, status: int = 0) -> dict[str, Found]:
+            redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules.split())
+            return diagnosed(command, "--url", f"redis://app:x@{server.host}:{server.port}", *arguments, status=status)
+
+        return diagnose
+
+    def test_some_are_missing(self, diagnosed_as: Callable[..., dict[str, Found]]) -> None:
+        found = diagnosed_as("~* &* +@all -incrby -config -scan")
+        assert found["rights"].level == "warning"
+        assert "can't be used: " in found["rights"].text
+        assert "ACL SETUSER" in found["rights"].advice
+        assert found["buffers"].text.startswith("can't be checked: CONFIG GET is refused")
+        assert found["buffers"].advice == "grant +config|get to see it"
+        assert found["keys"].text.startswith("the keys can't be looked at: ")
+
+    @pytest.mark.parametrize("rules", ["~* &* +@all -hset", "~* resetchannels +@all"])
+    def test_no_lock_can_be_used(self, diagnosed_as: Callable[..., dict[str, Found]], rules: str) -> None:
+        """Without a channel a waiter can't listen, so it is not woken."""
+        assert diagnosed_as(rules, status=1)["pubsub"].level == "error"
+
+    def test_other_names(self, diagnosed_as: Callable[..., dict[str, Found]], server: Server) -> None:
+        """A user with rights to some names only."""
+        keys = "~*{orders* ~orders* %R~*" if server.version >= (7,) else "~*"
+        found = diagnosed_as(f"{keys} &* +@all", "--name", "orders")
+        assert found["rights"].level == "ok"
+        assert "orders:" in found["rights"].text
+        assert found["announce"].level == ("note" if server.version >= (7,) else "ok")
+
+
+def test_messages_that_do_not_arrive(command: Commands, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 1.0)
+    found = diagnosed(command, "--url", server.url, status=1)
+    assert found["pubsub"].text == "messages don't arrive: a waiter has the lock 1.0 s after its release"
+
+
+ONE_REPLICA = {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=0"}
+COPYING = {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves_good_slaves": "1"}
+
+
+@pytest.mark.parametrize(
+    ("found", "levels"),
+    [
+        (replication(ONE_REPLICA, expects_replicas=True), ["min-replicas: warning", "replication: ok"]),
+        (replication(ONE_REPLICA | COPYING, expects_replicas=True), ["min-replicas: ok", "replication: warning"]),
+        (replication({}, expects_replicas=True), ["replication: warning"]),
+        (replication({}, expects_replicas=False), []),
+        (memory({"maxmemory": "1", "maxmemory_policy": "noeviction"}), ["eviction: ok"]),
+        (memory({"maxmemory": "1", "maxmemory_policy": "allkeys-lru"}), ["eviction: error"]),
+        (persistence({"aof_enabled": "1"}), ["persistence: ok"]),
+        (cluster({"cluster_state": "fail"}), ["cluster: error"]),
+        (cluster({"cluster_state": "ok", "cluster_slots_assigned": "16384"}), []),
+        (buffers("normal 0 0 0 pubsub 1000 1000 60"), ["buffers: warning"]),
+        (buffers("normal 0 0 0 pubsub 33554432 8388608 60"), []),
+    ],
+)
+def test_reports(found: Iterable[Finding], levels: list[str]) -> None:
+    """What servers say of themselves, where a test with such a server would show no more."""
+    assert [f"{each.check}: {each.level}" for each in found] == levels
+
+
+@pytest.mark.parametrize(
+    ("arguments", "who"), [([], "1 thread"), (["--threads", "3"], "3 threads"), (["--asyncio-tasks", "5"], "5 tasks")]
+)
+def test_it_measures(cli: Run, server: Server, redis: Any, arguments: list[str], who: str) -> None:
+    ended = cli("bench", "--seconds", "1", *arguments)
+    assert (ended.status, ended.err) == (0, "")
+    first, pairs, times, trip = ended.out.splitlines()
+    assert re.fullmatch(rf"{who} for [\d.]+ s, at {server.host}:{server.port}/0", first)
+    assert int(pairs.partition(" ")[0].replace(",", "")) > 0
+    assert times.startswith("a pair takes ")
+    assert trip.startswith("a round trip takes ")
+    assert redis.dbsize() == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--asyncio-tasks", "5"]])
+def test_interrupted(proxy: Proxy, redis: Any, arguments: list[str]) -> None:
+    """Ctrl-C ends it at once, says what was measured until then, and leaves no lock."""
+    command = ["bench", "--seconds", "30", *arguments, "--url", proxy.url]
+    ended = interrupted(lambda: proxy.wait_for(b"pyredisson:bench", TIMEOUT), *command)
+    assert (ended.status, ended.err) == (130, "")
+    assert " for " in ended.out
+    assert redis.dbsize() == 0
+
+
+def test_an_error(command: Commands, server: Server, redis: Any) -> None:
+    redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", "~orders*", "&*", "+@all")
+    url = f"redis://app:x@{server.host}:{server.port}"
+    for arguments in ([], ["--asyncio-tasks", "2"]):
+        ended = command("bench", *arguments, "--url", url)
+        assert ended.status == 77
+        assert ended.err.count("\n") == 1

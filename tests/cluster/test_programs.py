@@ -1,0 +1,390 @@
+"""What programs make of several servers: groups in few round trips, exits; the command line, the dashboard."""
+
+import json
+import math
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pyredisson.asyncio
+from pyredisson._settings.config import Config
+from pyredisson.cli import doctor
+from pyredisson.cli.reading import reader
+from pyredisson.logic.announcement import client_key
+from pyredisson.testing import Cluster, Sentinels
+from tests.cli.test_ls import watching
+from tests.dashboard.running import Dashboard
+from tests.support.backends import Backend
+from tests.support.children import Child
+from tests.support.commands import Commands, Ended
+from tests.support.commands import pyredisson as run_command
+from tests.support.inspecting import announce
+
+from .conftest import NO_FAILOVER
+from .scenes import names_on
+
+HOLD = """
+import sys, pyredisson
+client = pyredisson.connect(sys.argv[1])
+for number in range(20):
+    client.get_lock(f"a{number}").lock()
+"""
+PAUSE = """
+print("held")
+sys.stdin.readline()
+"""
+FORK = """
+import os
+parent = client.id
+pid = os.fork()
+if not pid:
+    assert client.id != parent
+    assert not client.get_lock("a1").is_held()
+    assert not client.get_lock("a1").try_lock()
+    for number in range(20):
+        client.get_lock(f"b{number}").lock()
+    client.close()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+for number in range(20):
+    assert client.get_lock(f"a{number}").is_held()
+"""
+
+
+def keys(cluster: Cluster) -> list[str]:
+    return [
+        key
+        for node in cluster.masters()
+        for key in node.ask("KEYS", "*")
+        if not key.startswith(("redisson_lock_token", "pyredisson_"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "fork"),
+    [(None, ""), (None, FORK), (signal.SIGTERM, ""), (signal.SIGINT, "")],
+    ids=["exit", "fork", "SIGTERM", "SIGINT"],
+)
+def test_a_process_that_ends_releases_on_all_nodes(
+    cluster: Cluster, child: Callable[..., Child], number: signal.Signals | None, fork: str
+) -> None:
+    """Its forked child is a client of its own."""
+    process = child("import pyredisson; pyredisson.release_on_signals()" + HOLD + fork + PAUSE, cluster.url)
+    assert process.receive() == "held"
+    assert len(keys(cluster)) == 20
+    if number is None:
+        process.send()
+    else:
+        process.signal(number)
+    assert (process.wait() == 0) is (number is None)
+    assert not keys(cluster)
+
+
+LATENCY = 0.25
+"""Seconds, in each direction."""
+MEMBERS = 3
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[Cluster]:
+    """A cluster with a proxy before each node."""
+    with Cluster(masters=MEMBERS, replicas=0, proxied=True) as running:
+        yield running
+
+
+class Scene:
+    """A client that is connected to all nodes, each of which is far away."""
+
+    def __init__(self, cluster: Cluster, backend: Backend) -> None:
+        self.client = backend.connect(topology_refresh_interval=600, check_lock_synced_replicas=False)
+        self.members = [self.client.get_lock(names_on(cluster, node, 1)[0]) for node in cluster.masters()]
+        self._cluster = cluster
+
+    async def begin(self) -> None:
+        for member in self.members:
+            await member.lock()
+        for member in self.members:
+            await member.unlock()
+        # One connection for each call that is in flight at the same time.
+        group = self.client.get_red_lock(*self.members)
+        await group.lock()
+        await group.unlock()
+        self.slow_down(LATENCY)
+
+    def slow_down(self, latency: float) -> None:
+        """`latency`: seconds, in each direction."""
+        self._latency = latency
+        for node in self._cluster.nodes:
+            self._cluster.proxy_of(node).latency(latency)
+
+    def held(self) -> int:
+        """On how many nodes a lock is held."""
+        nodes = ((self._cluster.node_of_key(str(one.name)), one.name) for one in self.members)
+        return sum(node.ask("EXISTS", name) for node, name in nodes)
+
+    async def round_trips(self, *calls: Callable[[], Awaitable[object]], times: int = 3) -> list[float]:
+        """How many round trips each of these calls takes, made in turn. The fewest count: the machine delays some."""
+        fewest = [math.inf] * len(calls)
+        for _ in range(times):
+            for number, call in enumerate(calls):
+                begun = time.monotonic()
+                await call()
+                fewest[number] = min(fewest[number], (time.monotonic() - begun) / (2 * self._latency))
+        return fewest
+
+
+@pytest.fixture
+async def scene(proxied: Cluster, backend: Backend) -> AsyncIterator[Scene]:
+    proxied.flush()
+    made = Scene(proxied, backend)
+    await made.begin()
+    yield made
+    made.slow_down(0)
+
+
+async def test_a_red_lock(scene: Scene) -> None:
+    group = scene.client.get_red_lock(*scene.members)
+    for taken in await scene.round_trips(group.lock, group.is_held, group.unlock):
+        assert 1 <= taken < 1.8
+    assert scene.held() == 0
+    await group.lock()
+    assert scene.held() > MEMBERS / 2
+
+
+async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(proxied: Cluster, scene: Scene) -> None:
+    """Although one of its members is lost. So are the members of an attempt that fails at the last one."""
+    group = scene.client.get_multi_lock(*scene.members)
+    acquired, released = await scene.round_trips(group.lock, group.unlock)
+    assert MEMBERS <= acquired < MEMBERS + 0.8
+    assert 1 <= released < 1.8
+    assert scene.held() == 0
+    await group.lock()
+    assert scene.held() == MEMBERS
+    lost = scene.members[1].name
+    proxied.node_of_key(lost).ask("DEL", lost)
+    with pytest.raises(pyredisson.LockLostError):
+        await group.unlock()
+    assert scene.held() == 0
+    last = max(scene.members, key=lambda member: str(member.name))
+    proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
+    [taken] = await scene.round_trips(group.try_lock)
+    assert MEMBERS + 1 <= taken < MEMBERS + 1.8
+    for member in scene.members:
+        assert await member.is_locked() == (member is last)
+
+
+async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cluster, backend: Backend) -> None:
+    """Much longer than a third of `lock_watchdog_timeout`, as long as the limits of the call allow."""
+    proxied.flush()
+    client = backend.connect(lock_watchdog_timeout=0.3, timeout=20, check_lock_synced_replicas=False)
+    locks = [client.get_lock(names_on(proxied, node, 1)[0], owner=1) for node in proxied.masters()]
+    group = client.get_multi_lock(*locks)
+    await group.lock(lease_time=60)
+    for node in proxied.nodes:
+        proxied.proxy_of(node).stall()
+    release = backend.spawn(group.unlock)
+    await backend.sleep(0.5)
+    assert not release.done()
+    for node in proxied.nodes:
+        proxied.proxy_of(node).resume()
+    await release.result()
+    assert not any([await lock.is_locked() for lock in locks])
+
+
+async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Scene) -> None:
+    """One round trip for the handshakes, and one for the releases."""
+    for member in scene.members:
+        await member.lock()
+    # Closing takes a second at most.
+    scene.slow_down(0.15)
+    [taken] = await scene.round_trips(scene.client.close, times=1)
+    # At least 4 if the handshakes or the releases came one after the other.
+    assert taken < 3.8
+    assert scene.held() == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("redis+cluster://h1:1,h2:1", "redis+cluster://h3:1,h2:1", True),
+        ("redis+cluster://h1:1", "redis+cluster://h2:1", False),
+        ("redis+cluster://h1:1", "redis://h1:1", False),
+        ("redis+sentinel://h1:1,h2:1/one", "redis+sentinel://h2:1/one", True),
+        ("redis+sentinel://h1:1/one", "redis+sentinel://h1:1/other", False),
+        ("redis+replicated://h1:1,h2:1", "redis+replicated://h2:1", True),
+        ("redis://h1:1", "redis://h1:1/0", True),
+        ("redis://h1:1", "redis://h1:1/1", False),
+    ],
+)
+def test_a_lock_that_two_clients_have_by_other_addresses(one: str, other: str, same: bool) -> None:
+    """A red lock would count it twice. No server is needed."""
+    with pyredisson.connect(one) as first, pyredisson.connect(other) as second:
+        locks = first.get_lock("a"), second.get_lock("a")
+        if same:
+            with pytest.raises(ValueError, match="twice"):
+                first.get_red_lock(*locks)
+        else:
+            first.get_red_lock(*locks)
+
+
+# The command line and the dashboard
+
+NAMES = [f"orders-{number}" for number in range(10)]
+CLIENT = str(uuid.UUID(int=3))
+OWNER = f"{CLIENT}:1"
+SAYS_WHAT_IT_HOLDS = "import os; print(os.environ['PYREDISSON_LOCK'], int(os.environ['PYREDISSON_FENCING_TOKEN']) > 0)"
+
+Servers = Cluster | Sentinels
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    return Commands(capsys, monkeypatch)
+
+
+@pytest.fixture(params=["cluster", "sentinels"])
+def servers(request: pytest.FixtureRequest) -> Servers:
+    made: Servers = request.getfixturevalue(request.param)
+    return made
+
+
+def address_of(servers: Servers, name: str) -> str:
+    host, port = (servers.node_of_key(name) if isinstance(servers, Cluster) else servers.master()).address
+    return f"{host}:{port}"
+
+
+def found(lines: str) -> dict[str, Any]:
+    return {each["name"]: each for each in map(json.loads, lines.splitlines())}
+
+
+def hold(servers: Servers, *names: str) -> None:
+    with servers.redis() as redis:
+        for name in names:
+            redis.hset(name, OWNER, 1)
+            redis.pexpire(name, 600_000)
+
+
+def test_commands(command: Commands, servers: Servers) -> None:
+    """`ls`, `inspect` and `unlock` see and reach the locks of all masters; `bench` uses all, and leaves nothing."""
+    hold(servers, *NAMES)
+    with servers.redis() as redis:
+        # It is on one node, and the locks are on all.
+        announce(redis, CLIENT, {f"1 {NAMES[0]}": "fair"})
+    ended = command("ls", "--json", "--url", servers.url)
+    assert (ended.status, ended.err) == (0, "")
+    listed = found(ended.out)
+    assert {name: each["server"] for name, each in listed.items()} == {
+        name: address_of(servers, name) for name in NAMES
+    }
+    assert {each["owners"][0]["holder"]["host"] for each in listed.values()} == {"web-3"}
+    assert listed[NAMES[0]]["kind"] == "fair"
+    with servers.redis() as redis:
+        redis.delete(client_key(CLIENT))
+        for name in NAMES:
+            assert f"server: {address_of(servers, name)}\n" in command("inspect", name, "--url", servers.url).out
+            assert command("unlock", name, "--yes", "--url", servers.url).status == 0
+            assert not redis.exists(name)
+        ended = command("bench", "--seconds", "0.3", "--url", servers.url)
+        assert (ended.status, ended.err) == (0, "")
+        assert " pairs" in ended.out
+        assert redis.dbsize() == 0
+    assert run_command("run", "--url", servers.url, "job", "--", sys.executable, "-c", SAYS_WHAT_IT_HOLDS) == Ended(
+        0, "job True\n", ""
+    )
+
+
+def test_doctor(command: Commands, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of each master arrive. With names on one server it says of the others what was not tested."""
+    ended = command("doctor", "--json", "--url", servers.url)
+    assert (ended.status, ended.err) == (0, "")
+    findings = [json.loads(line) for line in ended.out.splitlines()]
+    masters = servers.masters() if isinstance(servers, Cluster) else [servers.master()]
+    addresses = {":".join(map(str, node.address)) for node in masters}
+    for check in ("version", "latency", "pubsub", "min-replicas"):
+        assert {each["server"] for each in findings if each["check"] == check} == addresses
+    assert {each["level"] for each in findings if each["check"] in ("pubsub", "rights", "clock", "slots")} == {"ok"}
+    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
+    ended = command("doctor", "--json", "--name", "{app}", "--url", servers.url)
+    assert (ended.status, ended.err) == (0, "")
+    levels = [each["level"] for each in map(json.loads, ended.out.splitlines()) if each["check"] == "pubsub"]
+    assert sorted(levels) == ["note"] * (len(masters) - 1) + ["ok"]
+
+
+def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
+    """The owner of a slot has given it up, which the other masters don't hear."""
+    owner, slot = own_cluster.node_of(7), 7
+    config = Config.of(own_cluster.url)
+    with reader(config) as reading:
+        owner.ask("CLUSTER", "DELSLOTS", slot)
+        said = {each.check: each for each in doctor.Checks(config, reading, "x")._cluster()}
+    address = ":".join(map(str, owner.address))
+    assert {check: (each.level, each.server) for check, each in said.items()} == {
+        "cluster": ("error", address),
+        "slots": ("warning", address),
+    }
+    assert "for 1 slots, the first of them is 7" in said["slots"].text
+    assert f"redis-cli --cluster check {address}" in said["slots"].advice
+
+
+def test_watch(servers: Servers) -> None:
+    with servers.redis() as redis, watching(servers.url) as screen:
+        hold(servers, *NAMES)
+        # In the order of the names, of all masters: the last one comes after the others.
+        screen.until(NAMES[-1])
+        redis.delete(NAMES[-1])
+        screen.until(NAMES[-2], without=NAMES[-1])
+
+
+@pytest.mark.slow
+def test_one_of_the_masters_hangs(command: Commands, own_cluster: Cluster) -> None:
+    """`ls` and the dashboard show the others, and say that something may be missing."""
+    # No replica takes over.
+    own_cluster.set_node_timeout(NO_FAILOVER)
+    names, more = ([f"{word}-{number}" for number in range(30)] for word in ("orders", "stock"))
+    hold(own_cluster, *names)
+    dashboard = Dashboard(own_cluster.url, "--allow-unlock")
+    try:
+        dashboard.until(lambda: sorted(dashboard.rows()) == sorted(names))
+        servers = {name: dashboard.view("lock", name=name)["server"] for name in names[:10]}
+        assert servers == {name: address_of(own_cluster, name) for name in names[:10]}
+        # A release goes to the node of the lock.
+        assert dashboard.post("/api/unlock", {"name": names[0], "owner": OWNER}).status == 200
+        dashboard.until(lambda: names[0] not in dashboard.rows())
+        hanging, address = own_cluster.node_of_key(names[1]), address_of(own_cluster, names[1])
+        served = next(name for name in more if own_cluster.node_of_key(name) != hanging)
+        # Also a client that has announced itself on the master that will hang.
+        ids = (str(uuid.UUID(int=number)) for number in range(100))
+        client = next(id_ for id_ in ids if own_cluster.node_of_key(client_key(id_).decode()) == hanging)
+        with own_cluster.redis() as redis:
+            announce(redis, client)
+        dashboard.until(lambda: client in dashboard.rows("clients"))
+        own_cluster.pause(hanging)
+        try:
+            ended = command("ls", "--json", "--url", own_cluster.url, "--timeout", "3")
+            dashboard.until(lambda: any(address in each for each in problems(dashboard)))
+            assert dashboard.get("/api/locks").json["totals"]["away_since"] is None
+            # What was known of it is still shown.
+            assert names[1] in dashboard.rows()
+            assert client in dashboard.rows("clients")
+            # And the others go on.
+            hold(own_cluster, served)
+            dashboard.until(lambda: served in dashboard.rows())
+        finally:
+            own_cluster.resume(hanging)
+        dashboard.until(lambda: problems(dashboard) == [])
+        assert sorted(dashboard.rows()) == sorted([*names[1:], served])
+    finally:
+        dashboard.stop()
+    assert ended.status == 1
+    assert set(found(ended.out)) == {name for name in names[1:] if own_cluster.node_of_key(name) is not hanging}
+    assert f"incomplete: {address} (" in ended.err
+
+
+def problems(dashboard: Dashboard) -> list[str]:
+    said: list[str] = dashboard.get("/api/locks").json["totals"]["problems"]
+    return said

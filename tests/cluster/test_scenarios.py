@@ -1,0 +1,476 @@
+"""While locks are held, waited for, and acquired by many: slots move, masters are replaced or out of reach."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from pyredisson import LockLostError
+from pyredisson.logic.groups import parallel
+from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, Server, ServerError
+from tests.faults.soak_worker import clock
+from tests.support.backends import Asyncio, Backend, Threads, finished
+from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
+from tests.support.replicated_master import let_a_minute_pass
+from tests.support.waiting import eventually
+
+from .load import ALL, LEASE, NOTICE_SECONDS, OPTIONS, Load, wants
+from .scenes import COPYING_SECONDS, SINGLE_KEY, begin_slow_move, other_than, places, tag_on, while_it_is_copied
+
+FIRST_LOCK_SECONDS = 3.0
+"""How much longer than the promotion the first locks on the slot may take on a busy machine, without any refresh."""
+BEHIND_SENTINELS = [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]
+
+pytestmark = pytest.mark.slow
+atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
+
+
+# Slots move
+
+
+@also_on(valkey_server)
+def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    tag, source, other = places(cluster)
+    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
+        for to in (other, source) * 3:
+            cluster.move_slot(cluster.slot_of_key(tag), to)
+            load.wait_until_taken(40)
+        load.end(undisturbed=True)
+
+
+@also_on(newest_redis)
+def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    tag, source, other = places(cluster)
+    slot = cluster.slot_of_key(tag)
+    with Load(cluster, tmp_path, [wants(tag, SINGLE_KEY)] * 4) as load:
+        for to in (other, source):
+            cluster.begin_move(slot, to)
+            load.wait_until_taken(40)
+            cluster.move_keys(slot)
+            load.wait_until_taken(40)
+            # A key that was deleted and set again is on the new node, those that were held are on the former.
+            load.wait_until_all_are_taken()
+            cluster.move_keys(slot)
+            cluster.finish_move(slot)
+            load.wait_until_taken(40)
+        load.end(undisturbed=True)
+
+
+@also_on(newest_valkey)
+def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    source = cluster.node_of(0)
+    other = other_than(source, cluster)
+    first = [slot for slot, node in enumerate(map(cluster.node_of, range(200))) if node is source][:50]
+    tag = next(tag for tag in map(str, range(100_000)) if cluster.slot_of_key(tag) in first)
+    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
+        for origin, target in ((source, other), (other, source)):
+            reshard(origin, target, 200)  # the first slots of the node
+            assert cluster.node_of_key(tag) is target
+            load.wait_until_taken(40)
+        load.end(undisturbed=True)
+
+
+def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
+    command = ["redis-cli", "--cluster", "reshard", f"{source.host}:{source.port}", "--cluster-from", source.id]
+    command += ["--cluster-to", target.id, "--cluster-slots", str(slots), "--cluster-yes"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+@also_on(valkey_server)
+def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    tags = [tag_on(cluster, master) for master in cluster.masters()]
+    with Load(cluster, tmp_path, [wants(tag, ALL) for tag in tags]) as load:
+        for _ in range(20):
+            cluster.flush_scripts()
+            load.wait_until_taken(10)
+        load.end(undisturbed=True)
+
+
+@atomically
+def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    """One slot, all slots of a master, and moves that are cancelled."""
+    source, other, third = cluster.masters()
+    tag, *others = [tag_on(cluster, node) for node in (source, other)]
+    slot = cluster.slot_of_key(tag)
+    ((first, last),) = source.view()[source.id].slots
+    with Load(cluster, tmp_path, [wants(tag, ALL)] * 3 + [wants(each, ALL) for each in others]) as load:
+        for to in (other, source) * 2:
+            cluster.move_atomically(slot, slot, to)
+            load.wait_until_taken(40)
+        for to in (other, third, source):
+            cluster.move_atomically(first, last, to)
+            load.wait_until_taken(60)
+        for _ in range(2):
+            move = begin_slow_move(cluster, tag, other)
+            load.wait_until_taken(5)
+            move.cancel()
+            with pytest.raises(ServerError, match="the slots have not moved"):
+                cluster.finish_atomic_move(move)
+            load.wait_until_taken(10)
+        assert cluster.node_of_key(tag) is source
+        with while_it_is_copied(cluster, tag, other):
+            load.wait_until_taken(20)
+        load.end(undisturbed=True)
+
+
+@atomically
+@pytest.mark.parametrize(("struck", "strike"), [("source", "pause"), ("target", "kill")])
+def test_a_node_fails_amid_a_move_under_load(own_cluster: Cluster, tmp_path: Path, struck: str, strike: str) -> None:
+    """The slot stays at the source, or at the replica that is promoted in its place, which has what it confirmed."""
+    tag, source, other = places(own_cluster)
+    node = source if struck == "source" else other
+    with Load(own_cluster, tmp_path, [wants(tag), wants(tag)]) as load:
+        begin_slow_move(own_cluster, tag, other, 20.0)
+        load.wait_until_taken(20)
+        getattr(own_cluster, strike)(node)
+        promoted = own_cluster.wait_for_promotion(node)
+        load.wait_until_served(LEASE + 3)
+        assert own_cluster.node_of_key(tag) is (promoted if struck == "source" else source)
+        (own_cluster.restart if strike == "kill" else own_cluster.resume)(node)
+        load.end()
+
+
+@atomically
+async def test_a_frozen_source_has_handed_over_what_it_had_before(own_cluster: Cluster, backend: Backend) -> None:
+    """Redis 8.6: a replaced master that comes back goes on with the move, and the target takes the slot with old data.
+
+    Valkey gives the move up.
+    """
+    tag, source, other = places(own_cluster)
+    lock = backend.connect(**OPTIONS).get_lock(f"held{{{tag}}}")
+    begin_slow_move(own_cluster, tag, other)
+    await backend.sleep(COPYING_SECONDS / 2)
+    own_cluster.pause(source)
+    promoted = own_cluster.wait_for_promotion(source)
+    await lock.lock(25)  # nothing renews it
+    own_cluster.resume(source)
+    if own_cluster.node_of_key(tag) is promoted:
+        await backend.sleep(OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS)
+        assert not lock.lost.is_set()
+        await lock.unlock()
+        return
+    assert own_cluster.node_of_key(tag) is other
+    # An idle client learns of the move at the next refresh.
+    await backend.until(lock.lost.is_set, OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS)
+    with pytest.raises(LockLostError):
+        await lock.unlock()
+
+
+# Masters are replaced
+
+
+def promotion(replica: ClusterNode, slot: int) -> float:
+    """When the replica serves the slot as a master."""
+    eventually(lambda: replica.view()[replica.id].has(slot), 20)
+    return clock()
+
+
+@also_on(valkey_server)
+@pytest.mark.parametrize("kind", ["kill", "pause"])
+async def test_a_lock_on_the_slots_of_a_dead_master_is_acquired_right_after_the_promotion(
+    own_cluster: Cluster, backend: Backend, kind: str
+) -> None:
+    replica = own_cluster.masters()[0]
+    (master,) = own_cluster.replicas_of(replica)
+    tag = tag_on(own_cluster, replica)
+    # A client that waits for a replica which has left would wait so long.
+    client = backend.connect(**OPTIONS | {"topology_refresh_interval": 600, "replicas_sync_timeout": 30})
+    before = client.get_lock(f"before{{{tag}}}")
+    # The server that will be promoted has been a master before, which had a replica.
+    for promote in (lambda: own_cluster.fail_over(replica, takeover=True), own_cluster.wait_until_consistent):
+        async with before:
+            let_a_minute_pass(client)
+            promote()
+    with ThreadPoolExecutor(1) as watcher:
+        promoted = watcher.submit(promotion, replica, own_cluster.slot_of_key(tag))
+        getattr(own_cluster, kind)(master)
+        locks = [client.get_lock(f"after{i}{{{tag}}}", owner=i) for i in range(6)]
+        await finished([backend.spawn(lock.lock) for lock in locks], 30)
+        taken = clock()
+    assert taken - promoted.result() < FIRST_LOCK_SECONDS
+    for lock in locks:
+        await lock.unlock()
+
+
+@also_on(newest_redis)
+async def test_after_a_failover_anybody_can_take_what_was_held_before(own_cluster: Cluster, backend: Backend) -> None:
+    """Redisson's issue 4822: only the process that had held the lock could take it again."""
+    master = own_cluster.masters()[0]
+    tag = tag_on(own_cluster, master)
+    one, two, three = (backend.connect(**OPTIONS) for _ in range(3))
+    locks = [client.get_lock(f"held{{{tag}}}") for client in (one, two, three)]
+    await locks[0].lock()
+    waiter = backend.spawn(lambda: locks[1].try_lock(20))
+    await backend.sleep(0.2)
+    own_cluster.fail_over(master)
+    assert await locks[0].is_held()
+    assert not locks[0].lost.is_set()
+    assert not waiter.done()
+    assert not await locks[2].try_lock()
+    released = clock()
+    await locks[0].unlock()
+    assert await waiter.result()
+    assert clock() - released < LEASE
+    last = own_cluster.fail_over(own_cluster.node_of_key(tag), takeover=True)
+    assert own_cluster.node_of_key(tag) is last
+    await two.close()  # which releases what it holds
+    for lock in (locks[2], locks[0]):
+        assert await lock.try_lock(5)
+        await lock.unlock()
+
+
+@also_on(newest_valkey)
+@pytest.mark.parametrize("lease", [None, 25.0])
+async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
+    own_cluster: Cluster, backend: Backend, lease: float | None
+) -> None:
+    """Asynchronous replication may lose an acquire that nobody waited for. What the new master knows stays as it is."""
+    master = own_cluster.masters()[0]
+    (replica,) = own_cluster.replicas_of(master)
+    tag = tag_on(own_cluster, master)
+    options = {"lock_watchdog_timeout": 30.0, "check_lock_synced_replicas": False}
+    one, two = (backend.connect(**OPTIONS | options) for _ in range(2))
+    known = one.get_lock(f"known{{{tag}}}")
+    await known.lock(lease)
+    own_cluster.wait_until_consistent()
+    eventually(lambda: replica.ask("KEYS", "*"))
+    replica.pause()
+    # Otherwise the replica would read the acquire out of its socket later.
+    assert master.ask("CLIENT", "KILL", "TYPE", "replica") == 1
+    # More than a command asks for.
+    unknown = [one.get_lock(f"unknown-{number}{{{tag}}}") for number in range(250)]
+    for lock in unknown:
+        await lock.lock(lease)
+    master.kill()
+    replica.resume()
+    replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+    slot = own_cluster.slot_of_key(tag)
+    eventually(lambda: replica.view()[replica.id].has(slot))
+    promoted = clock()
+    await backend.until(lambda: all(lock.lost.is_set() for lock in unknown), 10)
+    # An idle client learns of the new master at the next refresh.
+    assert clock() - promoted < OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS
+    assert not known.lost.is_set()
+    assert not await two.get_lock(f"known{{{tag}}}").try_lock()
+    assert await two.get_lock(unknown[0].name).try_lock()
+    with pytest.raises(LockLostError, match="another server serves it now, which doesn't know it"):
+        await unknown[0].unlock()
+    remaining = await known.remain_time_to_live()
+    assert remaining is not None
+    assert 20 < remaining <= 30 if lease is None else 0 < remaining <= lease
+    await known.unlock()
+
+
+@also_on(newest_valkey)
+def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
+    """CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost."""
+    tags = [tag_on(own_cluster, master) for master in own_cluster.masters()[:2]]
+    owners = [*(wants(tag, ALL) for tag in tags), [("multi", [f"both{{{tag}}}" for tag in tags])]]
+    with Load(own_cluster, tmp_path, owners * 2) as load:
+        for tag in tags:
+            own_cluster.fail_over(own_cluster.node_of_key(tag))
+            load.wait_until_taken(40)
+        load.end(undisturbed=True)
+
+
+@also_on(valkey_server)
+@pytest.mark.parametrize("strike", ["kill", "pause"])
+def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Path, strike: str) -> None:
+    """The replica that is promoted has confirmed each acquire. The other nodes' locks don't wait."""
+    master, spared = own_cluster.masters()[:2]
+    tag, other = tag_on(own_cluster, master), tag_on(own_cluster, spared)
+    owners = [
+        wants(tag),
+        wants(tag),
+        [("multi", [f"both{{{tag}}}", f"both{{{other}}}"])],
+        wants(other, ("lock", "fair"), "spared"),
+        wants(other, ("lock", "read"), "spared"),
+    ]
+    # So there is time to see that the locks of other nodes don't wait for the promotion.
+    own_cluster.set_node_timeout(5)
+    with Load(own_cluster, tmp_path, owners) as load:
+        getattr(own_cluster, strike)(master)
+        load.wait_until_served(4, "spared")
+        own_cluster.wait_for_promotion(master)
+        load.wait_until_served(LEASE + 3, f"{{{tag}}}")
+        (own_cluster.restart if strike == "kill" else own_cluster.resume)(master)
+        history = load.end()
+    assert not [failure for failure in history.failures if "spared" in failure.name]
+
+
+@also_on(valkey_server)
+@pytest.mark.parametrize("strike", ["kill", "freeze"])
+def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path: Path, strike: str) -> None:
+    master = sentinels.master()
+    with Load(sentinels, tmp_path, BEHIND_SENTINELS) as load:
+        (sentinels.kill if strike == "kill" else sentinels.pause)(master)
+        sentinels.wait_for_promotion(master)
+        assert sentinels.master() is not master
+        load.wait_until_served(LEASE + 5)
+        (sentinels.restart if strike == "kill" else sentinels.resume)(master)
+        load.end()
+
+
+@also_on(newest_valkey)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int, program: str | None) -> None:
+    """The Sentinels demote the former master after the promotion. In between both are masters."""
+    with (
+        Sentinels(replicas=replicas, executable=program) as sentinels,
+        Load(sentinels, tmp_path, BEHIND_SENTINELS, min_synced_replicas=replicas) as load,
+    ):
+        former = sentinels.master()
+        assert sentinels.fail_over() is not former
+        load.wait_until_served(LEASE + 5)
+        load.end()
+
+
+def refuse(proxy: Proxy) -> None:
+    proxy.refuse(True)
+    proxy.cut(reset=True)
+
+
+def swallow(proxy: Proxy) -> None:
+    proxy.blackhole()
+    proxy.stall()
+
+
+PARTITIONS: dict[str, tuple[Callable[[Proxy], object], Callable[[Proxy], object]]] = {
+    # What was sent meanwhile arrives late, when the connections are open again.
+    "stall": (Proxy.stall, Proxy.resume),
+    "refuse": (refuse, lambda proxy: proxy.refuse(False)),
+    "swallow": (swallow, Proxy.resume),
+}
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_a_node_is_out_of_reach_under_load(proxied_cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    """For the client only, and for longer than a lease: holders lose what they hold there, and nothing else waits."""
+    separate, reunite = PARTITIONS[kind]
+    node, spared = proxied_cluster.masters()[:2]
+    tag, other = tag_on(proxied_cluster, node), tag_on(proxied_cluster, spared)
+    both = [("multi", [f"both{{{tag}}}", f"both{{{other}}}"])]
+    owners = [wants(tag), wants(tag), both, *[wants(other, ("lock", "fair", "read"), "spared")] * 2]
+    with Load(proxied_cluster, tmp_path, owners) as load:
+        separate(proxied_cluster.proxy_of(node))
+        separated = clock()
+        while clock() < separated + LEASE + 1:
+            load.wait_until_served(LEASE, "spared")
+        reunite(proxied_cluster.proxy_of(node))
+        reunited = clock()
+        load.wait_until_served(LEASE + 3, f"{{{tag}}}")
+        history = load.end()
+    within = [hold for hold in history.holds.values() if separated < hold.asked and hold.begin < reunited]
+    assert not [hold for hold in within if tag in hold.name and f"both{{{other}}}" != hold.name], "it was no partition"
+
+
+async def test_all_nodes_are_replaced(backend_kind: type[Backend]) -> None:
+    """As behind one DNS name in maintenance: of the addresses that the user gave, another one answers now."""
+    with Cluster(replicas=0) as former, Cluster(replicas=0) as latter:
+        for node in latter.nodes:
+            latter.kill(node)
+        seeds = [former.nodes[0].address, former.nodes[1].address, latter.nodes[2].address]
+        backend = backend_kind("redis+cluster://" + ",".join(f"{host}:{port}" for host, port in seeds))
+        one, two = backend.connect(**OPTIONS), backend.connect(**OPTIONS)
+        names = [f"orders-{number}" for number in range(6)]
+        for name in names:
+            await one.get_lock(name).lock()
+        former.stop()
+        for node in latter.nodes:
+            node.start()
+        latter.wait_until_consistent()
+        for name in names:
+            # What the former nodes knew is gone, so all that was held is lost.
+            await backend.until(one.get_lock(name).lost.is_set, 10)
+            assert await two.get_lock(name).try_lock(10)
+            await two.get_lock(name).unlock()
+        assert await one.get_lock("new").try_lock(10)
+        await backend.close()
+
+
+RED_LOCK = {"lock_watchdog_timeout": 3.0, "timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
+
+
+@pytest.fixture
+def masters() -> Iterator[list[Server]]:
+    """Five masters of this test's own."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Server()) for _ in range(5)]
+
+
+def red_lock(backend: Backend, masters: list[Server]) -> Any:
+    """A RedLock of a process of its own: a client for each master."""
+    clients = [backend.connect(server.url, **RED_LOCK) for server in masters]
+    return clients[0].get_red_lock(*(client.get_lock("orders") for client in clients))
+
+
+async def taken(lock: Any, wait: float) -> bool:
+    """Whether it was acquired; a majority that is out of reach may also be an error."""
+    try:
+        return bool(await lock.try_lock(wait))
+    except RedisConnectionError:
+        return False
+
+
+@pytest.mark.parametrize(("backend", "strike"), [(Threads, "kill"), (Asyncio, "pause")], indirect=["backend"])
+async def test_one_and_then_three_of_five_masters_are_down(
+    masters: list[Server], backend: Backend, strike: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, wanted = red_lock(backend, masters), red_lock(backend, masters)
+    with monkeypatch.context() as patch:
+        # All five have it, also on a busy machine.
+        patch.setattr(parallel, "SHORTEST_GRACE", 5.0)
+        assert await held.try_lock(5)
+    getattr(masters[0], strike)()
+    assert not await taken(wanted, 0)
+    assert await held.is_held()
+    # Longer than the lease, which the other four renew.
+    await backend.sleep(2 * RED_LOCK["lock_watchdog_timeout"])
+    assert not held.lost.is_set()
+    assert not await taken(wanted, 0)
+    await held.unlock()
+    begin = clock()
+    assert await taken(wanted, 5)
+    assert clock() - begin < 5
+    for server in masters[1:3]:
+        getattr(server, strike)()
+    # Without a majority the holder knows that it has lost the lock when the leases end.
+    await backend.until(wanted.lost.is_set, RED_LOCK["lock_watchdog_timeout"] + 2)
+    with pytest.raises(LockLostError):
+        await wanted.unlock()
+    assert not await taken(held, 2)
+    assert not await taken(wanted, 2)
+    for server in masters[:3]:
+        (server.start if strike == "kill" else server.resume)()
+    assert await taken(held, 10)
+    assert not await taken(wanted, 0)
+    await held.unlock()
+    # What attempts without a majority had acquired is undone in the background.
+    for server in masters:
+        with server.redis() as redis:
+            eventually(lambda redis=redis: not redis.exists("orders"))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("backend", [Asyncio], indirect=True)
+async def test_all_masters_restart_empty_one_after_the_other(masters: list[Server], backend: Backend) -> None:
+    """Each is away for longer than the lease, as it must be: it has forgotten whom it has granted the lock."""
+    held, wanted = red_lock(backend, masters[:3]), red_lock(backend, masters[:3])
+    assert await held.try_lock(5)
+    for master in masters[:3]:
+        master.kill()
+        await backend.sleep(RED_LOCK["lock_watchdog_timeout"] + 0.5)
+        master.start()
+        with master.redis() as redis:
+            await backend.until(lambda redis=redis: redis.exists("orders"))  # type: ignore[misc]
+        assert not held.lost.is_set()
+        assert not await taken(wanted, 0)
+    assert await held.is_held()
+    await held.unlock()
+    assert await taken(wanted, 5)
+    await wanted.unlock()

@@ -1,0 +1,464 @@
+"""Threads at chosen moments: a garbage collection on any line, threads that can't start, others that come in between.
+
+A garbage collection runs finalizers on any line: none may wait for a mutex of the interrupted frame.
+"""
+
+import _thread
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import pyredisson
+from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.listener import ReaderRole
+from pyredisson._backends.threads.message_reader import SelfPipe, SubscriptionConnection
+from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._client.callbacks import CallbackThreads
+from pyredisson._client.servers import SingleServer
+from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
+from pyredisson._settings.config import Config
+from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.holds import HELD, Hold, HoldTable
+from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
+from pyredisson.logic.permits.count_down_latch import LatchChannel
+from pyredisson.logic.permits.permit_queue import PermitChannel
+from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.watchdog import Watchdog
+from pyredisson.testing import Server
+from tests.support.faults import Credentials, pool_of
+from tests.support.garbage import (
+    TIME_LIMIT,
+    DuringCall,
+    collect_at_each_line,
+    only_collections_asked_for,
+    registry_with,
+)
+from tests.support.raw_backends import RawBackend
+from tests.support.server_state import listeners
+from tests.support.waiting import eventually
+
+from .kinds import NoThread, given_back, taken_by_another
+
+LEASE = 1.2
+
+
+@pytest.fixture(autouse=True)
+def undisturbed() -> Iterator[None]:
+    with only_collections_asked_for():
+        yield
+
+
+REGISTRY = [
+    getattr(ChannelRegistry, name)
+    for name in ("join", "leave", "deliver", "on_subscribed", "on_disconnected", "sweep", "wake_all", "names")
+]
+
+
+def disconnect(channels: ChannelRegistry) -> None:
+    with channels.mutex:
+        channels.on_disconnected()
+        channels.names()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda channels, _: channels.join(b"a", ThreadWakeup()),
+        lambda channels, signal: channels.leave(b"a", signal),
+        lambda channels, _: channels.deliver(b"a", b"0"),
+        lambda channels, _: channels.on_subscribed(b"a"),
+        lambda channels, _: disconnect(channels),
+        lambda channels, _: channels.sweep(),
+        lambda channels, _: channels.wake_all(),
+    ],
+    ids=["join", "leave", "deliver", "subscribed", "disconnected", "sweep", "wake_all"],
+)
+def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
+    def scenario() -> DuringCall:
+        channels, (one, other, _) = registry_with(Channel, 1, 1, 1)
+        return lambda: act(channels, other), lambda: channels.leave(b"a", one)
+
+    collect_at_each_line([*REGISTRY, Channel.wake, Channel.wake_all], scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "need", "payload"),
+    [
+        (Channel, 1, b"0"),
+        (Channel, 1, b"1"),
+        (PermitChannel, 2, b"me:1:2 2"),
+        (LatchChannel, 1, b"0"),
+        (ReadWriteChannel, READER, b"0"),
+        (ReadWriteChannel, WRITER, b"1"),
+    ],
+)
+def test_a_waiter_collected_during_a_wakeup_loses_no_wakeup(kind: type[Channel], need: int, payload: bytes) -> None:
+    woken: list[ThreadWakeup] = []
+
+    def scenario() -> DuringCall:
+        channels, (one, other) = registry_with(kind, need, need)
+        woken.append(other)
+
+        def act() -> None:
+            channels.deliver(b"a", payload)
+            # At the end of its last line the finalizer may not have run yet: then the wake-up is passed on now.
+            channels.leave(b"a", one)
+
+        return act, lambda: channels.leave(b"a", one)
+
+    functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
+    if kind is ReadWriteChannel:
+        functions += [ReadWriteChannel._wake]
+    elif kind is PermitChannel:
+        functions += [PermitChannel.wake_for, PermitChannel.on_free]
+    collect_at_each_line(functions, scenario)
+    assert all(signal.is_set() for signal in woken)
+
+
+def test_a_listener_is_collected_while_another_comes_or_goes(client: pyredisson.Client) -> None:
+    lock = client.get_lock("a", owner=1)
+    heard: list[str] = []
+
+    def scenario() -> DuringCall:
+        heard.clear()
+        lock.lock(60)
+        hold = lock._logic.hold_of(1)
+        assert hold is not None
+
+        late, stays, goes = (lambda _, name=name: heard.append(name) for name in ("late", "stays", "goes"))
+        hold.listen(goes)
+
+        def finalize() -> None:
+            hold.unlisten(goes)
+            hold.listen(late)
+
+        def act() -> None:
+            hold.listen(stays)
+            hold.listen(goes)
+            hold.unlisten(goes)
+            assert hold.state is HELD
+            lock.unlock()
+            if hold.listeners:
+                hold.unlisten(late)
+            else:
+                assert "stays" in heard
+
+        return act, finalize
+
+    assert collect_at_each_line([Hold.listen, Hold.unlisten, Hold._notify_listeners], scenario) > 10
+
+
+def test_a_listener_is_collected_while_a_hold_is_lost(client: pyredisson.Client) -> None:
+    lock = client.get_lock("a", owner=1)
+    holds = client._session.holds
+
+    def scenario() -> DuringCall:
+        lock.lock(60)
+        hold = lock._logic.hold_of(1)
+        assert hold is not None
+        heard: list[object] = []
+        hold.listen(heard.append)
+
+        def act() -> None:
+            holds.declare_lost(hold, "for a test")
+            with pytest.raises(pyredisson.LockLostError):
+                lock.unlock()
+
+        return act, lambda: hold.unlisten(heard.append)
+
+    collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss, Hold._notify_listeners], scenario)
+
+
+@pytest.mark.parametrize("size", [64, 1])
+def test_a_collection_exits_a_block_while_a_connection_is_made(server: Server, admin: Redis, size: int) -> None:
+    """When only one connection remains, the frame that was interrupted gives way."""
+    with pyredisson.connect(server.url, connection_pool_size=size, timeout=0.5, retry_attempts=0) as client:
+        pool = pool_of(client)
+
+        def block() -> Generator[None, None, None]:
+            with client.get_lock("a", owner=1):
+                yield
+
+        def scenario() -> DuringCall:
+            inside = block()
+            next(inside)
+            pool.close_idle()
+            return client.get_lock("b").is_locked, inside.close
+
+        collect_at_each_line([Pool._connect_or_wait, Pool._reserve], scenario)
+        assert len(pool._all) <= size
+        assert not admin.exists("a")
+
+
+def test_a_collection_adds_a_repair_while_the_watchdog_is_started(server: Server) -> None:
+    def scenario() -> DuringCall:
+        client = pyredisson.connect(server.url)
+        payload = client.get_lock("b")._logic.commands.undo_acquire(b"nobody")
+
+        def act() -> None:
+            client.get_lock("a").lock()
+            client.close()
+
+        def repair() -> None:
+            if not client.closed:
+                client._session.repair(payload)
+
+        return act, repair
+
+    collect_at_each_line([Watchdog._start_or_wake, Watchdog.dispatch_unsent, Renewer.start], scenario)
+
+
+def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
+    called: list[str] = []
+
+    def scenario() -> DuringCall:
+        callbacks = CallbackThreads()
+        called.clear()
+
+        one, other = (partial(called.append, name) for name in ("one", "other"))
+
+        def act() -> None:
+            callbacks.call(one)
+            callbacks.call(one)
+            callbacks.close(5.0)
+            assert called.count("one") == 2
+
+        return act, lambda: callbacks.call(other)
+
+    collect_at_each_line([CallbackThreads.call, CallbackThreads._start_thread], scenario)
+
+
+def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(client: pyredisson.Client) -> None:
+    def scenario() -> DuringCall:
+        servers = client._lifecycle.servers
+        assert isinstance(servers, SingleServer)
+        connection = SubscriptionConnection(servers.node)
+        connection.open()
+
+        def act() -> None:
+            with SelfPipe() as never:
+                connection.send(b"PING\r\n")
+                assert connection.receive(TIME_LIMIT, never.reader)
+            assert not connection._outbox
+            connection.close()
+
+        return act, lambda: connection.send(b"PING\r\n") if connection._socket else None
+
+    collect_at_each_line([SubscriptionConnection.send, SubscriptionConnection.receive], scenario)
+
+
+@pytest.mark.parametrize("name", ["pyredisson-keep-time", "pyredisson-renew"])
+async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
+    backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread, name: str
+) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
+    happened = no_thread(name)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await backend.do(client.get_lock("a").lock())
+    assert happened.is_set()
+    lock = client.get_lock("b")
+    await backend.do(lock.lock())
+    await backend.until(lambda: not admin.exists("a"), 3)
+    await backend.sleep(1.5 * LEASE)
+    assert not lock.lost.is_set()
+    assert await backend.do(lock.is_held())
+    # It keeps time, too.
+    admin.delete("b")
+    assert await backend.do(lock.lost.wait(3))
+
+
+def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
+    client: pyredisson.Client, admin: Redis, no_thread: NoThread
+) -> None:
+    taken_by_another(admin)
+    lock = client.get_lock("a")
+    happened = no_thread("pyredisson-listener")
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        lock.try_lock(5)
+    assert happened.is_set()
+    waiter = RawBackend("threads").start(lock.lock)
+    eventually(lambda: listeners(admin, "a") == 1)
+    given_back(admin)
+    eventually(lambda: waiter.done())
+
+
+async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
+    backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread
+) -> None:
+    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
+    notified: list[Any] = []
+    locks = [client.get_lock(name) for name in "abc"]
+    for lock in locks:
+        lock.on_lost(lambda lost: notified.append(lost.name))
+        await backend.do(lock.lock())
+    happened = no_thread("pyredisson-on-lost")
+    admin.delete("a")
+    await backend.until(happened.is_set, 3)
+    assert notified == []
+    admin.delete("b")
+    await backend.until(lambda: sorted(notified) == ["a", "b"], 3)
+    await backend.sleep(LEASE)
+    assert not locks[2].lost.is_set()
+    # At an exit an exception here would keep other clients from giving back.
+    await backend.do(client.close())
+
+
+async def test_a_listener_continues_after_a_failing_credential_provider(backend: RawBackend) -> None:
+    with Server(password="secret") as server, server.redis() as root:
+        taken_by_another(root)
+        provider = Credentials("secret", failing="pyredisson-listener")
+        client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
+
+        waiter = backend.start(client.get_lock("a").try_lock, 20)
+        await backend.until(provider.failed.is_set)
+        await backend.until(lambda: listeners(root, "a") == 1)
+        given_back(root)
+        assert await waiter.result() is True
+
+
+def test_a_loss_that_two_threads_notice_is_reported_once(client: pyredisson.Client) -> None:
+    """The timekeeper, and the owner's own question: the other one comes in at each line of the one."""
+    notified: list[object] = []
+    losses: list[object] = []
+    lock, holds = client.get_lock("a", owner=1), client._session.holds
+    lock.on_lost(notified.append)
+
+    def scenario() -> DuringCall:
+        lock.lock()
+        hold = lock._logic.hold_of(1)
+        assert hold is not None
+        losses.append(hold)
+        other = threading.Thread(target=holds.declare_lost, args=(hold, "the other saw it"))
+
+        def come_in() -> None:
+            other.start()
+            # It may have to wait for this one.
+            other.join(0.1)
+
+        def act() -> None:
+            holds.declare_lost(hold, "the one saw it")
+
+        return act, come_in
+
+    assert collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss], scenario) >= 5
+    eventually(lambda: len(notified) >= len(losses))
+    assert notified == [lock] * len(losses)
+
+
+class Interrupted:
+    """A lock at whose next acquisition the thread is interrupted by another one, before it and after it."""
+
+    def __init__(self, lock: _thread.LockType, other_thread: Callable[[], None]) -> None:
+        self._lock = lock
+        self._other_thread = other_thread
+
+    def acquire(self, *, timeout: float) -> bool:
+        self._other_thread()
+        acquired = self._lock.acquire(timeout=timeout)
+        self._other_thread()
+        return acquired
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+def test_a_wakeup_is_set_while_its_waiter_wakes() -> None:
+    """Two messages may come in quick succession. Whoever looks in between finds that the first one has set it."""
+    wakeup, seen = ThreadWakeup(), list[bool]()
+
+    def come_in() -> None:
+        seen.append(wakeup.is_set())
+        wakeup.set()
+
+    wakeup.lock = Interrupted(wakeup.lock, come_in)  # type: ignore[assignment]
+    assert wakeup.wait(1)
+    assert seen == [False, True]
+    assert wakeup.is_set()
+    assert wakeup.wait(1)
+
+
+def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
+    """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
+    registry, (leader, single, second) = registry_with(PermitChannel, 3, 1, 2)
+    assert registry.become_leader(b"a", leader)
+    registry.leave(b"a", leader)
+    assert second.is_set()
+    assert not single.is_set()
+    assert registry.become_leader(b"a", second)
+
+
+class Messages:
+    """A reader of messages whose connection only counts how often it is shut down."""
+
+    def __init__(self) -> None:
+        self.connection: Any = self
+        self.shutdowns = 0
+
+    def shut_down(self) -> None:
+        self.shutdowns += 1
+
+
+def test_a_failure_breaks_the_present_connection_only() -> None:
+    """A waiter that read an earlier one reports late."""
+    role = ReaderRole()
+    earlier: Any = Messages()
+    present: Any = Messages()
+    unread = [role.unread]
+    role.connected(earlier)
+    unread.append(role.unread)
+    role.fail(earlier, OSError("broken"))
+    unread.append(role.unread)
+    role.disconnected()
+    role.connected(present)
+    role.fail(earlier, OSError("late"))
+    unread.append(role.unread)
+    assert unread == [False, True, False, True]
+    assert (earlier.shutdowns, present.shutdowns, role.failure) == (1, 0, None)
+
+
+class Overtaken(list[ConnectionId]):
+    """Suspects that another thread takes off the list between two looks of this one."""
+
+    def __contains__(self, connection_id: object) -> bool:
+        there = super().__contains__(connection_id)
+        self.clear()
+        return there
+
+
+def test_two_handshakes_that_cleared_the_same_suspect() -> None:
+    node = Node(Config())
+    suspect, other = ConnectionId(b"1", b"a:1"), ConnectionId(b"2", b"a:2")
+    node.suspects = Overtaken([suspect, other])
+    node.on_connected(ServerInfo(True, None, None), [suspect, ConnectionId(b"3", b"a:3"), suspect, other])
+    assert not list(node.suspects)
+
+
+class Closing(Connection):
+    """Closed by another thread as soon as this one has looked at its socket."""
+
+    __slots__ = ("_real", "looks")
+
+    @property
+    def _socket(self) -> socket.socket | None:
+        self.looks += 1
+        return self._real if self.looks == 1 else None
+
+    @_socket.setter
+    def _socket(self, value: socket.socket | None) -> None:
+        self._real = value
+        self.looks = 1
+
+
+def test_a_connection_that_is_closed_while_it_is_shut(server: Server) -> None:
+    connection = Closing(Node(Config.of(server.url)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection._real, connection.looks = ours, 0
+        connection.shut_down()
+        assert theirs.recv(1) == b""

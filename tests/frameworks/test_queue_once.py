@@ -1,0 +1,323 @@
+"""Celery tasks that are in the queue at most once: publishers, workers as processes, and what fails in between."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+from celery.exceptions import TaskRevokedError
+from celery.signals import task_prerun
+from kombu.exceptions import OperationalError
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+import pyredisson
+from pyredisson.celery import AlreadyQueued, queue_once
+from pyredisson.testing import Proxy, Server
+from tests.support.children import CHILD_LIMIT, processes
+from tests.support.waiting import eventually
+
+WORK = """
+import os
+
+import celery
+import redis
+
+import pyredisson
+from pyredisson.celery import queue_once
+
+folder = os.environ["FOLDER"]
+url = os.environ["URL"]
+app = celery.Celery("tasks", broker=url, backend=f"file://{folder}/results")
+app.conf.worker_prefetch_multiplier = 1
+app.conf.broker_connection_retry_on_startup = True
+client = pyredisson.connect(url, lock_watchdog_timeout=3.0)
+storage = redis.Redis.from_url(url)
+
+def work(self):
+    "Tells the test that it runs, and waits until the test lets it end."
+    storage.rpush("runs", os.getpid())
+    assert storage.blpop(["go"], 100)
+    return self.request.retries
+
+@app.task(bind=True, base=queue_once(client, "report:{day}"))
+def report(self, day, fails=0, countdown=0.1):
+    if self.request.retries < fails:
+        storage.rpush("runs", os.getpid())
+        raise self.retry(countdown=countdown)
+    return work(self)
+
+@app.task(bind=True, base=queue_once(client, lambda day: f"early:{day}", until="start"))
+def early(self, day):
+    return work(self)
+
+@app.task(bind=True, base=queue_once(client, "hangs", at_most=0.5))
+def hangs(self):
+    return work(self)
+
+@app.task
+def first():
+    return "first"
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the tasks, with a worker of two processes."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "once_work.py").write_text(WORK)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    monkeypatch.setenv("URL", server.url)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ["--concurrency", "2", "--loglevel", "warning", "--without-gossip", "--without-mingle"]
+    with processes(cwd=tmp_path) as start:
+        start(sys.executable, "-m", "celery", "-A", "once_work", "worker", *options)
+        import once_work  # type: ignore[import-not-found]
+
+        yield once_work
+    once_work.app.close()
+    once_work.client.close()
+    once_work.storage.close()
+    del sys.modules["once_work"]
+
+
+@pytest.fixture
+def queue(server: Server) -> Iterator[tuple[celery.Celery, pyredisson.Client]]:
+    """An application without workers, and a client."""
+    with pyredisson.connect(server.url) as client:
+        app = celery.Celery("publisher", broker=server.url, set_as_current=False)
+        yield app, client
+        app.close()
+
+
+def once(
+    app: Any, client: pyredisson.Client, name: Any, *, bind: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    decorator: Callable[[Callable[..., Any]], Any]
+    decorator = app.task(base=queue_once(client, name, **options), bind=bind, lazy=False)
+    return decorator
+
+
+def started(admin: Redis) -> int:
+    """Waits until a task runs. Returns its process."""
+    popped = admin.blpop(["runs"], timeout=CHILD_LIMIT)
+    assert popped is not None
+    return int(popped[1])
+
+
+def test_the_queue_has_it_once(queue: tuple[celery.Celery, pyredisson.Client], server: Server, admin: Redis) -> None:
+    app, client = queue
+    with pyredisson.connect(server.url) as publisher:
+
+        @once(app, publisher, "report:{day}:{kind}")
+        def report(day: str, kind: str = "long") -> str:
+            return f"{kind} report of {day}"
+
+        @once(app, publisher, lambda day: f"report:{day}:long", busy="raise")
+        def strict(day: str) -> None: ...
+
+        @once(app, publisher, "report:{day}:long", busy="skip")
+        def graceful(day: str) -> None: ...
+
+        result = report.delay("monday")
+        assert report.apply_async(kwargs={"kind": "long", "day": "monday"}).id == result.id
+        with pytest.raises(AlreadyQueued, match=f"lock 'report:monday:long': .* {result.id}") as error:
+            strict.delay("monday")
+        assert (error.value.name, error.value.task_id) == ("report:monday:long", result.id)
+        assert graceful.delay("monday") is None
+        assert report.delay("monday", "short").id != result.id
+        assert admin.llen("celery") == 2
+
+        with client.get_lock("report:friday:long"):
+            with pytest.raises(AlreadyQueued, match="not known"):
+                report.delay("friday")
+            assert report.apply_async(("friday",), task_id="awaited").id == "awaited"
+        # The duplicate runs nothing, though the lock is free by now.
+        message = json.loads(admin.lindex("celery", 0) or "")
+        assert report.apply(("friday",), headers=message["headers"]).get() is None
+        assert report.apply(("friday",)).get() == "long report of friday"
+        report("monday")  # as a function: no message, and no lock
+        assert publisher.holds() == []
+    # The publisher has ended, and the lock is the message's.
+    holder = client.get_lock("report:monday:long").holder()
+    assert holder is not None
+    assert holder.client_id == result.id
+
+
+def test_leases(queue: tuple[celery.Celery, pyredisson.Client], admin: Redis) -> None:
+    app, client = queue
+
+    @once(app, client, "{name}", lease_time=timedelta(minutes=10))
+    def task(name: str) -> None: ...
+
+    hour = datetime.now(UTC) + timedelta(hours=1)
+    wanted: dict[str, dict[str, Any]] = {"plain": {}, "countdown": {"countdown": 3600}, "eta": {"eta": hour}}
+    wanted |= {"expires": {"expires": 60}, "until": {"expires": hour}, "text": {"eta": hour.isoformat()}}
+    leases = {}
+    for name, options in wanted.items():
+        task.apply_async((name,), **options)
+        leases[name] = admin.ttl(name) / 60
+    expected = {"plain": 10, "countdown": 70, "eta": 70, "expires": 1, "until": 10, "text": 70}
+    assert leases == {name: pytest.approx(minutes, abs=0.9) for name, minutes in expected.items()}
+
+    @once(app, client, "lost", lease_time=0.2)
+    def lost() -> None: ...
+
+    # No worker takes it.
+    first = lost.delay()
+    eventually(lambda: lost.delay().id != first.id)
+
+
+def test_the_broker_is_down(server: Server) -> None:
+    app = celery.Celery("publisher", broker="redis://127.0.0.1:1", set_as_current=False)
+    with pyredisson.connect(server.url) as client:
+
+        @once(app, client, "task")
+        def task() -> None: ...
+
+        with pytest.raises(OperationalError):
+            task.apply_async(retry=False)
+        eventually(lambda: not client.get_lock("task").is_locked())
+    app.close()
+
+
+def test_redis_is_down_when_the_task_begins(proxy: Proxy, server: Server) -> None:
+    app = celery.Celery("publisher", broker=server.url, set_as_current=False)
+    app.conf.task_always_eager = True
+
+    def cut(**_: Any) -> None:
+        proxy.refuse(True)
+        proxy.cut()
+
+    with pyredisson.connect(proxy.url, retry_attempts=0) as client, pyredisson.connect(server.url) as other:
+
+        @once(app, client, "task")
+        def task() -> None: ...
+
+        task_prerun.connect(cut, sender=task)
+        with pytest.raises(ConnectionError):
+            task.delay().get()
+        assert other.get_lock("task").is_locked()
+        proxy.refuse(False)
+        eventually(lambda: not other.get_lock("task").is_locked())
+    app.close()
+
+
+def test_eager(queue: tuple[celery.Celery, pyredisson.Client]) -> None:
+    app, client = queue
+    app.conf.task_always_eager = True
+    ids = []
+
+    @once(app, client, "task", bind=True)
+    def task(self: Any) -> int:
+        ids.extend([self.request.id, self.delay().id])
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    for call in (task.delay, task.apply):
+        assert call().get() == 1
+        assert len(set(ids)) == 1
+        ids.clear()
+        assert not client.get_lock("task").is_locked()
+
+
+def test_wrong_arguments(queue: tuple[celery.Celery, pyredisson.Client]) -> None:
+    app, client = queue
+    with pytest.raises(ValueError, match="until must be end or start"):
+        queue_once(client, "task", until="never")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lease_time must"):
+        queue_once(client, "task", lease_time=0)
+    with pytest.raises(ValueError, match="no parameter 'month'"):
+
+        @once(app, client, "{month}")
+        def task(day: str) -> None: ...
+
+
+def test_from_the_queue_to_the_end(work: Any, admin: Redis) -> None:
+    result = work.report.delay("monday")
+    started(admin)
+    assert work.report.delay("monday").id == result.id
+    admin.rpush("go", 1)
+    assert result.get(CHILD_LIMIT) == 0
+    eventually(lambda: not work.client.get_lock("report:monday").is_locked())
+
+    again = work.report.delay("monday", fails=2)
+    assert again.id != result.id
+    assert len({started(admin) for _ in range(3)}) <= 2
+    assert work.report.delay("monday").id == again.id
+    admin.rpush("go", 1)
+    assert again.get(CHILD_LIMIT) == 2
+
+    # Between two tries the lock stays.
+    later = work.report.delay("friday", fails=1, countdown=3600)
+    started(admin)
+    eventually(lambda: admin.ttl("report:friday") > 3600, CHILD_LIMIT)
+    assert work.report.delay("friday").id == later.id
+
+    early = work.early.delay("monday")
+    started(admin)
+    later = work.early.delay("monday")
+    assert later.id != early.id
+    admin.rpush("go", 1, 1)
+    assert [early.get(CHILD_LIMIT), later.get(CHILD_LIMIT)] == [0, 0]
+
+    # Others wait for the results of duplicates.
+    with work.client.singleton("report:tuesday"):
+        assert celery.group(work.report.si("tuesday"), work.first.si())().get(CHILD_LIMIT) == [None, "first"]
+        assert celery.chain(work.report.si("tuesday"), work.first.si())().get(CHILD_LIMIT) == "first"
+        # A message whose lock has ended while it waited.
+        assert work.app.send_task("once_work.report", ("tuesday",)).get(CHILD_LIMIT) is None
+
+
+def test_messages_that_never_run(work: Any, admin: Redis) -> None:
+    eventually(work.app.control.ping, CHILD_LIMIT)  # it would not hear of the revocation before
+    lock = work.client.get_lock("report:monday")
+    # A message that has expired may keep its lock for a second only. The worker hears of a revocation in five.
+    for options in ({"countdown": 5}, {"countdown": 1, "expires": 0.001}):
+        result = work.report.apply_async(("monday",), **options)
+        if "expires" not in options:
+            assert lock.is_locked()
+            result.revoke()
+        with pytest.raises(TaskRevokedError):
+            result.get(CHILD_LIMIT)
+        eventually(lambda: not lock.is_locked())
+    assert admin.llen("runs") == 0
+
+
+def test_a_run_that_hangs_and_a_worker_that_dies(work: Any, admin: Redis) -> None:
+    hanging = work.hangs.delay()
+    started(admin)
+    assert work.client.get_lock("hangs").try_lock(CHILD_LIMIT)
+    admin.rpush("go", 1)
+    with pytest.raises(pyredisson.LockLostError):
+        hanging.get(CHILD_LIMIT)
+
+    work.report.delay("monday")
+    os.kill(started(admin), signal.SIGKILL)
+    assert work.client.get_lock("report:monday").try_lock(CHILD_LIMIT)
+
+
+def test_a_message_is_delivered_twice(work: Any, admin: Redis) -> None:
+    """As by a broker whose visibility timeout is over."""
+    waiting = "pyredisson_waiting:{report:monday}"
+    result = work.report.delay("monday")
+    process = started(admin)
+    work.app.send_task("once_work.report", ("monday",), task_id=result.id)
+    eventually(lambda: admin.exists(waiting), CHILD_LIMIT)
+    # The second one leaves when it has waited for longer than a lease.
+    eventually(lambda: not admin.exists(waiting), CHILD_LIMIT)
+
+    work.report.apply_async(("monday",), task_id=result.id)
+    eventually(lambda: admin.exists(waiting), CHILD_LIMIT)
+    assert (result.state, admin.llen("runs")) == ("PENDING", 0)
+    os.kill(process, signal.SIGKILL)
+    assert started(admin) != process
+    admin.rpush("go", 1)
+    eventually(lambda: not work.client.get_lock("report:monday").is_locked(), CHILD_LIMIT)

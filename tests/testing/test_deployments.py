@@ -1,0 +1,448 @@
+"""Clusters, masters with replicas, and sentinels of the test kit: they serve, move slots, fail over and break."""
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from redis.exceptions import ResponseError
+
+from pyredisson._settings.redis_options import settings_of_url
+from pyredisson.testing import Cluster, ClusterNode, Replicated, ReplicatedNode, Sentinels, ServerError
+from pyredisson.testing.cluster_node import SLOTS
+from tests.support.programs import PROGRAMS
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest) -> str:
+    return str(request.param())
+
+
+@pytest.fixture(scope="module")
+def cluster(program: str) -> Iterator[Cluster]:
+    """One cluster for the tests of this module, which leave all of its nodes running."""
+    with Cluster(executable=program) as running:
+        yield running
+
+
+def other_master(cluster: Cluster, node: ClusterNode) -> ClusterNode:
+    return next(master for master in cluster.masters() if master is not node)
+
+
+def name_on(cluster: Cluster, node: ClusterNode) -> str:
+    return next(name for name in map(str, range(SLOTS)) if cluster.node_of_key(name) is node)
+
+
+def error_of(node: ClusterNode, *words: str) -> str:
+    with pytest.raises(ResponseError) as caught:
+        node.ask(*words)
+    return f"{caught.type.__name__} {caught.value}"
+
+
+def ranges_of(node: ClusterNode) -> list[tuple[int, int]]:
+    """The ranges of slots that masters serve, as this node sees it."""
+    return [each for view in node.view().values() for each in view.slots]
+
+
+def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
+    masters = cluster.masters()
+    assert len(masters) == 3
+    assert [len(cluster.replicas_of(master)) for master in masters] == [1, 1, 1]
+    # Earlier tests may have moved slots, so which master serves which slot isn't known.
+    assert {cluster.node_of(first) for first, _ in ranges_of(cluster.nodes[0])} == set(masters)
+    for node in cluster.nodes:
+        assert "cluster_state:ok" in node.ask("CLUSTER", "INFO")
+        shards = node.ask("CLUSTER", "SLOTS")
+        # A node is named once for each range of slots.
+        assert {port for shard in shards for _, port, *_ in shard[2:]} == {n.port for n in cluster.nodes}
+        served = [slot for first, last in ranges_of(node) for slot in range(first, last + 1)]
+        assert sorted(served) == list(range(SLOTS)), "a slot has no master, or two"
+    assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
+    cluster.flush()
+    with cluster.redis() as client:
+        for number in range(50):
+            client.set(str(number), number)
+        assert [client.get(str(number)) for number in range(50)] == [b"%d" % number for number in range(50)]
+        cluster.flush()
+        assert client.dbsize() == 0
+    digests = {node: node.ask("SCRIPT", "LOAD", "return 1") for node in cluster.nodes}
+    cluster.flush_scripts()
+    assert all(node.ask("SCRIPT", "EXISTS", digest) == [False] for node, digest in digests.items())
+
+
+def test_slots_move_with_their_keys(cluster: Cluster) -> None:
+    """One at once and in steps, and many."""
+    slot, source = cluster.slot_of_key("{moved}"), cluster.node_of_key("{moved}")
+    target = other_master(cluster, source)
+    for number in range(250):
+        source.ask("SET", f"{{moved}}:{number}", number, "PX", 60_000)
+    cluster.move_slot(slot, target)
+    assert cluster.node_of_key("{moved}") is target
+    assert target.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 250
+    assert target.ask("PTTL", "{moved}:7") > 50_000
+    # Every node, and not only the two, sends clients to the new one.
+    for node in cluster.nodes:
+        if node is not target:
+            assert error_of(node, "GET", "{moved}:7") == f"MovedError {slot} 127.0.0.1:{target.port}"
+    cluster.begin_move(slot, source)
+    assert target.ask("GET", "{moved}:1") == "1"
+    cluster.move_keys(slot, "{moved}:1")
+    assert error_of(target, "GET", "{moved}:1") == f"AskError {slot} 127.0.0.1:{source.port}"
+    assert target.ask("GET", "{moved}:2") == "2"
+    assert error_of(target, "MGET", "{moved}:1", "{moved}:2").startswith("TryAgainError")
+    cluster.move_keys(slot)
+    cluster.finish_move(slot)
+    assert source.ask("GET", "{moved}:2") == "2"
+    with pytest.raises(ValueError, match="is there already"):
+        cluster.begin_move(slot, source)
+    with pytest.raises(ValueError, match="not being moved"):
+        cluster.finish_move(slot)
+    source = cluster.node_of(0)
+    target = other_master(cluster, source)
+    name = next(name for name in map(str, range(SLOTS)) if cluster.slot_of_key(name) == 0)
+    source.ask("SET", name, "kept")
+    cluster.reshard(50, source, target)
+    assert {cluster.node_of(slot) for slot in range(50)} == {target}
+    assert target.ask("GET", name) == "kept"
+    with pytest.raises(ValueError, match="slots only"):
+        cluster.reshard(SLOTS, source, target)
+    cluster.unassign(0)
+    with pytest.raises(ServerError, match="assigned to no node"):
+        cluster.node_of(0)
+    cluster.assign(0, target)
+    assert cluster.node_of(0) is target
+
+
+def test_slots_move_atomically(cluster: Cluster) -> None:
+    source = cluster.node_of_key("{atomic}")
+    target = other_master(cluster, source)
+    slot = cluster.slot_of_key("{atomic}")
+    source.ask("SET", "{atomic}", "kept")
+    if cluster.version < (8, 4):
+        with pytest.raises(ServerError, match=re.escape("Valkey 9.0 and Redis 8.4")):
+            cluster.begin_atomic_move(slot, slot, target)
+        return
+    cluster.move_atomically(slot, slot, target)
+    assert cluster.node_of(slot) is target
+    assert target.ask("GET", "{atomic}") == "kept"
+    assert error_of(source, "GET", "{atomic}") == f"MovedError {slot} 127.0.0.1:{target.port}"
+    target.ask("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+    move = cluster.begin_atomic_move(slot, slot, source)
+    assert move.missing()
+    move.cancel()
+    with pytest.raises(ServerError, match="the slots have not moved"):
+        cluster.finish_atomic_move(move)
+    assert move.state.startswith("cancel")
+    target.ask("CONFIG", "SET", "rdb-key-save-delay", 0)
+    assert cluster.node_of(slot) is target
+    assert target.ask("GET", "{atomic}") == "kept"
+
+
+@pytest.mark.parametrize("mode", ["", "force", "takeover"])
+def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
+    master = cluster.masters()[0]
+    name = name_on(cluster, master)
+    master.ask("SET", name, "kept")
+    assert master.ask("WAIT", 1, 5000) == 1
+    promoted = cluster.fail_over(master, force=mode == "force", takeover=mode == "takeover")
+    assert promoted is not master
+    assert promoted.ask("GET", name) == "kept"
+    assert cluster.replicas_of(promoted) == (master,)
+    assert master.ask("ROLE")[0] == "slave"
+
+
+@pytest.mark.parametrize("broken", ["killed", "paused"])
+def test_a_replica_takes_the_place_of_a_master_that_comes_back(cluster: Cluster, broken: str) -> None:
+    master = cluster.masters()[0]
+    name, port, [replica] = name_on(cluster, master), master.port, cluster.replicas_of(master)
+    master.ask("SET", name, "kept")
+    assert master.ask("WAIT", 1, 5000) == 1
+    if broken == "killed":
+        cluster.kill(master)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((master.host, port), 5)
+    else:
+        cluster.pause(master)
+        cluster.wait_for_failure(master)
+    assert cluster.wait_for_promotion(master) is replica
+    assert master not in cluster.masters()
+    assert replica.ask("GET", name) == "kept"
+    cluster.restart(master) if broken == "killed" else cluster.resume(master)
+    assert (master.port, master.ask("ROLE")[0]) == (port, "slave")
+    assert cluster.replicas_of(replica) == (master,)
+
+
+def test_a_restarted_replica_is_connected_again(cluster: Cluster) -> None:
+    master = cluster.masters()[0]
+    [replica] = cluster.replicas_of(master)
+    master.ask("SET", name := name_on(cluster, master), "kept")
+    # It has ended by itself.
+    os.kill(replica.pid, signal.SIGKILL)
+    assert replica._process is not None
+    replica._process.wait()
+    assert replica not in cluster.living
+    cluster.restart(replica)
+    assert replica in cluster.living
+    assert replica.ask("ROLE")[3] == "connected"
+    assert master.ask("WAIT", 1, 5000) == 1
+    assert master.ask("EXISTS", name) == 1
+
+
+def test_a_cluster_of_one_node_serves_all_slots(program: str) -> None:
+    with Cluster(masters=1, replicas=0, executable=program) as cluster:
+        [node] = cluster.nodes
+        assert {cluster.node_of(slot) for slot in (0, SLOTS - 1)} == {node}
+        assert node.ask("SPUBLISH", "channel", "message") == 0
+        cluster.restart(node)
+        assert node.ask("SET", "a", 1)
+        refused: list[tuple[Callable[[], object], type[Exception], str]] = [
+            (lambda: cluster.fail_over(node), ServerError, "no living replica"),
+            (lambda: cluster.kill(ClusterNode()), ValueError, "no node of"),
+            (cluster.start, RuntimeError, "already running"),
+            (lambda: cluster.proxy_of(node), RuntimeError, "proxied=True"),
+        ]
+        for call, error, text in refused:
+            with pytest.raises(error, match=text):
+                call()
+        cluster.kill(node)
+        with pytest.raises(ServerError, match="is alive"):
+            cluster.masters()
+
+
+def test_password_users_and_tls() -> None:
+    users, password = ["alice on >x ~a* &* +@all"], 'sp ace"/#@'
+    with Cluster(password=password, users=users, tls=True) as cluster:
+        name = name_on(cluster, cluster.masters()[0])
+        cluster.masters()[0].ask("SET", name, "kept")
+        options = {"ssl": True, "ssl_ca_certs": cluster.ca_file}
+        node = cluster.nodes[-1]
+        with cluster.redis(host=node.host, port=node.tls_port, startup_nodes=None, **options) as client:
+            assert client.get(name) == b"kept"
+            assert {each.port for each in client.get_nodes()} == {node.tls_port for node in cluster.nodes}
+        with node.redis(username="alice", password="x") as alice:
+            assert alice.acl_whoami() == "alice"
+        slot = cluster.slot_of_key(name)
+        cluster.move_slot(slot, cluster.masters()[1])
+        assert cluster.masters()[1].ask("GET", name) == "kept"
+        cluster.fail_over(cluster.masters()[1])
+        # What the library reads in the addresses.
+        with_tls = settings_of_url(f"{cluster.tls_url}?ssl_ca_certs={cluster.ca_file}")
+        for settings, nodes in (
+            (settings_of_url(cluster.url), [each.address for each in cluster.nodes]),
+            (with_tls, [(each.host, each.tls_port) for each in cluster.nodes]),
+        ):
+            assert (settings["topology"], settings["password"]) == ("cluster", password)
+            assert list(settings["nodes"]) == nodes
+
+
+def test_a_proxied_cluster(program: str) -> None:
+    """Clients come through the proxies. The nodes reach each other whatever a proxy breaks."""
+    with Cluster(executable=program, proxied=True) as cluster:
+        master = cluster.masters()[0]
+        proxy = cluster.proxy_of(master)
+        assert master.address == (proxy.host, proxy.port)
+        assert f":{proxy.port}" in cluster.url
+        name = name_on(cluster, master)
+        with cluster.redis() as client:
+            client.set(name, "here")
+        assert proxy.seen(b"here") == 1
+        moved = error_of(cluster.masters()[1], "GET", name)
+        assert moved == f"MovedError {cluster.slot_of_key(name)} 127.0.0.1:{proxy.port}"
+        proxy.forget()
+        proxy.refuse(True)
+        proxy.stall()
+        proxy.cut()
+        master.ask("SET", name, "replicated")
+        assert master.ask("WAIT", 1, 5000) == 1
+        promoted = cluster.fail_over(master)
+        proxy.refuse(False)
+        proxy.resume()
+        # The old master is a replica now, and its own connection goes through the proxy of the new one.
+        assert cluster.replicas_of(promoted) == (master,)
+        assert not proxy.commands
+
+
+def test_nodes_announce_what_a_test_wants() -> None:
+    with Cluster(masters=1, replicas=0, announce=lambda node: ("localhost", node.port)) as cluster:
+        assert cluster.nodes[0].address == ("localhost", cluster.nodes[0].port)
+    config = {"cluster-announce-hostname": "localhost", "cluster-preferred-endpoint-type": "hostname"}
+    with Cluster(masters=1, replicas=0, config=config) as cluster:
+        [[_, _, [host, port, *_]]] = cluster.nodes[0].ask("CLUSTER", "SLOTS")
+        assert (host, port) == ("localhost", cluster.nodes[0].port)
+    config = {"bind": "127.0.0.1 ::1"}
+    with Cluster(replicas=0, announce=lambda node: ("::1", node.port), config=config) as cluster:
+        assert cluster.url == "redis+cluster://" + ",".join(f"[::1]:{node.port}" for node in cluster.nodes)
+        node, other, _ = cluster.nodes
+        assert {host for shard in node.ask("CLUSTER", "SLOTS") for host, *_ in shard[2:]} == {"::1"}
+        # A wait that ends says what was missing.
+        with pytest.raises(ServerError, match=r"not within 0.1 s: .* counts as failed: unknown to \["):
+            cluster.wait_for_failure(node, timeout=0.1)
+        other.ask("CLUSTER", "FORGET", node.id)
+        with pytest.raises(ServerError, match=f"{other.port} doesn't know {node.port}"):
+            cluster.wait_until_consistent(0.1)
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def replicated(request: pytest.FixtureRequest) -> Iterator[Replicated]:
+    """One for the tests of this module, which leave all of its nodes running."""
+    with Replicated(replicas=2, executable=request.param()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
+    """The same with three sentinels, and one replica."""
+    with Sentinels(executable=request.param()) as running:
+        yield running
+
+
+class TestReplicas:
+    def test_they_have_the_data_of_their_master_and_take_over(self, replicated: Replicated) -> None:
+        master, replicas = replicated.master(), replicated.replicas()
+        assert {master, *replicas} == {*replicated.nodes}
+        assert replicated.addresses == tuple(("127.0.0.1", node.port) for node in replicated.nodes)
+        with replicated.redis() as client:
+            client.set("a", "1")
+            # At once: replicas that are connected, and don't confirm yet, would be of no use to a test. After a second
+            # they confirm unasked.
+            assert client.wait(2, 700) == 2
+        assert [node.ask("GET", "a") for node in replicas] == ["1", "1"]
+        for replica in replicas:
+            assert replicated.fail_over(to=replica) is replica
+        assert replicated.fail_over() in (master, replicas[0])
+        assert replicated.master().ask("SET", "a", "2")
+        assert replicated.master().ask("WAIT", 2, 5000) == 2
+
+    @pytest.mark.parametrize("broken", ["killed", "paused"])
+    def test_a_master_comes_back_as_replica_if_another_took_over(self, replicated: Replicated, broken: str) -> None:
+        master, [first, second] = replicated.master(), replicated.replicas()
+        master.ask("SET", "a", "1")
+        assert master.ask("WAIT", 2, 5000) == 2
+        if broken == "killed":
+            replicated.kill(master)
+            with pytest.raises(ServerError, match="0 living nodes"):
+                replicated.master()
+            # A replica begins without data too.
+            second.kill()
+            second.start()
+            assert second.ask("DBSIZE") == 0
+        else:
+            replicated.pause(master)
+        assert replicated.fail_over(to=first) is first
+        assert first.ask("GET", "a") == "1"
+        replicated.restart(master) if broken == "killed" else replicated.resume(master)
+        assert replicated.master() is first
+        assert set(replicated.replicas()) == {master, second}
+
+    def test_a_paused_replica_confirms_nothing(self, replicated: Replicated) -> None:
+        master, [replica, _] = replicated.master(), replicated.replicas()
+        replicated.pause(replica)
+        master.ask("SET", "a", "1")
+        assert master.ask("WAIT", 2, 1000) == 1
+        replicated.resume(replica)
+        assert master.ask("WAIT", 2, 5000) == 2
+        # A master that is restarted stays master, and is empty.
+        replicated.restart(master)
+        assert replicated.master() is master
+        assert [replica.ask("EXISTS", "a") for replica in replicated.replicas()] == [0, 0]
+
+    def test_password_and_tls(self) -> None:
+        with Replicated(password='sp ace"', tls=True) as replicated:
+            replicated.fail_over()
+            replicated.restart(replicated.nodes[1])
+            node = replicated.master()
+            with node.redis(port=node.tls_port, ssl=True, ssl_ca_certs=replicated.ca_file) as client:
+                assert client.ping()
+            replicated.kill(replicated.nodes[0])
+            with pytest.raises(ServerError, match="no living replica"):
+                replicated.fail_over()
+            with pytest.raises(ValueError, match="no node of"):
+                replicated.restart(ReplicatedNode())
+
+
+class TestSentinels:
+    def test_they_know_the_master_and_each_other(self, sentinels: Sentinels) -> None:
+        master = sentinels.master()
+        assert {master, *sentinels.replicas()} == {*sentinels.nodes}
+        for each in sentinels.sentinels:
+            assert each.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster") == ["127.0.0.1", str(master.port)]
+            assert each.ask("SENTINEL", "CKQUORUM", "mymaster").startswith("OK 3 usable")
+        ports = ",".join(f"127.0.0.1:{each.port}" for each in sentinels.sentinels)
+        assert sentinels.url == f"redis+sentinel://{ports}/mymaster"
+        with sentinels.redis() as client:
+            client.set("a", "1")
+        assert master.ask("GET", "a") == "1"
+        sentinels.flush()
+        assert master.ask("GET", "a") is None
+
+    def test_a_failover_on_request_without_one_of_them(self, sentinels: Sentinels) -> None:
+        former, [first, second, third] = sentinels.master(), sentinels.sentinels
+        former.ask("SET", "a", "kept")
+        assert former.ask("WAIT", 1, 5000) == 1
+        sentinels.kill(first)
+        assert sentinels.living_sentinels == (second, third)
+        promoted = sentinels.fail_over()
+        assert promoted is not former
+        assert promoted.ask("GET", "a") == "kept"
+        assert sentinels.replicas() == (former,)
+        sentinels.restart(first)
+        assert {each.master_port("mymaster") for each in sentinels.sentinels} == {promoted.port}
+        sentinels.pause(second)
+        with pytest.raises(redis.TimeoutError):
+            second.ask("PING")
+        sentinels.resume(second)
+        assert second.ask("SENTINEL", "CKQUORUM", "mymaster").startswith("OK 3 usable")
+        assert sentinels.fail_over() is former
+
+    @pytest.mark.parametrize("broken", ["killed", "paused"])
+    def test_a_master_is_replaced_and_comes_back_as_replica(self, sentinels: Sentinels, broken: str) -> None:
+        former = sentinels.master()
+        if broken == "killed":
+            sentinels.kill(former)
+            with pytest.raises(ServerError, match="don't name a living master"):
+                sentinels.master()
+        else:
+            sentinels.pause(former)
+        promoted = sentinels.wait_for_promotion(former)
+        assert promoted is not former
+        sentinels.restart(former) if broken == "killed" else sentinels.resume(former)
+        assert (sentinels.master(), sentinels.replicas(), former.is_master) == (promoted, (former,), False)
+        # It stays a replica when it is started again, and gets what was written meanwhile.
+        sentinels.kill(former)
+        promoted.ask("SET", "a", "later")
+        sentinels.restart(former)
+        assert sentinels.replicas() == (former,)
+        assert promoted.ask("WAIT", 1, 5000) == 1
+        assert former.ask("GET", "a") == "later"
+
+    def test_passwords_users_and_tls(self) -> None:
+        users = ["bob on >x +@all"]
+        with Sentinels(1, 2, "orders", password="s/e@", sentinel_password="x%y&", users=users, tls=True) as sentinels:
+            [sentinel] = sentinels.sentinels
+            former = sentinels.master()
+            assert len(sentinels.replicas()) == 2
+            with sentinels.redis() as client:
+                assert client.ping()
+            with former.redis(username="bob", password="x") as bob:
+                assert bob.acl_whoami() == "bob"
+            with pytest.raises(redis.AuthenticationError):
+                sentinel.redis(password="wrong").ping()
+            assert sentinels.fail_over() is not former
+            # What the library reads in the addresses.
+            expected = {
+                "topology": "sentinel",
+                "master_name": "orders",
+                "password": "s/e@",
+                "sentinel_password": "x%y&",
+                "ssl": True,
+            }
+            for url, port in ((sentinels.url, sentinel.port), (sentinels.tls_url, sentinel.tls_port)):
+                settings = settings_of_url(url)
+                assert {name: settings[name] for name in expected} == expected
+                assert bool(settings.get("sentinel_ssl")) is (port == sentinel.tls_port)
+                assert list(settings["nodes"]) == [(sentinel.host, port)]
+            sentinels.restart(sentinel)
+            assert sentinels.master().ask("PING")

@@ -1,0 +1,421 @@
+"""Virtual time itself, and clients of one server in it: contention at random, and what is refused, gone or silent."""
+
+import asyncio
+import datetime as dt
+import gc
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import NoPermissionError, ResponseError
+
+import pyredisson.asyncio
+from pyredisson._backends.aio.connection import connect
+from pyredisson._core import ReleaseCall, command
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
+from pyredisson.errors import LockNotHeldError
+from pyredisson.logic.locks.keeping import KeepingLock
+from tests.api.kinds import JAVA, lock_of
+
+from .cluster import MemoryCluster, install_cluster
+from .conftest import World, in_world
+from .server import EPOCH, Session
+from .time import LONGEST, START
+
+
+def test_a_watchdog_renews_in_virtual_time(world: World) -> None:
+    async def hold_for_an_hour() -> None:
+        async with world.client() as client, client.get_lock("orders") as hold:
+            await asyncio.sleep(LONGEST - 10)
+            assert not hold.lost.is_set()
+
+    assert world.run(hold_for_an_hour) > LONGEST - 10
+    # Every ten seconds, and the acquire and the release.
+    assert LONGEST / 10 <= world.server.calls["evalsha"] <= LONGEST / 10 + 2
+
+
+def test_the_time_of_day_is_the_servers(world: World) -> None:
+    assert dt.datetime.now(dt.UTC).timestamp() == time.time() == EPOCH + START
+    seconds, _ = world.server.keys.keyspace.do_time()
+    assert int(seconds) == EPOCH + START
+
+
+def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
+    with pytest.raises(AssertionError, match="nothing can happen"):
+        world.run(asyncio.Event().wait)
+    with pytest.raises(AssertionError, match="3600 virtual seconds"):
+        world.run(lambda: asyncio.sleep(LONGEST + 1))
+    with pytest.raises(AssertionError, match="real time"):
+        threading.Thread(target=print).start()
+    with pytest.raises(AssertionError, match="real time"):
+        socket.create_connection(("localhost", 1))
+
+
+ROOT = Path(__file__).parents[2]
+TESTS = "tests/faults/test_lost_replies.py"
+TRACING = """
+import os
+import re
+
+from tests.virtual.network import Way
+
+put = Way.put
+out = open(os.environ["TRACE"], "w", encoding="ascii")
+
+
+def noted(way, data):
+    # The name of a connection ends with the id of the process.
+    print(way._loop.time(), re.sub(r"(@[^ ]+?):[0-9]+", r"\\1", repr(data)), file=out)
+    put(way, data)
+
+
+def pytest_configure():
+    Way.put = noted
+
+
+def pytest_unconfigure():
+    out.close()
+"""
+"""A plugin that writes what is sent between clients and servers, and when."""
+
+
+def test_two_runs(tmp_path: Path) -> None:
+    (tmp_path / "tracing.py").write_text(TRACING)
+    first, second = (trace(tmp_path, hash_seed) for hash_seed in "12")
+    assert first.count("EVALSHA") > 10
+    assert first.splitlines() == second.splitlines()
+
+
+def trace(folder: Path, hash_seed: str) -> str:
+    """What a run sends. The order of a set of strings depends on the seed of their hashes."""
+    file = folder / hash_seed
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--virtual", "-p", "tracing", "--randomly-seed=1", TESTS]
+    changes = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(folder), "TRACE": str(file)}
+    subprocess.run(command, cwd=ROOT, env=os.environ | changes, check=True, stdout=subprocess.DEVNULL)
+    return file.read_text()
+
+
+MOST = 1.0
+"""Seconds that a caller waits at most. The longest wait of all schedules is about 0.3 s: all take their turns."""
+WAITING = b"pyredisson_waiting:{orders}"
+
+
+@dataclass
+class Contention:
+    """What the clients of one schedule do, by its seed. They contend for both sides, or for a lock of another kind."""
+
+    seed: int
+    both_sides: bool
+    holders: Counter[str] = field(default_factory=Counter)
+    waited: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        choice = self.random.choice
+        self.kind = "write" if self.both_sides else choice(["lock", "fenced", "non-reentrant"])
+        self.clients, self.callers = choice([2, 3, 5]), choice([1, 2, 3])
+        self.writing = choice([0.1, 0.3, 0.5, 0.9]) if self.both_sides else 1.0
+        self.longest_hold = choice([0, 0.0002, 0.002, *([0.02] if self.both_sides else [])])
+        self.longest_pause = choice([0.0002, 0.002, 0.02])
+        self.cancels, self.forces = choice([True, False]), choice([True, False, False])
+        self.hand_over_times = [choice([0, 0.005, 0.005, 0.05]) for _ in range(self.clients)]
+
+    async def acquire(self, lock: Any) -> bool:
+        begun, mode = time.monotonic(), self.random.random()
+        if mode < 0.25:
+            acquired: bool = await lock.try_lock(wait_time=self.random.uniform(0, 0.004) if mode < 0.15 else 0)
+        else:
+            await lock.lock()
+            acquired = True
+        self.waited.append(time.monotonic() - begun)
+        return acquired
+
+    async def hold(self, lock: Any, kind: str) -> None:
+        if not await self.acquire(lock):
+            return
+        self.holders[kind] += 1
+        try:
+            alone = self.holders.total() == 1
+            assert alone or self.forces or (kind == "read" and not self.holders["write"])
+            await asyncio.sleep(self.random.uniform(0, self.longest_hold))
+        finally:
+            self.holders[kind] -= 1
+            try:
+                await lock.unlock()
+            except LockNotHeldError:
+                assert self.forces
+
+    async def work(self, client: Any) -> None:
+        for _ in range(40 if self.both_sides else 60):
+            kind = "read" if self.both_sides and self.random.random() >= self.writing else self.kind
+            lock = lock_of(client, kind)
+            if self.cancels and self.random.random() < 0.25:
+                task = asyncio.create_task(self.hold(lock, kind))
+                await asyncio.sleep(self.random.uniform(0, 0.004 if self.both_sides else 0.002))
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled() or task.exception() is None
+            elif self.forces and self.random.random() < 0.05:
+                await lock.force_unlock()
+            else:
+                await self.hold(lock, kind)
+            await asyncio.sleep(self.random.uniform(0, self.longest_pause))
+
+    async def run(self, world: World) -> None:
+        clients = [world.client(local_hand_over_time=each) for each in self.hand_over_times]
+        async with asyncio.TaskGroup() as group:
+            for client in clients * self.callers:
+                group.create_task(self.work(client))
+        # The time to live of what is kept for a client that was woken and did not come.
+        await asyncio.sleep(61)
+        for client in clients:
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("both_sides", "seed"), [(both, seed) for both, seeds in ((False, 30), (True, 60)) for seed in range(seeds)]
+)
+def test_nobody_waits_for_a_lock_that_lets_it_in(world: World, both_sides: bool, seed: int) -> None:
+    contention = Contention(seed, both_sides)
+    world.run(lambda: contention.run(world))
+    assert max(contention.waited) < MOST
+    left = world.server.keys.keyspace.do_keys(b"*")
+    assert [key for key in left if key != b"redisson_lock_token:{orders}"] == []
+
+
+async def listed(world: World) -> None:
+    """Until a client waits on the server."""
+    while not world.server.keys.keyspace.do_keys(WAITING):  # noqa: ASYNC110 (in virtual time, nothing else tells)
+        await asyncio.sleep(0.01)
+
+
+@in_world
+async def test_a_kept_lock_that_is_released_in_the_background(world: World) -> None:
+    """The next caller of the same client gets it, although no call of the holder is there to tell."""
+    async with world.client() as other, world.client() as client:
+        holder = other.get_lock("orders")
+        await holder.lock()
+        session = client.get_lock("orders")._logic.session
+        first, second = (KeepingLock(session, b"orders", 2000) for _ in range(2))
+        owner = session.owners.new()
+        acquiring = asyncio.create_task(first.acquire(owner, None, None))
+        await listed(world)
+        waiting = asyncio.create_task(second.acquire(session.owners.new(), None, None))
+        await asyncio.sleep(0.1)
+        await holder.unlock()
+        await acquiring
+        hold = first.hold_of(owner.id)
+        assert hold
+        first.release_in_background(owner, hold, ReleaseCall())
+        begun = world.clock()
+        await waiting
+        assert 2.0 <= world.clock() - begun <= 3.0
+    assert world.clock() < START + 60
+
+
+@in_world
+async def test_woken_at_the_deadline(world: World) -> None:
+    """The caller that was woken gives up, and the next one of its client is woken as soon as the lock is free."""
+    async with world.client() as other, world.client() as client:
+        holder = other.get_lock("orders")
+        await holder.lock()
+        first = asyncio.create_task(client.get_lock("orders").try_lock(wait_time=1.0))
+        await listed(world)
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(client.get_lock("orders").lock())
+        await asyncio.sleep(0.85)
+        releasing = asyncio.create_task(holder.unlock())
+        await asyncio.sleep(0)
+        # The process is busy, and the deadline passes. Another owner acquires the lock.
+        time.sleep(0.1)
+        keyspace: Any = world.server.keys.keyspace
+        assert keyspace.do_keys(b"orders") == []
+        keyspace.do_hset(b"orders", JAVA.encode(), b"1")
+        keyspace.do_pexpire(b"orders", b"30000")
+        await releasing
+        assert not await first
+        await asyncio.sleep(0.4)
+        await other.get_lock("orders").force_unlock()
+        begun = world.clock()
+        await second
+        assert world.clock() - begun <= MOST
+    assert world.clock() < START + 60
+
+
+async def use(lock: Any) -> None:
+    async with lock:
+        pass
+
+
+async def held(client: Any, *names: str) -> list[Any]:
+    """Locks that the watchdog renews."""
+    locks = [client.get_lock(name) for name in names]
+    for lock in locks:
+        await lock.lock()
+    return locks
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@in_world
+async def test_a_refused_subscription_ends_the_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise NoPermissionError("NOPERM No permissions to access a channel")
+
+    cluster = MemoryCluster(world.clock)
+    install_cluster(monkeypatch, cluster)
+    monkeypatch.setattr(Session, "do_subscribe", refuse)
+    monkeypatch.setattr(Session, "do_ssubscribe", refuse)
+    url = cluster.url if clustered else world.server.url
+    async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
+        await held(client, "a")
+        with pytest.raises(NoPermissionError):
+            await use(other.get_lock("a"))
+    assert world.clock() < START + 1
+
+
+@in_world
+async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
+    async with world.client() as client:
+        semaphore = client.get_semaphore("s")
+        waiting = asyncio.create_task(semaphore.acquire())
+        await asyncio.sleep(1)
+        world.server.keys.keyspace.do_set(b"s", b"1")
+        await waiting
+    assert world.clock() < START + 200
+
+
+@in_world
+async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
+    """Its owner has acquired the lock by another call."""
+    async with world.client() as client, world.client() as other:
+        holder, lock = other.get_fair_lock("a"), client.get_fair_lock("a", owner="order")
+        await holder.lock()
+        both = [asyncio.create_task(lock.lock()) for _ in range(2)]
+        await asyncio.sleep(1)
+        last = asyncio.create_task(use(other.get_fair_lock("a")))
+        await asyncio.sleep(1)
+        await holder.unlock()
+        await asyncio.gather(*both)
+        await lock.unlock()
+        await lock.unlock()
+        await last
+    assert world.clock() < START + 3
+
+
+@in_world
+async def test_a_failed_renewal_tells_how_many_locks(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(name: bytes, words: list[bytes]) -> Any:
+        # The renewal has the keys of all.
+        return ResponseError("ERR broken") if words[1:2] == [b"3"] and b"b" in words else run(name, words)
+
+    run = world.server.keys.run
+    async with world.client() as client:
+        await held(client, "a", "b", "c")
+        monkeypatch.setattr(world.server.keys, "run", broken)
+        await asyncio.sleep(12)
+        monkeypatch.setattr(world.server.keys, "run", run)
+    assert "renewing 3 locks failed" in caplog.text
+
+
+@in_world
+async def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def busy(name: bytes, _: list[bytes]) -> Any:
+        calls.append(name)
+        return ResponseError("BUSY Redis is busy running a script.")
+
+    async with pyredisson.asyncio.connect(world.server.url, retry_attempts=5) as client:
+        monkeypatch.setattr(world.server.keys, "run", busy)
+        with pytest.raises(ResponseError, match="BUSY"):
+            await client.get_lock("a").try_lock()
+        assert calls.count(b"EVALSHA") == 1 + 5
+
+
+@in_world
+async def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
+    async with world.client() as client:
+        (lock,) = await held(client, "a")
+        for _ in range(3):
+            world.server.keys.flush_scripts()
+            await asyncio.sleep(30)
+        await lock.unlock()
+
+
+@in_world
+async def test_replies_are_read_after_an_interrupt(world: World) -> None:
+    """It has ended the handing out of replies in the middle."""
+    pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
+    reply = pipeline.submit(command(b"PING"))
+    feed: Any = pipeline._feed
+    feed(b"+early\r\n")
+    pipeline.read_on()
+    assert reply.done()
+    # An idle connection keeps no reply alive.
+    await asyncio.sleep(10)
+    assert pipeline._checked is None
+    pipeline.close()
+
+
+@in_world
+async def test_a_release_waits_for_another_call_of_its_owner(world: World) -> None:
+    async with world.client() as client:
+        lock = client.get_lock("a", owner="order")
+        await lock.lock()
+        world.server.pause()
+        calls = [asyncio.create_task(lock.lock())]
+        await asyncio.sleep(0.1)
+        calls.append(asyncio.create_task(lock.unlock()))
+        await asyncio.sleep(0.1)
+        assert not calls[1].done()
+        world.server.resume()
+        await asyncio.gather(*calls)
+        assert await lock.is_locked()
+        await lock.unlock()
+        assert not await lock.is_locked()
+
+
+@in_world
+async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
+    async with world.client() as client:
+        lock = client.get_lock("a", owner="order")
+        entering = asyncio.create_task(lock.__aenter__())
+        await entering
+        forgotten = weakref.ref(entering)
+        del entering
+        await asyncio.sleep(1)
+        gc.collect()
+        assert forgotten() is None
+        await lock.unlock()
+
+
+@pytest.mark.usefixtures("announced")
+@in_world
+async def test_the_end_of_a_client_is_told_once(world: World) -> None:
+    async with world.client() as client:
+        announcement: Any = client._lifecycle.session.announcement
+        announcement._may_exist = True
+        scripts = client._lifecycle.session.runtime.scripts
+        assert [announcement.last(scripts) is None for _ in range(2)] == [False, True]
+
+
+@in_world
+async def test_what_is_repaired_behind_the_end_is_left_to_the_client(world: World) -> None:
+    async with world.client() as client:
+        watchdog = client._lifecycle.session.watchdog
+    assert watchdog._renewer_of(object()).repairs._closed
