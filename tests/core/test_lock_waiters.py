@@ -34,6 +34,8 @@ class Queue:
         self.queue.channel = self.channel
         self.channel.confirmed = True
         self.waiting: set[Any] = set()
+        self.ended: list[QueuedWait] = []
+        """The waits that the client does not count any more."""
         self.holds: dict[Any, Any] = {}
         self.first, self.second = self.waiter(1), self.waiter(2)
         self.first.queue, self.first.channel = self.queue, self.channel
@@ -43,7 +45,7 @@ class Queue:
         self.first.sleep()
 
     def waiter(self, owner: int) -> QueuedWait:
-        session = SimpleNamespace(runtime=SimpleNamespace(wakeup=Wakeup))
+        session = SimpleNamespace(runtime=SimpleNamespace(wakeup=Wakeup), end_waiting=self.ended.append)
         lock: Any = SimpleNamespace(commands=Commands(), session=session, identity="lock")
         return QueuedWait(lock, AcquireCall(SimpleNamespace(id=owner), None, None), b"channel")
 
@@ -164,6 +166,7 @@ class TestChoose:
         assert waiter.state is state
         assert outcome == "give" or not waiter.give()
         waiter.stop()
+        assert waiter in queue.ended
         assert waiter.state is (GIVEN if outcome == "give" else LEFT)
 
     def test_a_series_of_hand_overs_has_an_end(self, queue: Queue) -> None:
