@@ -1,13 +1,14 @@
 """Fixtures of all tests: servers, a proxy that breaks connections, the backends; and the checks around each test."""
 
 import contextlib
+import gc
 import math
 import os
 import shutil
 import signal
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -92,6 +93,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # Most tests look at all keys of a server, or count its commands.
     announcement.FIRST_AFTER = math.inf
     renewer.LOOK_EVERY = math.inf
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """No garbage is collected while a failure is described. Both parse sources, the description and what finalizers log
+    of tasks that the test has left, and Python 3.11 can't parse one within another: pytest itself would end.
+    """
+    if call.excinfo is not None:
+        gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 class OnUvloop:
