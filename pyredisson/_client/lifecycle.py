@@ -18,7 +18,7 @@ from pyredisson._client.servers import Servers, SeveralServers, SingleServer
 from pyredisson._settings.config import Config
 from pyredisson.errors import ConfigError
 from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.groups.registry import GroupRegistry
+from pyredisson.logic.groups.group import GroupRegistry
 from pyredisson.logic.locks.fair_queue import FairQueues
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.losses import Callback

@@ -25,7 +25,7 @@ from pyredisson.logic.waits import Wait
 from pyredisson.logic.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from pyredisson.logic.groups.registry import GroupRegistry
+    from pyredisson.logic.groups.group import GroupRegistry
     from pyredisson.logic.locks.fair_queue import FairQueues
     from pyredisson.logic.locks.queued_wait import LocalQueue
     from pyredisson.logic.permits.permit_queue import PermitRegistry

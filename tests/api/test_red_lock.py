@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from pyredisson import LockLostError, LockTimeoutError
 from pyredisson.logic.groups import parallel, red_lock
 from pyredisson.logic.groups.group import GroupHold
-from pyredisson.logic.groups.recovery import MemberRecovery
+from pyredisson.logic.groups.red_lock import MemberRecovery
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, Backend
@@ -419,13 +419,13 @@ async def test_a_loss_that_the_owner_has_yet_to_be_told_stays_one(it: Recovering
     recovery = it.recovery()
     [number] = recovery._missing()
     # Beside the look that has begun by itself.
-    await recovery._look_for(number)()
+    await recovery._look_for(number)
     await it.backend.until(lambda: not recovery._looks)
-    await recovery._look_for(number)()
+    await recovery._look_for(number)
     assert it.redises[1].keys() == []
     await assert_lost(it.locks[1])
     # Only its own level remains.
-    await recovery._look_for(number)()
+    await recovery._look_for(number)
     assert it.held() == ALL_HELD
     await red.unlock()
     assert it.free()

@@ -1,4 +1,4 @@
-"""Several locks held as one: what multi-locks and red locks have in common."""
+"""Several locks held as one: what multi-locks and red locks have in common, and what a client remembers for them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pyredisson._diagnostics import readable
 from pyredisson._protocol.replies import NoReply
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic import retry
-from pyredisson.logic.groups.parallel import Operation, ParallelOperations
-from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldState
+from pyredisson.logic.groups.parallel import ParallelOperations
+from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldKey, HoldState
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.watchdog import Alarm
 
 if TYPE_CHECKING:
-    from pyredisson.logic.groups.recovery import MemberRecovery
+    from pyredisson.logic.groups.red_lock import MemberRecovery
 
 
 class GroupOwner:
@@ -47,9 +48,10 @@ class MemberRelease(NamedTuple):
     """None: the owner has none, so the release raises."""
     call: ReleaseCall
 
-    async def release(self) -> None:
-        """Releases the level. Does nothing if it is released already, also in the background."""
+    async def release(self) -> bool:
+        """Releases the level, and returns True. Does nothing if it was released before this call got its turn."""
         await self.member.release(self.owner, self.hold, self.call)
+        return True
 
     @property
     def server(self) -> Hashable:
@@ -101,7 +103,7 @@ class GroupLogic:
     async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
         """Waits for the group until `deadline` (None: without limit). False: not acquired by then, nothing is held.
 
-        The lease is in milliseconds; None: the watchdogs renew the members until they are released.
+        The lease is in ms; None: the watchdogs renew the members until they are released.
         """
         raise NotImplementedError
 
@@ -157,8 +159,8 @@ class GroupLogic:
         raise NotImplementedError
 
     async def _release_without_hold(self, owner: GroupOwner) -> None:
-        """The owner has no hold of the group: raises, unless it holds each member on its own."""
-        raise NotImplementedError
+        """The owner has no hold of the group: raises, unless it is enough that it holds each member on its own."""
+        raise await self._not_held_error(owner)
 
     def release_in_background(self, owner: GroupOwner, hold: GroupHold | None) -> None:
         """Releases a level whose release was interrupted before it began. Does nothing if the release has begun."""
@@ -240,12 +242,15 @@ class GroupLogic:
 
     def hold_of(self, owner_id: tuple[int, ...]) -> GroupHold | None:
         """The innermost hold of the owner, lost or not."""
-        hold: GroupHold | None = self.session.groups.innermost((self.identity, owner_id))
-        return hold
+        levels = self.session.groups.levels((self.identity, owner_id))
+        return levels[-1] if levels else None
 
     def expire_if_due(self, hold: GroupHold) -> bool:
-        """Declares members lost whose leases have ended. True: the group is not held any more."""
-        hold.expire_members()
+        """Declares members lost whose leases have ended, less the drift. True: the group is not held any more."""
+        for member, member_hold in zip(self.members, hold.holds, strict=True):
+            # A hold that has ended may have no lease any more.
+            if member_hold is not None and member_hold.state is HELD:
+                member.session.holds.expire_if_due(member_hold, self.drift(member_hold))
         return hold.state is not HELD
 
     def loss_of(self, owner: GroupOwner, hold: GroupHold) -> LockLostError:
@@ -267,7 +272,7 @@ class GroupLogic:
         refusals = ParallelOperations(self.session.runtime)
         for number, (member, member_owner) in enumerate(self.with_owners(owner)):
             if member.hold_of(member_owner.id) is None:
-                refusals.start(number, _refused(member, member_owner))
+                refusals.start(number, MemberRelease(member, member_owner, None, ReleaseCall()).release)
         await refusals.wait(self.timeout(None), 1, 1)
         refusals.close()
         # Each operation has raised: that the member isn't held, or why the server can't say so.
@@ -288,12 +293,8 @@ class GroupLogic:
                     break
         except (NoReply, RedisError) as problem:
             text = f"who holds it can't be told: {problem}"
-        return LockTimeoutError(
-            f"{self.named(owner)} was not acquired in {wait:g} s: {text}",
-            name=str(self),
-            owner=owner.readable(),
-            holder=holder,
-        )
+        text = f"{self.named(owner)} was not acquired in {wait:g} s: {text}"
+        return LockTimeoutError(text, name=str(self), owner=owner.readable(), holder=holder)
 
     def named(self, owner: GroupOwner) -> str:
         """The group and its owners, for messages."""
@@ -309,11 +310,11 @@ class GroupHold:
     Each level is a `GroupHold` of its own, as each may have been acquired with other members.
     """
 
-    __slots__ = ("_group", "_lost", "_watches", "holds", "key", "recovery", "release_calls")
+    __slots__ = ("_lost", "_watches", "group", "holds", "key", "recovery", "release_calls")
 
     def __init__(self, group: GroupLogic, owner: GroupOwner, acquired: Sequence[bool]) -> None:
         """`acquired`: of each member, whether the acquire has just acquired it."""
-        self._group = group
+        self.group = group
         self._lost = False
         """Whether it was seen to be lost. Then it stays so, also if a member is acquired again."""
         self.key: Hashable = (group.identity, owner.id)
@@ -339,7 +340,7 @@ class GroupHold:
         if self._lost:
             return LOST
         states = [LOST if hold is None else hold.state for hold in self.holds]
-        quorum = self._group.quorum
+        quorum = self.group.quorum
         if len(states) - states.count(LOST) < quorum:
             self._lost = True
             return LOST
@@ -349,7 +350,7 @@ class GroupHold:
         """A member was acquired again, and `call` releases it. False: the group is not held any more."""
         # Without the new one: a lease of the others may have ended before it was granted, without notice, because this
         # process was stopped.
-        if self._group.expire_if_due(self):
+        if self.group.expire_if_due(self):
             return False
         # Before the hold: whoever finds that releases it by this call.
         self.release_calls[hold] = call
@@ -362,25 +363,12 @@ class GroupHold:
         # Another member may have been lost before the new one counted, and then somebody was told so.
         return self.state is HELD
 
-    def expire_members(self) -> None:
-        """Declares members lost whose leases have ended, or end within the drift of clocks."""
-        for member, hold in zip(self._group.members, self.holds, strict=True):
-            # A hold that has ended may have no lease any more.
-            if hold is not None and hold.state is HELD:
-                member.session.holds.expire_if_due(hold, self._group.drift(hold))
-
-    def next_expiry(self) -> float:
-        """The time on the clock at which the next member is lost, if its lease isn't renewed before."""
-        drift = self._group.drift
-        held = [hold for hold in self.holds if hold is not None and hold.state is HELD]
-        return min((hold.valid_until - drift(hold) for hold in held), default=0.0)
-
     def listen(self, listener: Callable[[Any], None]) -> None:
         """Has `listener` called when the group is lost or released, perhaps more than once.
 
         A group that is not held calls it at once.
         """
-        watch = self._watches[listener] = _Watch(self._group, self, listener)
+        watch = self._watches[listener] = _Watch(self, listener)
         watch.begin()
 
     def unlisten(self, listener: Callable[[Any], None]) -> bool:
@@ -398,10 +386,9 @@ class _Watch(Alarm):
     expire earlier than their holds do, because of the drift of clocks, and no watchdog looks at that time.
     """
 
-    __slots__ = ("_group", "_hold", "_listener")
+    __slots__ = ("_hold", "_listener")
 
-    def __init__(self, group: GroupLogic, hold: GroupHold, listener: Callable[[GroupHold], None]) -> None:
-        self._group = group
+    def __init__(self, hold: GroupHold, listener: Callable[[GroupHold], None]) -> None:
         self._hold = hold
         self._listener = listener
 
@@ -415,13 +402,16 @@ class _Watch(Alarm):
         for hold in self._hold.holds:
             if hold is not None:
                 hold.unlisten(self)
-        self._group.session.watchdog.cancel(self)
+        self._hold.group.session.watchdog.cancel(self)
 
     def ring(self) -> None:
-        if not self._group.expire_if_due(self._hold):
-            self._group.session.watchdog.set_alarm(self, self._hold.next_expiry())
-        else:
+        group = self._hold.group
+        if group.expire_if_due(self._hold):
             self(None)
+            return
+        held = [hold for hold in self._hold.holds if hold is not None and hold.state is HELD]
+        next_expiry = min((hold.valid_until - group.drift(hold) for hold in held), default=0.0)
+        group.session.watchdog.set_alarm(self, next_expiry)
 
     def __call__(self, hold: Hold | None) -> None:
         if self._hold.state is not HELD:
@@ -447,11 +437,54 @@ def _described(member: LockLogic) -> str:
     return f"{readable(member.key)!r} on {member.session.server}"
 
 
-def _refused(member: LockLogic, owner: Owner) -> Operation:
-    """The operation that raises why an owner without a hold can't release the member."""
+# --- What one client remembers
 
-    async def release() -> bool:
-        await member.release(owner, None)
-        return True
 
-    return release
+class GroupRegistry:
+    """The holds of the groups whose first member is a lock of this client. Threads need no mutex for it."""
+
+    def __init__(self) -> None:
+        self.holds: dict[Hashable, dict[GroupHold, None]] = {}
+        """By the key of the holds: the holds of one group and owner, one for each level, the innermost last."""
+        self.pending_acquires: dict[HoldKey, float] = {}
+        """Members of a red lock that were asked and have not replied yet, with the time when they were asked."""
+        self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
+
+    def levels(self, key: Hashable) -> list[GroupHold]:
+        """The holds with that key, the innermost last."""
+        # A copy, made in one step: another call of the same owner may change the dict at any time.
+        return list(self.holds.get(key, ()))
+
+    def has(self, hold: GroupHold) -> bool:
+        """Whether the hold was added and not removed yet."""
+        return hold in self.holds.get(hold.key, ())
+
+    def add(self, hold: GroupHold) -> None:
+        """Adds a level, the innermost one from now on."""
+        levels: dict[GroupHold, None] = {}
+        # Another call of the same owner may remove the last level meanwhile, and the inner dict with it.
+        while self.holds.get(hold.key) is not levels:
+            levels = self.holds.setdefault(hold.key, {})
+            levels[hold] = None
+
+    def remove(self, hold: GroupHold) -> None:
+        """Removes one level. Idempotent."""
+        levels = self.holds.get(hold.key, {})
+        if hold not in levels:
+            return
+        levels.pop(hold, None)
+        if not levels and (removed := self.holds.pop(hold.key, {})):
+            # Another call of the same owner has added a level between the two `pop`s.
+            self.holds.setdefault(hold.key, removed).update(removed)
+
+    def remember_lost(self, hold: GroupHold) -> None:
+        """A hold was lost. It stays here until it is released; the oldest lost ones are forgotten above a limit."""
+        self._losses.add(hold.key)
+
+    def _has_loss(self, key: Hashable) -> bool:
+        return any(hold.state is LOST for hold in self.levels(key))
+
+    def _forget_losses(self, key: Hashable) -> None:
+        for hold in self.levels(key):
+            if hold.state is LOST:
+                self.remove(hold)

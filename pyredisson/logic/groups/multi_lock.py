@@ -16,13 +16,7 @@ from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import is_transient
 from pyredisson.errors import LockLostError, RedissonError
-from pyredisson.logic.groups.group import (
-    GroupHold,
-    GroupLogic,
-    GroupOwner,
-    MemberRelease,
-    release_all_in_background,
-)
+from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease, release_all_in_background
 from pyredisson.logic.groups.parallel import run_side_by_side
 from pyredisson.logic.locks.rlock import LockLogic
 
@@ -111,10 +105,7 @@ class MultiLockLogic(GroupLogic):
         super().__init__(members, len(members))
 
     async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
-        """Acquires all members before `deadline` (None: without limit). False: not in time, and none is held.
-
-        The lease of each member begins when all are acquired. It is in ms; None: the watchdogs renew the members.
-        """
+        """As for all groups. A fixed lease begins when all members are acquired."""
         session = self.session
         while True:
             try:
@@ -151,10 +142,8 @@ class MultiLockLogic(GroupLogic):
             places.setdefault(member_release.place, []).append(member_release)
         if len(places) <= 1:
             return await _release_in_turn(member_releases)
-        limit = self.timeout(None)
-        errors = await run_side_by_side(
-            self.session.runtime, [partial(_release_in_turn, place) for place in places.values()], limit
-        )
+        operations = [partial(_release_in_turn, releases) for releases in places.values()]
+        errors = await run_side_by_side(self.session.runtime, operations, self.timeout(None))
         # A release that still waits for its reply counts as done.
         release_all_in_background(member_releases)
         return errors
@@ -168,7 +157,6 @@ class MultiLockLogic(GroupLogic):
         _raise_main_error(await _release_in_turn(member_releases[::-1]))
 
     async def is_held(self, owner: GroupOwner) -> bool:
-        """Whether the owner holds all members, as the servers and the local clock both say."""
         for member, member_owner in self.with_owners(owner):
             if not await member.hold_count(member_owner.id):
                 return False

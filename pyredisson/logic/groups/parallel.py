@@ -14,7 +14,8 @@ SHORTEST_GRACE = 0.05
 GRACE_FACTOR = 4
 """The other operations get so many times as long as the operations that decided the outcome took."""
 
-Operation = Callable[[], Coroutine[Any, Any, bool]]
+Operation = Callable[[], Coroutine[Any, Any, object]]
+"""It succeeds if it returns something true."""
 
 
 class ParallelOperations:
@@ -22,19 +23,19 @@ class ParallelOperations:
 
     def __init__(self, runtime: Runtime) -> None:
         self.outcomes: dict[int, bool | Exception] = {}
-        """By the number of the operation: what it returned or raised; after `close` a `TimeoutError` if it goes on."""
+        """By number: whether the operation succeeded, or what it raised. A `TimeoutError`: it goes on after `close`."""
         self._runtime = runtime
         self._changed = runtime.wakeup()
         self._started: list[int] = []
 
     def start(self, number: int, operation: Operation, on_late_success: Callable[[], None] | None = None) -> None:
-        """Starts an operation. `on_late_success` is called if it returns True after `close`."""
+        """Starts an operation. `on_late_success` is called if it succeeds after `close`."""
         self._started.append(number)
 
         async def run() -> None:
             outcome: bool | Exception
             try:
-                outcome = await operation()
+                outcome = bool(await operation())
             except Exception as error:  # noqa: BLE001 - the caller looks at the outcomes
                 outcome = error
             # One step, as `close` may run on another thread: a success either counts or is late, and never both.
@@ -50,18 +51,15 @@ class ParallelOperations:
     async def wait(self, timeout: float, needed: int, total: int) -> None:
         """Waits until each started operation has ended, for `timeout` seconds at most.
 
-        When `needed` of `total` operations have returned True, or can't return True any more, the result is known. Then
-        the other operations get only a short time more.
+        When `needed` of `total` operations have succeeded, or can't succeed any more, the result is known. Then the
+        other operations get only a short time more.
         """
-        clock = self._runtime.clock
+        clock, decided = self._runtime.clock, False
         began = clock()
         end = began + timeout
-        decided = False
         while len(self.outcomes) < len(self._started):
-            now = clock()
-            successes = self.successes()
-            failures = len(self.outcomes) - successes
-            if not decided and (successes >= needed or failures > total - needed):
+            now, successes = clock(), self.successes()
+            if not decided and (successes >= needed or len(self.outcomes) - successes > total - needed):
                 decided = True
                 end = min(end, now + max(SHORTEST_GRACE, GRACE_FACTOR * (now - began)))
             if now >= end:
@@ -72,13 +70,10 @@ class ParallelOperations:
     def close(self) -> None:
         """Notes a timeout for each operation that has not ended, and goes on. No outcome changes after that."""
         for number in self._started:
-            if number not in self.outcomes:
-                self.outcomes.setdefault(
-                    number, TimeoutError("a server didn't answer in the time that all of them have")
-                )
+            self.outcomes.setdefault(number, TimeoutError("a server didn't answer in the time that all of them have"))
 
     def successes(self) -> int:
-        """How many operations have returned True."""
+        """How many operations have succeeded."""
         return sum(outcome is True for outcome in self.outcomes.copy().values())
 
     def errors(self) -> list[Exception]:

@@ -5,26 +5,25 @@ the majority, the short timeout of each round, the validity (what remains of the
 took and the drift of clocks), the random pause before the next round, and the release of all members after a failure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import ReleaseCall
+from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import is_transient
+from pyredisson.errors import RedissonError
 from pyredisson.logic import retry
-from pyredisson.logic.groups.group import (
-    GroupHold,
-    GroupLogic,
-    GroupOwner,
-    MemberRelease,
-    release_all_in_background,
-)
+from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease, release_all_in_background
 from pyredisson.logic.groups.multi_lock import GroupAttempt
-from pyredisson.logic.groups.parallel import Operation, ParallelOperations
-from pyredisson.logic.groups.recovery import MemberRecovery
-from pyredisson.logic.holds import LOST, Hold, RenewedLease
+from pyredisson.logic.groups.parallel import ParallelOperations
+from pyredisson.logic.holds import HELD, LOST, Hold, RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.owners import Owner
+from pyredisson.logic.loops import log_exception
+from pyredisson.logic.ports import Operation
+from pyredisson.logic.renewer import ROUNDS_PER_LEASE
+from pyredisson.logic.watchdog import Alarm
 
 DRIFT = 0.01
 LEAST_DRIFT = 0.002
@@ -61,17 +60,14 @@ class RedLockLogic(GroupLogic):
         return _drift(max(longest, hold.extended))
 
     def timeout(self, lease: int | None) -> float:
-        """Seconds for one round of requests to all servers. The lease is in ms; None: the lease of the watchdogs."""
         shortest = self.renewed_ms if lease is None else lease
         return max(SHORTEST_TIMEOUT, TIMEOUT_PART * shortest / 1000)
 
     async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
-        """Acquires a majority of the members before `deadline` (None: without limit). False: none is held.
+        """As for all groups, with a majority. `ValueError` for a lease that is not longer than the drift of clocks.
 
-        The lease is in ms; None: the watchdogs renew the members. `ValueError` for a lease that is not longer than the
-        drift of clocks. Servers that are down don't matter while a majority replies. If no majority replies, all are
-        asked again until one does, or until `deadline`; a call without time to wait makes as many further attempts as
-        a command does.
+        Servers that are down don't matter while a majority replies. If no majority replies, all are asked again until
+        one does, or until `deadline`; a call without time to wait makes as many further attempts as a command does.
         """
         if lease is not None and _drift(lease) >= lease / 1000:
             raise ValueError(f"lease_time must leave more than a millisecond after clock drift, not {lease} ms")
@@ -105,27 +101,21 @@ class RedLockLogic(GroupLogic):
         """Releases these members in parallel, the ones that don't reply in time in the background."""
         releases = ParallelOperations(self.session.runtime)
         for number, member_release in enumerate(member_releases):
-            releases.start(number, _released(member_release))
+            releases.start(number, member_release.release)
         await releases.wait(timeout, min(self.quorum, len(member_releases)), len(member_releases))
         releases.close()
         # A release that still waits for its reply counts as done: the owner's next acquire doesn't wait for it.
         release_all_in_background(member_releases)
         return releases
 
-    async def _release_without_hold(self, owner: GroupOwner) -> None:
-        raise await self._not_held_error(owner)
-
     async def is_held(self, owner: GroupOwner) -> bool:
-        """Whether the owner holds a majority, as the servers and the local clock both say.
-
-        Raises what Redis reports if the servers that reply are too few to know.
-        """
+        """As for all groups. Raises what Redis reports if the servers that reply are too few to know."""
         hold = self.hold_of(owner.id)
         if hold is None or self.expire_if_due(hold):
             return False
         queries = ParallelOperations(self.session.runtime)
         for number, (member, member_owner) in enumerate(self.with_owners(owner)):
-            queries.start(number, _held(member, member_owner))
+            queries.start(number, partial(member.hold_count, member_owner.id))
         await queries.wait(self.timeout(None), self.quorum, len(self.members))
         queries.close()
         held, errors = queries.successes(), queries.errors()
@@ -210,8 +200,7 @@ class _Attempt(GroupAttempt):
     def _start_acquire(self, number: int, until: float) -> None:
         """Starts the acquire of one member, which waits for its holder until then."""
         member, member_owner = self.group.members[number], self.owner.owners[number]
-        pending = member.session.groups.pending_acquires
-        key = (member.identity, member_owner.id)
+        pending, key = member.session.groups.pending_acquires, (member.identity, member_owner.id)
         clock, lease = self.group.session.clock, self._lease
 
         async def acquire() -> bool:
@@ -281,29 +270,123 @@ class _Retries:
         return self._group.within(self._deadline, pause)
 
 
+# --- Lost members
+
+
+class MemberRecovery(Alarm):
+    """Acquires again, where they are free, the members that one level of a red lock has lost, or never acquired.
+
+    It looks as soon as a member is lost, and then as often as leases are renewed, until no member is missing or the
+    level is not held any more. Members that the owner has released are left alone.
+
+    Two things keep the lock from having a second owner. Before each acquire a majority of the servers confirms that
+    they know the holds of this owner. And what is acquired after the level was lost doesn't count: it is released.
+    """
+
+    __slots__ = ("_group", "_hold", "_interval", "_lease", "_looks", "_owner", "_spawn")
+
+    def __init__(self, group: GroupLogic, owner: GroupOwner, hold: GroupHold, lease: RenewedLease | None) -> None:
+        """For a level whose leases the watchdogs renew. To be called by the thread or task that has acquired it."""
+        # What is acquired later has no later end.
+        self._lease = None if lease is None else lease.begin(min(held.begun for held in hold.holds if held is not None))
+        self._group = group
+        self._owner = owner
+        self._hold = hold
+        self._looks: dict[int, object] = {}
+        """The members for which a look has begun and not ended."""
+        self._spawn: Callable[[Operation], None] = group.session.runtime.spawner()
+        self._interval = group.renewed_ms / ROUNDS_PER_LEASE / 1000
+
+    def begin(self) -> None:
+        """Looks from now on."""
+        for hold in self._hold.holds:
+            if hold is not None:
+                hold.listen(self)
+        if self._missing():
+            self._look_in(self._interval)
+
+    def end(self) -> None:
+        """The level is about to be released. A look that has begun goes on, and releases what it acquires."""
+        for hold in self._hold.holds:
+            if hold is not None:
+                hold.unlisten(self)
+        self._group.session.watchdog.cancel(self)
+
+    def __call__(self, hold: Hold) -> None:
+        """A member's hold has ended. Called on any thread."""
+        if not self._goes_on():
+            # Also as the client was closed: the alarm would keep it alive.
+            self._group.session.watchdog.cancel(self)
+        elif hold.state is LOST:
+            self._look_in(0.0)
+
+    def ring(self) -> None:
+        """Starts a look for each member that is missing."""
+        if not self._goes_on() or not (missing := self._missing()):
+            return
+        # Before anything is started: that may fail.
+        self._look_in(self._interval)
+        for number in missing:
+            self._spawn(partial(self._look_for, number))
+
+    def _look_in(self, seconds: float) -> None:
+        self._group.session.watchdog.set_alarm(self, self._group.session.clock() + seconds)
+
+    def _goes_on(self) -> bool:
+        return self._group.session.groups.has(self._hold) and self._hold.state is HELD
+
+    def _missing(self) -> list[int]:
+        """The numbers of the members that were lost, or never acquired."""
+        return [number for number, hold in enumerate(self._hold.holds) if hold is None or hold.state is LOST]
+
+    async def _look_for(self, number: int) -> None:
+        """Acquires a member, unless an earlier look for it has not ended yet."""
+        member, owner, mark = self._group.members[number], self._owner.owners[number], object()
+        # One step: several threads may look.
+        if self._looks.setdefault(number, mark) is not mark:
+            return
+        try:
+            if number not in self._missing() or self._has_other_losses(number, member, owner.id):
+                return
+            if await self._group.is_held(self._owner):
+                # Only where it is free: for a holder it doesn't wait.
+                now = self._group.session.clock()
+                call = AcquireCall(owner, None if self._lease is None else self._lease.rest(now), now)
+                if await member._acquire(call):
+                    self._count(number, member, call)
+        except (RedissonError, RedisError) as error:
+            logger.debug("a member of %s isn't acquired again yet: %s", self._group.named(self._owner), error)
+        except Exception:  # noqa: BLE001
+            # Any exception, for example of a credential provider: the next look is another try.
+            log_exception("a member of a red lock could not be acquired again, and is tried again")
+        finally:
+            self._looks.pop(number, None)
+
+    def _has_other_losses(self, number: int, member: LockLogic, owner_id: int) -> bool:
+        """Whether the owner has lost levels of the member that are not part of this group.
+
+        Their release has to report that. Above a new hold it would find that one.
+        """
+        holds = [level.holds[number] for level in self._group.session.groups.levels(self._hold.key)]
+        ours = sum(hold is not None and hold.state is LOST for hold in holds)
+        latest = member.hold_of(owner_id)
+        lost = latest if latest is None or latest.state is LOST else latest.lost_below
+        return lost is not None and lost.count > ours
+
+    def _count(self, number: int, member: LockLogic, call: AcquireCall) -> None:
+        """The member was acquired: it counts from now on, unless the level was lost or released meanwhile."""
+        hold, before, release = call.hold, self._hold.holds[number], ReleaseCall()
+        if not self._hold.replace(number, hold, release) or not self._goes_on():
+            # Perhaps the release of the level has found it, too: the one `ReleaseCall` releases it once.
+            member.release_in_background(call.owner, hold, release)
+            return
+        if before is not None and hold.lost_below is not None:
+            # The level is released with the new hold, and no more with the lost one.
+            member.session.holds.drop_level(hold.lost_below, ReleaseCall())
+        hold.listen(self)
+        logger.info("%s, a member of a group, was acquired again", member.named(call.owner))
+
+
 def _drift(lease: int) -> float:
     """In seconds, for a lease in ms."""
     return DRIFT * lease / 1000 + LEAST_DRIFT
-
-
-def _released(member_release: MemberRelease) -> Operation:
-    """The operation that releases a member.
-
-    It may start, or get its turn among the owner's calls, only after the level was released in the background. Then it
-    does nothing.
-    """
-
-    async def release() -> bool:
-        await member_release.release()
-        return True
-
-    return release
-
-
-def _held(member: LockLogic, owner: Owner) -> Operation:
-    """The operation that asks whether the owner holds the member."""
-
-    async def query() -> bool:
-        return await member.hold_count(owner.id) > 0
-
-    return query
