@@ -19,7 +19,7 @@ from pyredisson.events import Event
 from pyredisson.logic.holds import HELD, LOST, Hold
 
 if TYPE_CHECKING:
-    from pyredisson.logic.locks.rlock import LockLogic
+    from pyredisson.logic.locks.status import LockStatus
 
 
 class Subject(Protocol):
@@ -194,7 +194,7 @@ class Observing:
         return Event(what=what, client_id=self._client_id, time_ns=time.time_ns(), **fields)
 
 
-def tell_waiting(observing: Observing, lock: LockLogic, call: AcquireCall, now: float) -> None:
+def tell_waiting(observing: Observing, lock: LockStatus, call: AcquireCall, now: float) -> None:
     """The call was refused, or comes behind others of its client, and waits."""
     if not call.began:
         # A call that has made no attempt begins now.
@@ -202,7 +202,7 @@ def tell_waiting(observing: Observing, lock: LockLogic, call: AcquireCall, now: 
     observing.wait_begins(call, lock.commands, call.owner.id)
 
 
-def tell_acquired(observing: Observing, lock: LockLogic, call: AcquireCall) -> None:
+def tell_acquired(observing: Observing, lock: LockStatus, call: AcquireCall) -> None:
     """The call has acquired the lock: a new hold, or another level of `call.target`."""
     owner_id = call.owner.id
     if call.hold is not call.target:
@@ -211,7 +211,7 @@ def tell_acquired(observing: Observing, lock: LockLogic, call: AcquireCall) -> N
         observing.call_ended("acquired", call, lock.commands, owner_id, began=call.began)
 
 
-def tell_ended(observing: Observing, lock: LockLogic, call: AcquireCall, error: BaseException | None = None) -> None:
+def tell_ended(observing: Observing, lock: LockStatus, call: AcquireCall, error: BaseException | None = None) -> None:
     """The call has not acquired the lock: in time, or because of an error or an interrupt."""
     what = "timed_out" if error is None else "failed"
     observing.call_ended(what, call, lock.commands, call.owner.id, began=call.began or call.sent_at, error=error)

@@ -27,14 +27,8 @@ NOT_HANDED_OVER = 0
 
 def renew_holds(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     """The command that extends the leases of holds whose lock is a hash with a field for the owner. 0: it only asks."""
-    return command(
-        b"EVALSHA",
-        scripts.lock_renew,
-        len(holds),
-        *[hold.commands.key for hold in holds],
-        lease,
-        *[hold.owner for hold in holds],
-    )
+    keys, owners = [hold.commands.key for hold in holds], [hold.owner for hold in holds]
+    return command(b"EVALSHA", scripts.lock_renew, len(keys), *keys, lease, *owners)
 
 
 class LockCommands:
@@ -61,8 +55,7 @@ class LockCommands:
     renew = restore = staticmethod(renew_holds)
 
     def __init__(self, session: Session, key: bytes) -> None:
-        self.session = session
-        self.key = key
+        self.session, self.key = session, key
         self.list_keys = (prefixed(b"pyredisson_waiting", key), prefixed(b"pyredisson_woken", key))
         """The list, and what is known of the client that was woken; see `waiting_list.lua`."""
         self.wake_channels = prefixed(b"pyredisson_wake", key) + b":"
@@ -77,6 +70,11 @@ class LockCommands:
     def channel(self) -> bytes:
         """Where a release is published, for Redisson; empty: nowhere. Computed: a program may have very many locks."""
         return prefixed(self.channel_prefix, self.key)
+
+    @property
+    def _waking(self) -> tuple[bytes, int]:
+        """What a script that wakes clients of the list has to know."""
+        return self.wake_channels, self.session.patience
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         """Acquires the lock, or sets the number of levels to `count`. `waits`: the caller will wait if it is refused.
@@ -107,15 +105,13 @@ class LockCommands:
 
     def _release(self, channel: bytes, owner: bytes, count: int, late: bool) -> bytes:
         session = self.session
-        script = session.runtime.scripts.lock_release
         words = (channel, owner, count, self.wake_channels, session.patience, int(late))
-        return pack(script, self.key, *self.list_keys, *words)
+        return pack(session.runtime.scripts.lock_release, self.key, *self.list_keys, *words)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """Releases the lock, and enters its next owner in the same step; see `NOT_HANDED_OVER` for the reply."""
-        session, waiting = self.session, self.list_keys[0]
-        script = session.runtime.scripts.lock_hand_over
-        return pack(script, self.key, waiting, owner, next_owner, lease, session.listed_member(self.key))
+        script, member = self.session.runtime.scripts.lock_hand_over, self.session.listed_member(self.key)
+        return pack(script, self.key, self.list_keys[0], owner, next_owner, lease, member)
 
     def move(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """Moves a hold of one level to another owner, for that lease at least, 0: for what is left of it.
@@ -134,15 +130,12 @@ class LockCommands:
 
     def force_release(self) -> bytes:
         """Removes the lock, whoever holds it. The reply is 1 if something was removed."""
-        session = self.session
-        script = session.runtime.scripts.lock_force_release
-        return pack(script, self.key, *self.list_keys, self.channel, self.wake_channels, session.patience)
+        script = self.session.runtime.scripts.lock_force_release
+        return pack(script, self.key, *self.list_keys, self.channel, *self._waking)
 
     def leave_list(self, member: bytes) -> bytes:
         """The client waits no longer: it leaves the list, and wakes the next one if it was about to get the lock."""
-        session, keys = self.session, (self.key, *self._lists())
-        words = (member + self.member_suffix, self.wake_channels, session.patience)
-        return command(b"EVALSHA", session.runtime.scripts.lock_leave, len(keys), *keys, *words)
+        return self._with_lists(self.session.runtime.scripts.lock_leave, member + self.member_suffix)
 
     def abandon(self, hold: Hold) -> bytes:
         """Releases all levels of a hold, when the client is closed."""
@@ -152,10 +145,12 @@ class LockCommands:
         """Wakes waiters if the lock is free, after a holder has lost it; None: there is no channel."""
         if not self.channel:
             return None
-        session, keys = self.session, (self.key, *self._lists())
-        words = (self.channel, self.released_message, self.wake_channels, session.patience)
-        return command(b"EVALSHA", session.runtime.scripts.lock_wake_waiters, len(keys), *keys, *words)
+        return self._with_lists(self.session.runtime.scripts.lock_wake_waiters, self.channel, self.released_message)
+
+    def _with_lists(self, script: bytes, *words: bytes) -> bytes:
+        """A command that is the same for all kinds of locks, except for the number of lists."""
+        keys = (self.key, *self._lists())
+        return command(b"EVALSHA", script, len(keys), *keys, *words, *self._waking)
 
     def _lists(self) -> tuple[bytes, ...]:
-        """The keys of the list, for commands that are the same for all kinds of locks."""
         return self.list_keys

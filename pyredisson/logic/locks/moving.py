@@ -100,14 +100,6 @@ class MovingLock(ReleasingLock):
 
     __slots__ = ()
 
-    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
-        """See `LockLogic`."""
-        raise NotImplementedError
-
-    def _tell_end(self, call: AcquireCall, *, acquired: bool, error: BaseException | None = None) -> None:
-        """See `LockLogic`."""
-        raise NotImplementedError
-
     @property
     def moved_kind(self) -> str:
         """The kind of the lock in the token, one of `KINDS`."""
@@ -131,8 +123,7 @@ class MovingLock(ReleasingLock):
                 await owner.calls.wait_for_turn(session.runtime, hold.key, call, self.key, None)
             session.holds.expire_if_due(hold)
             if hold.count > 1 and hold.state is not LOST:
-                text = f"{self.named(owner)} can't be handed off: it is held {hold.count} times"
-                raise LockAlreadyHeldError(text)
+                raise LockAlreadyHeldError(f"{self.named(owner)} can't be handed off: it is held {hold.count} times")
             handed = self._described(hold, name)
             await self._move(owner, hold, call, handed.hold.encode())
         finally:
@@ -230,13 +221,11 @@ class MovingLock(ReleasingLock):
         finally:
             in_flight.leave(hold_key, turn)
         if not adopted:
-            text, holder = await self.who_holds_it(self._query)
-            raise LockNotHeldError(
-                f"{self.label} {text}; what was handed off isn't there: it was adopted already, or its lease has ended",
-                name=readable(self.key),
-                owner=readable(owner.name),
-                holder=holder,
+            found, holder = await self.who_holds_it(self._query)
+            text = (
+                f"{self.label} {found}; what was handed off isn't there: it was adopted already, or its lease has ended"
             )
+            raise LockNotHeldError(text, name=readable(self.key), owner=readable(owner.name), holder=holder)
 
     async def _adopt(self, call: AcquireCall, hold_key: HoldKey, handed: HandedOff) -> bool:
         session, owner = self.session, call.owner

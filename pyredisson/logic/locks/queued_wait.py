@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyredisson._core import AcquireCall, InOrder, LockWaiterFields
 from pyredisson.logic.channels import Channel, RelayedChannel
-from pyredisson.logic.holds import LOST, Hold, HoldKey
+from pyredisson.logic.holds import Hold, HoldKey
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.session import Session
@@ -167,21 +167,6 @@ class LocalQueue(WaitingQueue):
 
 LISTENING = 2
 """So many of the clients that wait listen to Redisson's messages while one of its clients holds the lock."""
-
-
-def joins_at_once(lock: LockLogic, call: AcquireCall) -> bool:
-    """Whether a call waits behind others of its client before it makes any attempt.
-
-    Not if it has no time to wait, and not if its owner has a hold, which may only need another level.
-    """
-    session = lock.session
-    queue = session.lock_queues.get(lock.identity)
-    if queue is None or not session.local_hand_over_time or not (queue.waiters or queue.is_held):
-        return False
-    if call.deadline is not None and call.deadline <= session.clock():
-        return False
-    hold = session.holds.table.get((lock.identity, call.owner.id))
-    return hold is None or hold.state is LOST
 
 
 def delay_of(place: int, lease: float) -> float:

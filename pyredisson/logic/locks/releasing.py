@@ -1,4 +1,4 @@
-"""Releasing a lock, and undoing an acquire, also when the outcome of a command is in doubt."""
+"""Releasing a lock, and recording or undoing an acquire, also when the outcome of a command is in doubt."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,18 @@ from pyredisson._diagnostics import logger, tracing
 from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
-from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey
+from pyredisson.logic.holds import HELD, LEASE_ENDED, LOST, RELEASING, Hold, HoldKey, RenewedLease
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, PARTLY_DONE
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.locks.status import LockStatus
+from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Sender
 
 
 class ReleasingLock(LockStatus):
-    """Releases a lock, in the foreground and in the background."""
+    """Releases a lock, in the foreground and in the background. Records acquires, or undoes them."""
 
     __slots__ = ()
 
@@ -205,6 +206,48 @@ class ReleasingLock(LockStatus):
         present = self.session.holds.table.get(hold.key)
         if present is None or present is hold or present.owner != hold.owner or present.state is LOST:
             self.session.runtime.post(self.commands.release(hold.owner, count, late=True))
+
+    # After an acquire
+
+    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
+        """Adds a level to the target of the call, or a new hold above a lost one.
+
+        False: the hold to which the server has added was released meanwhile, in the background.
+        """
+        session, target = self.session, call.target
+        if session.holds.handed_off:
+            session.holds.handed_off.pop(hold_key, None)
+        if call.lease.__class__ is RenewedLease:
+            call.lease = call.lease.begin(call.sent_at)
+        if target is not None:
+            if session.holds.add_level(target, call, valid_until):
+                session.watchdog.watch_nested(target, call.sent_at)
+                return True
+            if target.state is not LOST:
+                return False
+            # Lost while the command was on its way, and it stays lost: the server has granted a new hold.
+        if session.holds.begin_hold(call, hold_key, self.commands, valid_until, session.watchdog):
+            return True
+        hold = Hold(hold_key, self.commands, call.name, call.lease, valid_until, HELD)
+        session.holds.add(hold, call)
+        if call.overtaken:
+            # The background release has the same name, and may run after this acquire.
+            self.release_acquired(call)
+            return False
+        session.watchdog.watch(hold, call.sent_at)
+        return True
+
+    def _tell_end(self, call: AcquireCall, *, acquired: bool, error: BaseException | None = None) -> None:
+        """Tells the log and the observer. In the caller's own thread or task, also after a hand-over by another one."""
+        observing = self.session.observing
+        if tracing.debug:
+            logger.debug("%s %s", self.named(call.owner), end_of_acquire("is", acquired=acquired, error=error))
+        if observing is None:
+            return
+        if acquired:
+            tell_acquired(observing, self, call)
+        else:
+            tell_ended(observing, self, call, error)
 
     # Undoing an acquire. `undo_acquire` is sent if no Hold was recorded, `release` if one was. So a kind of lock whose
     # acquire has a further effect on the server must undo it in both commands.

@@ -11,11 +11,11 @@ from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockAlreadyHeldError
 from pyredisson.logic import retry
-from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey, RenewedLease
+from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED
 from pyredisson.logic.locks.moving import MovingLock
-from pyredisson.logic.locks.queued_wait import LockWaiter, QueuedWait, joins_at_once
-from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended, tell_waiting
+from pyredisson.logic.locks.queued_wait import LockWaiter, QueuedWait
+from pyredisson.logic.observing import tell_waiting
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.retry import not_replicated
 
@@ -129,27 +129,26 @@ class LockLogic(MovingLock):
         call.member = b""
 
     def _tell_waiting(self, call: AcquireCall) -> None:
-        observing = self.session.observing
         if tracing.debug:
             logger.debug("owner %s waits for %s", readable(call.owner.name), self.label)
-        if observing is not None:
-            tell_waiting(observing, self, call, self.session.clock())
-
-    def _tell_end(self, call: AcquireCall, *, acquired: bool, error: BaseException | None = None) -> None:
-        """Tells the log and the observer. In the caller's own thread or task, also after a hand-over by another one."""
-        observing = self.session.observing
-        if tracing.debug:
-            logger.debug("%s %s", self.named(call.owner), end_of_acquire("is", acquired=acquired, error=error))
-        if observing is None:
-            return
-        if acquired:
-            tell_acquired(observing, self, call)
-        else:
-            tell_ended(observing, self, call, error)
+        if self.session.observing is not None:
+            tell_waiting(self.session.observing, self, call, self.session.clock())
 
     def _joins_at_once(self, call: AcquireCall) -> bool:
-        """Whether the call waits before it makes any attempt."""
-        return joins_at_once(self, call)
+        """Whether the call waits behind others of its client before it makes any attempt."""
+        queue = self.session.lock_queues.get(self.identity)
+        return queue is not None and bool(queue.waiters or queue.is_held) and self.may_wait(call)
+
+    def may_wait(self, call: AcquireCall) -> bool:
+        """False: the call has no time to wait, or its owner has a hold, by which the server may grant it another."""
+        session = self.session
+        if not session.local_hand_over_time or (call.deadline is not None and call.deadline <= session.clock()):
+            return False
+        for identity in self._identities():
+            hold = session.holds.table.get((identity, call.owner.id))
+            if hold is not None and hold.state is not LOST:
+                return False
+        return True
 
     def _waiter(self, call: AcquireCall) -> LockWaiter:
         return QueuedWait(self, call, self.commands.waiting_channel)
@@ -207,12 +206,7 @@ class LockLogic(MovingLock):
         if not call.began:
             call.began = call.sent_at
         return await retry.send_again(
-            session.lock_sender,
-            payload,
-            problem,
-            retries=session.retries,
-            deadline=call.deadline,
-            on_doubt=on_doubt,
+            session.lock_sender, payload, problem, retries=session.retries, deadline=call.deadline, on_doubt=on_doubt
         )
 
     def _prepare(self, call: AcquireCall, hold_key: HoldKey) -> bytes:
@@ -269,34 +263,6 @@ class LockLogic(MovingLock):
         if session.closed:
             session.check_open()
         return None
-
-    def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
-        """Adds a level to the target of the call, or a new hold above a lost one.
-
-        False: the hold to which the server has added was released meanwhile, in the background.
-        """
-        session, target = self.session, call.target
-        if session.holds.handed_off:
-            session.holds.handed_off.pop(hold_key, None)
-        if call.lease.__class__ is RenewedLease:
-            call.lease = call.lease.begin(call.sent_at)
-        if target is not None:
-            if session.holds.add_level(target, call, valid_until):
-                session.watchdog.watch_nested(target, call.sent_at)
-                return True
-            if target.state is not LOST:
-                return False
-            # Lost while the command was on its way, and it stays lost: the server has granted a new hold.
-        if session.holds.begin_hold(call, hold_key, self.commands, valid_until, session.watchdog):
-            return True
-        hold = Hold(hold_key, self.commands, call.name, call.lease, valid_until, HELD)
-        session.holds.add(hold, call)
-        if call.overtaken:
-            # The background release has the same name, and may run after this acquire.
-            self.release_acquired(call)
-            return False
-        session.watchdog.watch(hold, call.sent_at)
-        return True
 
     def _refused(self, call: AcquireCall, reply: int) -> float:
         """What to do after a reply that isn't a success: `TRY_AGAIN`, or how many seconds to wait."""

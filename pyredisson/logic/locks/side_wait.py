@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from pyredisson._core import AcquireCall
-from pyredisson.logic.holds import LOST, Hold
+from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.queued_wait import LOOK, LocalQueue, LockChannel, QueuedWait
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import LOOKING, OTHERS_FIRST, UNKNOWN_WAIT, WAITING
@@ -135,17 +135,7 @@ def reader_joins_at_once(lock: SideLogic, call: AcquireCall) -> bool:
     if writers is None or _kept_out_until(writers, session.clock()) is None:
         return False
     channel = writers.channel
-    return channel is not None and channel.confirmed and _may_wait(lock, call)
-
-
-def _may_wait(lock: SideLogic, call: AcquireCall) -> bool:
-    """False: the call has no time to wait, or its owner has a hold, by which the server may grant it another one."""
-    session = lock.session
-    if not session.local_hand_over_time or (call.deadline is not None and call.deadline <= session.clock()):
-        return False
-    table, owner = session.holds.table, call.owner.id
-    mine, other = table.get((lock.identity, owner)), table.get((lock.other_identity, owner))
-    return (mine is None or mine.state is LOST) and (other is None or other.state is LOST)
+    return channel is not None and channel.confirmed and lock.may_wait(call)
 
 
 def _kept_out_until(writers: LocalQueue, now: float) -> float | None:
@@ -210,7 +200,7 @@ def readers_come_first(lock: SideLogic, call: AcquireCall) -> bool:
     readers = lock.session.lock_queues.get(lock.other_identity)
     if readers is None or not any(waiter.state in (LOOKING, WAITING) for waiter in list(readers.waiters)):
         return False
-    return _may_wait(lock, call)
+    return lock.may_wait(call)
 
 
 class WriterWait(QueuedWait):

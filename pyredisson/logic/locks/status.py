@@ -26,8 +26,7 @@ class LockStatus:
     commands_type: type[LockCommands] = LockCommands
 
     def __init__(self, session: Session, key: bytes) -> None:
-        self.session = session
-        self.key = key
+        self.session, self.key = session, key
         self.commands = self.commands_type(session, key)
         self.identity: Hashable = key
         """The lock in the table of holds."""
@@ -90,26 +89,18 @@ class LockStatus:
             error = LockNotHeldError(text, name=readable(self.key), owner=readable(owner.name))
             error.handed_off = True
             return error
-        text, holder = await self.who_holds_it(self._query)
-        return LockNotHeldError(
-            f"{self.label} {text}; owner {readable(owner.name)} has no hold of it",
-            name=readable(self.key),
-            owner=readable(owner.name),
-            holder=holder,
-        )
+        found, holder = await self.who_holds_it(self._query)
+        text = f"{self.label} {found}; owner {readable(owner.name)} has no hold of it"
+        return LockNotHeldError(text, name=readable(self.key), owner=readable(owner.name), holder=holder)
 
     async def timed_out(self, owner: Owner, wait: float) -> LockTimeoutError:
         """The error after a wait of so many seconds. The server is asked once who holds the lock."""
         try:
-            text, holder = await self.who_holds_it(partial(retry.send_once, self.session.runtime))
+            found, holder = await self.who_holds_it(partial(retry.send_once, self.session.runtime))
         except (NoReply, RedisError) as problem:
-            text, holder = f"was not acquired, and who holds it can't be told: {problem}", None
-        return LockTimeoutError(
-            f"{self.label} {text}; owner {readable(owner.name)} waited {wait:g} s for it",
-            name=readable(self.key),
-            owner=readable(owner.name),
-            holder=holder,
-        )
+            found, holder = f"was not acquired, and who holds it can't be told: {problem}", None
+        text = f"{self.label} {found}; owner {readable(owner.name)} waited {wait:g} s for it"
+        return LockTimeoutError(text, name=readable(self.key), owner=readable(owner.name), holder=holder)
 
     def loss_of(self, owner: Owner, hold: Hold) -> LockLostError:
         """The error for a hold that was lost."""
@@ -124,7 +115,7 @@ class LockStatus:
     @property
     def blocked_by(self) -> Sequence[Hashable]:
         """The locks whose holds keep a waiter out, as the table of holds knows them."""
-        return (self.identity,)
+        return self._identities()
 
     @property
     def label(self) -> str:
