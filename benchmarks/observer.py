@@ -18,7 +18,7 @@ from benchmarks.measure import interleave, one_core
 from pyredisson._api.sync.locks import Lock
 from pyredisson._diagnostics import tracing
 from pyredisson.events import METHODS, Event
-from pyredisson.logic.locks import releasing, rlock
+from pyredisson.logic.locks import moving, releasing, rlock
 from pyredisson.observe import PrometheusObserver
 from pyredisson.testing import Server
 
@@ -128,7 +128,8 @@ class _Remover(ast.NodeTransformer):
 def without_hooks() -> type[rlock.LockLogic]:
     """The logic of a lock, compiled from the same source without hooks."""
     names = _compiled(releasing, {})
-    names = _compiled(rlock, {"ReleasingLock": names["ReleasingLock"]})
+    names = _compiled(moving, {"ReleasingLock": names["ReleasingLock"]})
+    names = _compiled(rlock, {"MovingLock": names["MovingLock"]})
     logic: type[rlock.LockLogic] = names["LockLogic"]
     return logic
 

@@ -129,6 +129,7 @@ class LockLogic(MovingLock):
         call.member = b""
 
     def _tell_waiting(self, call: AcquireCall) -> None:
+        """Tells the log and the observer."""
         if tracing.debug:
             logger.debug("owner %s waits for %s", readable(call.owner.name), self.label)
         if self.session.observing is not None:
