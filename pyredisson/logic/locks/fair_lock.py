@@ -55,33 +55,31 @@ class FairLockCommands(LockCommands):
         return pack(script, *self._keys, self._channel, owner, count, lease, session.fair_wait, int(waits))
 
     def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
-        session = self.session
-        script = session.runtime.scripts.fair_release
-        return pack(script, *self._keys, self.channel, owner, count, session.fair_wait)
+        script = self.session.runtime.scripts.fair_release
+        return pack(script, *self._keys, self._channel, owner, count, self.session.fair_wait)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """Releases the lock, and enters its next owner in the same step if that is the head of the queue.
 
         Else the reply is as to a release, and the next owner keeps its place in the queue.
         """
-        session = self.session
-        script = session.runtime.scripts.fair_hand_over
-        return pack(script, *self._keys, self.channel, owner, session.fair_wait, next_owner, lease)
+        script = self.session.runtime.scripts.fair_hand_over
+        return pack(script, *self._keys, self._channel, owner, self.session.fair_wait, next_owner, lease)
 
     def undo_acquire(self, owner: bytes) -> bytes:
         return self.leave((owner,), in_doubt=True)
 
     def force_release(self) -> bytes:
-        session = self.session
-        return pack(session.runtime.scripts.fair_force_release, *self._keys, self.channel, session.fair_wait)
+        script = self.session.runtime.scripts.fair_force_release
+        return pack(script, *self._keys, self._channel, self.session.fair_wait)
 
     def delete(self) -> bytes:
         """Removes the lock and its queue. The reply is 1 if the lock was held."""
-        return pack(self.session.runtime.scripts.fair_delete, *self._keys, self.channel, MOST_NOTIFIED)
+        return pack(self.session.runtime.scripts.fair_delete, *self._keys, self._channel, MOST_NOTIFIED)
 
     def wake_waiters(self) -> bytes:
-        session = self.session
-        return pack(session.runtime.scripts.fair_wake_waiters, *self._keys, self.channel, session.fair_wait)
+        script = self.session.runtime.scripts.fair_wake_waiters
+        return pack(script, *self._keys, self._channel, self.session.fair_wait)
 
     def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
         """Reports that a client and all its waiters are alive, and asks which of these waiters are not in the queue.
@@ -89,21 +87,18 @@ class FairLockCommands(LockCommands):
         The script also removes dead waiters, and notifies the next waiter if the lock is free. With the client b"" it
         does only that.
         """
-        session = self.session
-        script = session.runtime.scripts.fair_heartbeat
-        settings = (self.channel, client, session.fair_wait)
+        script, settings = self.session.runtime.scripts.fair_heartbeat, (self._channel, client, self.session.fair_wait)
         return command(b"EVALSHA", script, len(self._keys), *self._keys, *settings, *waiters)
 
     def leave(self, owners: Iterable[bytes], *, in_doubt: bool) -> bytes:
         """Takes owners out of the queue for good. `in_doubt`: an acquire of theirs is undone, or may run late."""
-        session = self.session
-        script = session.runtime.scripts.fair_leave
-        settings = (self.channel, session.fair_wait, int(in_doubt))
+        script = self.session.runtime.scripts.fair_leave
+        settings = (self._channel, self.session.fair_wait, int(in_doubt))
         return command(b"EVALSHA", script, len(self._keys), *self._keys, *settings, *owners)
 
     def channel_of(self, ticket: QueueTicket) -> bytes:
         """The channel on which the waiter with that ticket is notified, and no other waiter."""
-        return b"%b:%b" % (self.channel, ticket.name)
+        return b"%b:%b" % (self._channel, ticket.name)
 
 
 class FairLockLogic(LockLogic):
@@ -163,8 +158,9 @@ class FairLockLogic(LockLogic):
             # What one call of an owner has acquired, its other calls can acquire too.
             with self.session.channels.mutex:
                 queue = self.session.fair_queues.get(self.key)
-                if queue is not None:
-                    queue.request_attempts_of(ticket.owner.id)
+                for other in () if queue is None else queue.tickets:
+                    if other.owner.id == ticket.owner.id:
+                        other.request_attempt()
 
     def _prepare(self, call: AcquireCall, hold_key: HoldKey) -> bytes:
         assert isinstance(call, FairAcquireCall)
@@ -181,9 +177,8 @@ class FairLockLogic(LockLogic):
     def _release_late_entry(self, call: AcquireCall) -> None:
         assert isinstance(call, FairAcquireCall)
         super()._release_late_entry(call)
-        call.ticket.name = call.ticket.owner.name
-        call.ticket.channel_name = b""
-        call.ticket.needs_attempt = True
+        ticket = call.ticket
+        ticket.name, ticket.channel_name, ticket.needs_attempt = ticket.owner.name, b"", True
 
     def undo_grant(self, call: AcquireCall) -> None:
         assert isinstance(call, FairAcquireCall)
@@ -210,14 +205,9 @@ class FairLockLogic(LockLogic):
         session = self.session
         queue = session.fair_queues.get(self.key)
         waiter = queue.first_waiter() if queue is not None and session.local_hand_over_time else None
-        if waiter is None or waiter.state is not WAITING:
+        if waiter is None or not waiter.is_ready(WAITING, session.clock(), session.holds.table, LOST):
             return None
-        call, hold = waiter.call, session.holds.table.get(waiter.hold_key)
-        if call.deadline is not None and call.deadline <= session.clock():
-            return None
-        if (hold is not None and hold.state is not LOST) or not waiter.choose(releaser):
-            return None
-        return waiter if take_turn(waiter, releaser) else None
+        return waiter if waiter.choose(releaser) and take_turn(waiter, releaser) else None
 
     def undo_entry(self, waiter: LockWaiter) -> None:
         """The waiter keeps its name, and so its place. Its next attempt finds out whether it was entered."""
@@ -245,11 +235,9 @@ class FairLockLogic(LockLogic):
 
     async def _remove_dead_waiters(self) -> None:
         """Removes dead waiters from the head of the queue, some in each call, until the next waiter was notified."""
-        session = self.session
-        unfinished = 1
+        session, payload, unfinished = self.session, self.commands.heartbeat(b"", ()), 1
         try:
             while unfinished and not session.closed:
-                payload = self.commands.heartbeat(b"", ())
                 reply, _ = await retry.send(session.runtime, payload, retries=session.retries)
                 *_, unfinished, _ = reply
         except (ClosedError, RedisError):

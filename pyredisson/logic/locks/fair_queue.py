@@ -11,10 +11,10 @@ from redis.exceptions import RedisError, TryAgainError
 from pyredisson._core import AcquireCall
 from pyredisson._protocol.replies import NoReply
 from pyredisson.logic import retry
-from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.channels import Channel
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.ports import Runtime, Wakeup
+from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.waiting import UNCONFIRMED_WAIT
 
 if TYPE_CHECKING:
@@ -112,48 +112,38 @@ class FairQueue:
     removes dead waiters from the head of the queue, and repeats a notification that may have been lost.
     """
 
-    __slots__ = (
-        "_channels",
-        "_client",
-        "_commands",
-        "_heartbeat_sender",
-        "_runtime",
-        "_seen_before",
-        "heartbeat_at",
-        "tickets",
-    )
+    __slots__ = ("_seen_before", "_session", "commands", "heartbeat_at", "heartbeat_sender", "tickets")
 
-    def __init__(self, commands: FairLockCommands, client_id: str, runtime: Runtime, channels: ChannelRegistry) -> None:
-        self._commands = commands
-        self._client = client_id.encode()
-        self._runtime = runtime
-        self._channels = channels
+    def __init__(self, commands: FairLockCommands) -> None:
+        self.commands = commands
+        self._session = commands.session
         self.tickets: dict[QueueTicket, None] = {}
         """In the order in which the calls began to wait here. The order in the queue on the server may differ.
 
         A ticket whose place is lost, or that gets another name, goes to the end.
         """
-        self._heartbeat_sender: QueueTicket | None = None
+        self.heartbeat_sender: QueueTicket | None = None
+        """The ticket whose waiter sends the heartbeats."""
         self.heartbeat_at = float("inf")
-        """When the next heartbeat is due, on the clock of the runtime."""
+        """When the next heartbeat is due, on the clock of the client."""
         self._seen_before = False
         """Whether the server has had a heartbeat of this client for this lock."""
 
     def join(self, ticket: QueueTicket, heartbeat_at: float) -> None:
         """Adds a ticket, whose waiter sends the heartbeats from now on. With the mutex of the channels held."""
-        self.heartbeat_at = min(self.heartbeat_at, heartbeat_at)
+        self.heartbeat_before(heartbeat_at)
         self.tickets[ticket] = None
         # Not the waiter that is next: the duty would go to another one with every hand-over of the lock.
-        self._heartbeat_sender = ticket
+        self.heartbeat_sender = ticket
 
     def leave(self, ticket: QueueTicket) -> bool:
         """Removes a ticket; whether the queue is empty after that. With the mutex of the channels held. Idempotent."""
         if ticket in self.tickets:
             del self.tickets[ticket]
-            if self.tickets and self._heartbeat_sender is ticket:
-                self._heartbeat_sender = next(reversed(self.tickets))
-                if self._heartbeat_sender.waiter is not None:
-                    self._heartbeat_sender.waiter.wakeup.set()
+            if self.tickets and self.heartbeat_sender is ticket:
+                self.heartbeat_sender = next(reversed(self.tickets))
+                if self.heartbeat_sender.waiter is not None:
+                    self.heartbeat_sender.waiter.wakeup.set()
         return not self.tickets
 
     def first_waiter(self) -> LockWaiter | None:
@@ -164,40 +154,36 @@ class FairQueue:
                 return waiter
         return None
 
-    def sends_heartbeats(self, ticket: QueueTicket) -> bool:
-        """Whether that waiter sends the heartbeats."""
-        return self._heartbeat_sender is ticket
-
     def heartbeat_before(self, when: float) -> None:
         """Makes the next heartbeat due at that time at the latest."""
         self.heartbeat_at = min(self.heartbeat_at, when)
 
     async def heartbeat(self) -> bool:
         """Sends a heartbeat for all tickets. False: it is not known whether the server got it."""
-        runtime = self._runtime
-        self.heartbeat_at = runtime.clock() + HEARTBEAT_INTERVAL
-        with self._channels.mutex:
+        session = self._session
+        self.heartbeat_at = session.clock() + HEARTBEAT_INTERVAL
+        with session.channels.mutex:
             named = {ticket.name: ticket for ticket in islice(self.tickets, MOST_NAMED)}
-        payload = self._commands.heartbeat(self._client, named)
+        payload = self.commands.heartbeat(session.client, named)
         try:
             # Sent once: after a failure the next acquire meets the same trouble, and deals with it.
-            reply = await retry.send_once(runtime, payload)
+            reply = await retry.send_once(session.runtime, payload)
         except TryAgainError:
             # An attempt would meet the same, and then pause for so long that the places are lost.
-            self.heartbeat_at = runtime.clock() + WHILE_KEYS_MOVE
+            self.heartbeat_at = session.clock() + WHILE_KEYS_MOVE
             return True
         except (NoReply, RedisError):
             return False
         lease_left, known, notified, unfinished, without_place = reply
         if unfinished:
-            self.heartbeat_at = runtime.clock()
+            self.heartbeat_at = session.clock()
         elif lease_left >= 0:
             # A holder that died publishes nothing.
-            self.heartbeat_before(runtime.clock() + (lease_left + 1) / 1000)
+            self.heartbeat_before(session.clock() + (lease_left + 1) / 1000)
         if notified:
             # The message of the script may not arrive, if the subscription has failed unnoticed. Then the waiter would
             # miss its turn.
-            self._channels.deliver(b"%b:%b" % (self._commands.channel, notified), b"0")
+            session.channels.deliver(b"%b:%b" % (self.commands.channel, notified), b"0")
         all_named_lost = without_place and len(without_place) == len(named)
         if known < 0 or (not known and self._seen_before) or all_named_lost:
             # The client was paused for too long, or keys were deleted: no place is certain.
@@ -210,7 +196,7 @@ class FairQueue:
 
     def _rejoin(self, tickets: list[QueueTicket]) -> None:
         """Has these waiters make an attempt, which puts them at the end of the queue if they are not in it."""
-        with self._channels.mutex:
+        with self._session.channels.mutex:
             for ticket in tickets:
                 if ticket in self.tickets:
                     if len(tickets) < len(self.tickets):
@@ -223,19 +209,6 @@ class FairQueue:
             del self.tickets[ticket]
             self.tickets[ticket] = None
 
-    def request_attempts_of(self, owner_id: int) -> None:
-        """Has all waiters of an owner make an attempt. With the mutex of the channels held."""
-        for ticket in self.tickets:
-            if ticket.owner.id == owner_id:
-                ticket.request_attempt()
-
-    def final_release(self) -> bytes:
-        """The command that takes all tickets out of the queue, when the client is closed."""
-        tickets = list(self.tickets)
-        for ticket in tickets:
-            ticket.withdrawn = True
-        return self._commands.leave([ticket.name for ticket in tickets], in_doubt=True)
-
 
 class FairQueues(dict[bytes, FairQueue]):
     """The queues of one client, by the lock's name."""
@@ -246,7 +219,10 @@ class FairQueues(dict[bytes, FairQueue]):
         Each is made when it is asked for: then no waiter sends a command of its own any more.
         """
         for queue in list(self.values()):
-            yield queue.final_release()
+            tickets = list(queue.tickets)
+            for ticket in tickets:
+                ticket.withdrawn = True
+            yield queue.commands.leave([ticket.name for ticket in tickets], in_doubt=True)
 
 
 # --- Waiting in the queue of a fair lock: an attempt or a heartbeat when it is due, and else sleep
@@ -286,8 +262,7 @@ class FairWait(LockWaiter):
         with session.channels.mutex:
             queue = session.fair_queues.get(key)
             if queue is None:
-                queue = FairQueue(self.lock.commands, session.id, session.runtime, session.channels)
-                session.fair_queues[key] = queue
+                queue = session.fair_queues[key] = FairQueue(self.lock.commands)
             queue.join(self._ticket, self._attempted_at + min(HEARTBEAT_INTERVAL, first or 0.0))
         self._queue = queue
         known = self._ticket.channel
@@ -317,7 +292,7 @@ class FairWait(LockWaiter):
             if self.channel.attempt_reasons != self._seen_reasons or ticket.needs_attempt or now >= self._attempt_at:
                 if await self._make_attempt():
                     return True
-            elif queue.sends_heartbeats(ticket) and now >= queue.heartbeat_at:
+            elif queue.heartbeat_sender is ticket and now >= queue.heartbeat_at:
                 if not await queue.heartbeat():
                     ticket.needs_attempt = True
             else:
@@ -341,7 +316,7 @@ class FairWait(LockWaiter):
 
     def seconds_to_sleep(self) -> float:
         self.look_at = self._attempt_at
-        if self._queue.sends_heartbeats(self._ticket):
+        if self._queue.heartbeat_sender is self._ticket:
             self.look_at = min(self.look_at, self._queue.heartbeat_at)
         return self.sleep_seconds(self.session.clock(), UNCONFIRMED_WAIT)
 
@@ -358,7 +333,7 @@ class FairWait(LockWaiter):
 
     async def while_offered(self) -> None:
         """A hand-over that comes late needs the place, which would be lost without heartbeats."""
-        if self._queue.sends_heartbeats(self._ticket) and self.session.clock() >= self._queue.heartbeat_at:
+        if self._queue.heartbeat_sender is self._ticket and self.session.clock() >= self._queue.heartbeat_at:
             await self._queue.heartbeat()
 
     def end(self) -> None:

@@ -15,32 +15,29 @@ NEWEST_BEFORE_DELETE = b"pyredisson_fenced_newest"
 class FencedLockCommands(LockCommands):
     """The commands of the fenced lock. It has a second key: the counter of the tokens, which has no TTL."""
 
-    __slots__ = ("_newest_before_delete", "counter")
+    __slots__ = ("_keys", "counter")
 
     kind = "fenced"
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
         self.counter = prefixed(b"redisson_lock_token", key)
-        self._newest_before_delete = prefixed(NEWEST_BEFORE_DELETE, key)
+        self._keys = (key, self.counter, prefixed(NEWEST_BEFORE_DELETE, key))
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         """As `LockCommands.acquire`. A late copy may skip a token, which does no harm."""
-        script = self.session.runtime.scripts.fenced_acquire
-        keys = (self.key, self.counter, self._newest_before_delete, *self.list_keys)
-        return pack(script, *keys, owner, count, lease, member, self.session.list_lasts if waits else 0)
+        script, lasts = self.session.runtime.scripts.fenced_acquire, self.session.list_lasts if waits else 0
+        return pack(script, *self._keys, *self.list_keys, owner, count, lease, member, lasts)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """As `LockCommands.hand_over`. A late copy may skip a token, which does no harm."""
-        script = self.session.runtime.scripts.fenced_hand_over
-        keys = (self.key, self.counter, self._newest_before_delete, self.list_keys[0])
-        return pack(script, *keys, owner, next_owner, lease, self.session.listed_member(self.key))
+        script, member = self.session.runtime.scripts.fenced_hand_over, self.session.listed_member(self.key)
+        return pack(script, *self._keys, self.list_keys[0], owner, next_owner, lease, member)
 
     def delete(self) -> bytes:
         """Removes the lock, whoever holds it, and the counter. The reply is 1 if one of them existed."""
         script = self.session.runtime.scripts.fenced_delete
-        keys = (self.key, self.counter, self._newest_before_delete, *self.list_keys)
-        return pack(script, *keys, self.channel, self.wake_channels, self.session.patience)
+        return pack(script, *self._keys, *self.list_keys, self.channel, *self._waking)
 
 
 class FencedLockLogic(LockLogic):

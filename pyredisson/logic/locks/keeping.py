@@ -25,16 +25,9 @@ class KeepingCommands(LockCommands):
     Without `__slots__`: the commands of other kinds, which have slots of their own, are combined with it.
     """
 
-    def __init__(self, session: Session, key: bytes) -> None:
-        super().__init__(session, key)
-        self.at_least = 0
-        self.keep_until = 0.0
-        """The reading of the clock until which the lock is kept; 0.0: nothing was acquired yet."""
-
-    @property
-    def keep_channel(self) -> bytes:
-        """On which waiters are notified of the new lease."""
-        return self.channel
+    at_least = 0
+    keep_until = 0.0
+    """The reading of the clock until which the lock is kept; 0.0: nothing was acquired yet."""
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         # A nested acquire doesn't begin the time again.
@@ -49,15 +42,15 @@ class KeepingCommands(LockCommands):
             self.session.announcement.stay_until(self.keep_until)
         return self.keep(owner, rest, late=late)
 
+    def keep(self, owner: bytes, lease: int, *, late: bool = False) -> bytes:
+        """Ends the hold, and keeps the lock for so many ms. The reply is 1; None: the owner doesn't hold the lock."""
+        # Each waiter for a fair lock has a channel of its own. Its client's heartbeats find out when the lock is free.
+        words = (self.channel if self.has_list else b"", owner, lease, *self._waking, int(late))
+        return pack(self.session.runtime.scripts.lock_keep, self.key, *self.list_keys, *words)
+
     def keep_no_longer(self) -> None:
         """The next release frees the lock at once: the work that it was kept for has not begun."""
         self.keep_until = 0.0
-
-    def keep(self, owner: bytes, lease: int, *, late: bool = False) -> bytes:
-        """Ends the hold, and keeps the lock for so many ms. The reply is 1; None: the owner doesn't hold the lock."""
-        session = self.session
-        words = (self.keep_channel, owner, lease, self.wake_channels, session.patience, int(late))
-        return pack(session.runtime.scripts.lock_keep, self.key, *self.list_keys, *words)
 
 
 class KeepingFencedCommands(KeepingCommands, FencedLockCommands):
@@ -66,11 +59,6 @@ class KeepingFencedCommands(KeepingCommands, FencedLockCommands):
 
 class KeepingFairCommands(KeepingCommands, FairLockCommands):
     """The same with a queue."""
-
-    @property
-    def keep_channel(self) -> bytes:
-        # Each waiter has a channel of its own. Its client's heartbeats find out when the lock is free.
-        return b""
 
 
 class KeepingLock(LockLogic):

@@ -44,28 +44,23 @@ class SpinLockLogic(LockLogic):
         self._backoff = backoff
 
     async def _wait(self, call: AcquireCall, wait: float | None) -> bool:
-        assert wait is not None
-        waiting = SpinWait(call, self)
+        session, deadline, waiting = self.session, call.deadline, SpinWait(call, self)
         try:
-            self.session.begin_waiting(waiting)
-            return await self._try_again(call, wait)
+            session.begin_waiting(waiting)
+            for delay in self._backoff.delays(session.runtime.jitter):
+                now = session.clock()
+                if deadline is not None and now >= deadline:
+                    break
+                assert wait is not None
+                # The next attempt is made at the end of the holder's lease at the latest, the last one at the deadline.
+                until = now + min(delay, wait)
+                await self._sleep(until if deadline is None else min(until, deadline))
+                wait = await self._attempt(call)
+                if wait is None:
+                    return True
+            return False
         finally:
-            self.session.end_waiting(waiting)
-
-    async def _try_again(self, call: AcquireCall, wait: float) -> bool:
-        session, deadline = self.session, call.deadline
-        for delay in self._backoff.delays(session.runtime.jitter):
-            now = session.clock()
-            if deadline is not None and now >= deadline:
-                break
-            # The next attempt is made at the end of the holder's lease at the latest, the last one at the deadline.
-            until = now + min(delay, wait)
-            await self._sleep(until if deadline is None else min(until, deadline))
-            next_wait = await self._attempt(call)
-            if next_wait is None:
-                return True
-            wait = next_wait
-        return False
+            session.end_waiting(waiting)
 
     async def _sleep(self, until: float) -> None:
         session = self.session
