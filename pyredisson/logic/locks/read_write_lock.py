@@ -12,19 +12,10 @@ from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.hand_over import Readers
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.locks.side_wait import (
-    READERS,
-    ClaimWait,
-    ReaderWait,
-    WriterQueue,
-    WriterWait,
-    reader_joins_at_once,
-    readers_come_first,
-    wake_readers,
-)
+from pyredisson.logic.locks.side_wait import READERS, ClaimWait, ReaderWait, WriterQueue, WriterWait, wake_readers
 from pyredisson.logic.owners import Owner, owner_id
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import OTHERS_FIRST
+from pyredisson.logic.waiting import LOOKING, OTHERS_FIRST, WAITING
 
 WRITER_CLAIM = b"pyredisson_rwlock_writer"
 """The prefix of the claim, a key with a TTL of two seconds: a writer waits, so new readers of this library wait too."""
@@ -59,11 +50,6 @@ class SideCommands(LockCommands):
         script = self.session.runtime.scripts.read_write_force_release
         return pack(script, self.key, *self.list_keys, self.channel, self.side, *self._waking)
 
-    @property
-    def _waking(self) -> tuple[bytes, int]:
-        """What a script that wakes clients of the list has to know."""
-        return self.wake_channels, self.session.patience
-
     def _lists(self) -> tuple[bytes, ...]:
         writers, readers, woken = self.list_keys
         return (readers, woken, writers) if self.side == READ else (writers, woken, readers)
@@ -89,18 +75,12 @@ def restore_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> byte
 
 def _lease_command(scripts: ScriptSet, holds: Sequence[Hold], extensions: Sequence[int]) -> bytes:
     """`extensions`: the lease of each reader in ms, 0 for one that isn't extended."""
-    keys = [hold.commands.key for hold in holds]
-    prefixes = [suffixed(key, b"") for key in keys]
-    leases = [
-        b"%b%b:rwlock_timeout:%d" % (prefix, hold.owner, level)
-        for prefix, hold in zip(prefixes, holds, strict=True)
-        for level in range(1, hold.count + 1)
-    ]
-    readers = [
-        word
-        for prefix, hold, lease in zip(prefixes, holds, extensions, strict=True)
-        for word in (prefix, hold.owner, lease)
-    ]
+    keys, leases, readers = list[bytes](), list[bytes](), list[bytes | int]()
+    for hold, extension in zip(holds, extensions, strict=True):
+        key, prefix = hold.commands.key, suffixed(hold.commands.key, b"")
+        keys.append(key)
+        leases += [b"%b%b:rwlock_timeout:%d" % (prefix, hold.owner, level) for level in range(1, hold.count + 1)]
+        readers += (prefix, hold.owner, extension)
     return command(b"EVALSHA", scripts.read_renew, len(keys) + len(leases), *keys, *leases, *readers)
 
 
@@ -117,10 +97,10 @@ class ReadCommands(SideCommands):
     side, other = READ, WRITE
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
-        # The owner may have begun to write under another name than its present one.
-        writing = self.session.holds.valid((self.other_identity, owner_id(owner)))
-        writer = owner + WriteCommands.owner_suffix if writing is None else writing.owner
         session = self.session
+        # The owner may have begun to write under another name than its present one.
+        writing = session.holds.valid((self.other_identity, owner_id(owner)))
+        writer = owner + WriteCommands.owner_suffix if writing is None else writing.owner
         keys = (self.key, self._leases, self._claim, *self.list_keys)
         waiting = (member + READERS, session.list_lasts if waits else 0, self.wake_channels)
         return pack(session.runtime.scripts.read_acquire, *keys, owner, count, lease, writer, *waiting)
@@ -144,16 +124,15 @@ class WriteCommands(SideCommands):
     side, other = WRITE, READ
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
-        session = self.session
+        script, lasts = self.session.runtime.scripts.write_acquire, self.session.list_lasts if waits else 0
         writers, _, woken = self.list_keys
         keys = (self.key, self._claim, self._readers_turn, writers, woken)
-        waiting = (member, session.list_lasts if waits else 0)
-        return pack(session.runtime.scripts.write_acquire, *keys, owner, count, lease, *waiting)
+        return pack(script, *keys, owner, count, lease, member, lasts)
 
     def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         script = self.session.runtime.scripts.write_release
-        keys = (self.key, self._leases, *self.list_keys)
-        return pack(script, *keys, self.channel, owner, count, *self._waking, int(late))
+        words = (self.channel, owner, count, *self._waking, int(late))
+        return pack(script, self.key, self._leases, *self.list_keys, *words)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
         """As `LockCommands.hand_over`. The reply is `LOCK_FREE` if the owner reads, too: then nobody was entered."""
@@ -166,8 +145,7 @@ class WriteCommands(SideCommands):
 
         The reply has 1 for each reader that has a hold, else 0. It is `NOT_HANDED_OVER` if nobody has one.
         """
-        script = self.session.runtime.scripts.write_let_readers_in
-        keys = (self.key, self._leases, *self.list_keys)
+        script, keys = self.session.runtime.scripts.write_let_readers_in, (self.key, self._leases, *self.list_keys)
         words = (self.channel, owner, self._listed(READ), *self._waking)
         return command(b"EVALSHA", script, len(keys), *keys, *words, *[word for reader in readers for word in reader])
 
@@ -198,6 +176,12 @@ class SideLogic(LockLogic):
         return removed
 
     @property
+    def writers(self) -> WriterQueue | None:
+        """The writers of this client that wait; None: there is no queue."""
+        queue = self.session.lock_queues.get((self.key, WRITE))
+        return queue if isinstance(queue, WriterQueue) else None
+
+    @property
     def label(self) -> str:
         return f"{readable(self.commands.side)} {super().label}"
 
@@ -219,7 +203,10 @@ class ReadLogic(SideLogic):
     order_in_group = 1
 
     def _joins_at_once(self, call: AcquireCall) -> bool:
-        return reader_joins_at_once(self, call)
+        writers = self.writers
+        if writers is None or writers.keep_out_until(self.session.clock()) is None:
+            return False
+        return writers.channel is not None and writers.channel.confirmed and self.may_wait(call)
 
     def _waiter(self, call: AcquireCall) -> ReaderWait:
         return ReaderWait(self, call, self.commands.waiting_channel)
@@ -272,7 +259,18 @@ class WriteLogic(SideLogic):
         wake_readers(self.session, self.commands.other_identity)
 
     def _joins_at_once(self, call: AcquireCall) -> bool:
-        return super()._joins_at_once(call) or readers_come_first(self, call)
+        return super()._joins_at_once(call) or self.readers_come_first(call)
+
+    def readers_come_first(self, call: AcquireCall) -> bool:
+        """Whether a writer leaves the lock to readers of its client that are about to make attempts, for a moment.
+
+        After a release that could enter none of them, as they did not sleep, the same writer would nearly always be
+        first: it hears of the release before they do.
+        """
+        readers = self.session.lock_queues.get(self.other_identity)
+        if readers is None or not any(waiter.state in (LOOKING, WAITING) for waiter in list(readers.waiters)):
+            return False
+        return self.may_wait(call)
 
     def _waiter(self, call: AcquireCall) -> WriterWait:
         return WriterWait(self, call, self.commands.waiting_channel)
@@ -285,10 +283,10 @@ class WriteLogic(SideLogic):
             return super().choose_successor(releaser)
         now = session.clock()
         chosen = hand_over.choose_readers(readers, Readers(self.commands.let_readers_in), releaser, now)
-        writers = session.lock_queues.get(self.identity)
+        writers = self.writers
         if writers is not None:
             writers.end_series(now)
-            if not chosen and isinstance(writers, WriterQueue):
+            if not chosen:
                 # They are about to make attempts. A writer that is woken by the message would nearly always be first.
                 writers.readers_first_until = now + OTHERS_FIRST
             hand_over.forget_if_idle(session, self.identity)

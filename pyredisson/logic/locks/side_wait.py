@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from pyredisson._core import AcquireCall
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.queued_wait import LOOK, LocalQueue, LockChannel, QueuedWait
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import LOOKING, OTHERS_FIRST, UNKNOWN_WAIT, WAITING
 
 if TYPE_CHECKING:
-    from pyredisson.logic.locks.read_write_lock import SideLogic
+    from pyredisson.logic.locks.read_write_lock import SideLogic, WriteLogic
 
 READER, WRITER = 1, 2
 """The kinds of waiters, in place of the amounts in `Channel.waiters`: here a `need` is a kind, not an amount."""
@@ -127,27 +126,14 @@ class WriterQueue(LocalQueue):
     def put_off_until(self) -> float:
         return max(self.others_first_until, self.readers_first_until)
 
-
-def reader_joins_at_once(lock: SideLogic, call: AcquireCall) -> bool:
-    """Whether a reader waits before it makes any attempt."""
-    session = lock.session
-    writers = session.lock_queues.get(lock.other_identity)
-    if writers is None or _kept_out_until(writers, session.clock()) is None:
-        return False
-    channel = writers.channel
-    return channel is not None and channel.confirmed and lock.may_wait(call)
-
-
-def _kept_out_until(writers: LocalQueue, now: float) -> float | None:
-    """Until when a writer of this client keeps new readers out at most. None: no writer is known to do so."""
-    if writers.is_held:
-        return writers.next_look(now, True)
-    if not isinstance(writers, WriterQueue):
-        return None
-    events = None if writers.channel is None else writers.channel.events
-    if writers.waiters and writers.claimed_until > now and writers.claimed_events == events:
-        return writers.claimed_until
-    return None if writers.asking is None else now + UNKNOWN_WAIT
+    def keep_out_until(self, now: float) -> float | None:
+        """Until when a writer of this client keeps new readers out at most. None: no writer is known to do so."""
+        if self.is_held:
+            return self.next_look(now, True)
+        events = None if self.channel is None else self.channel.events
+        if self.waiters and self.claimed_until > now and self.claimed_events == events:
+            return self.claimed_until
+        return None if self.asking is None else now + UNKNOWN_WAIT
 
 
 def wake_readers(session: Session, identity: Hashable) -> None:
@@ -183,24 +169,11 @@ class ReaderWait(QueuedWait):
         session = self.session
         # Before the look at the writer: so its release finds this reader, or this reader finds the release.
         self.sleep()
-        now, writers = session.clock(), session.lock_queues.get(self.lock.other_identity)
+        now, writers = session.clock(), self.lock.writers
         # The writers may know another channel of that name, which gets no messages any more.
-        known = writers is not None and writers.channel is self.channel
-        until = _kept_out_until(writers, now) if writers is not None and known else None
+        until = writers.keep_out_until(now) if writers is not None and writers.channel is self.channel else None
         self.look_at = now if until is None else min(until, now + session.lease_ms / 1000)
         return until is None and self.wake_up()
-
-
-def readers_come_first(lock: SideLogic, call: AcquireCall) -> bool:
-    """Whether a writer leaves the lock to readers of its client that are about to make attempts, for a moment.
-
-    After a release that could enter none of them, as they did not sleep, the same writer would nearly always be first:
-    it hears of the release before they do.
-    """
-    readers = lock.session.lock_queues.get(lock.other_identity)
-    if readers is None or not any(waiter.state in (LOOKING, WAITING) for waiter in list(readers.waiters)):
-        return False
-    return lock.may_wait(call)
 
 
 class WriterWait(QueuedWait):
@@ -211,13 +184,13 @@ class WriterWait(QueuedWait):
     channel_class = ReadWriteChannel
     need = WRITER
     queue_class = WriterQueue
-    lock: SideLogic
+    lock: WriteLogic
     queue: WriterQueue
 
     def _starts_with_attempt(self, *, alone: bool) -> bool:
         if not super()._starts_with_attempt(alone=alone):
             return False
-        if not readers_come_first(self.lock, self.call):
+        if not self.lock.readers_come_first(self.call):
             return True
         self.look_at = self.session.clock() + OTHERS_FIRST
         return False
@@ -239,7 +212,7 @@ class WriterWait(QueuedWait):
             queue.asking = None
         hold: Hold | None = self.call.hold
         # A lease that isn't renewed may end without a message, and earlier than they look.
-        if _kept_out_until(queue, session.clock()) is None or (hold is not None and hold.leases is not None):
+        if queue.keep_out_until(session.clock()) is None or (hold is not None and hold.leases is not None):
             readers = session.lock_queues.get(self.lock.other_identity)
             if readers is not None:
                 readers.wake_first()
@@ -253,11 +226,10 @@ class WriterWait(QueuedWait):
 
     def end(self) -> None:
         """Readers ask the server from now on: the claim is withdrawn, or the claimant has the lock."""
-        session = self.session
-        queue = session.lock_queues.get(self.lock.identity)
-        claimed = isinstance(queue, WriterQueue) and queue.claimed_until > 0
-        if isinstance(queue, WriterQueue):
+        queue = self.lock.writers
+        claimed = queue is not None and queue.claimed_until > 0
+        if queue is not None:
             queue.claimed_until = 0.0
         super().end()
         if claimed and self.call.hold is None:
-            wake_readers(session, self.lock.other_identity)
+            wake_readers(self.session, self.lock.other_identity)
