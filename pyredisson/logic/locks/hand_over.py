@@ -178,9 +178,11 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
             reply = await _send_again(lock, owner, hold, offers, payload, problem)
             _apply(offers, readers, reply)
     except NotConfirmed as problem:
-        # The owner has released the lock. Only the waiters need the confirmation.
+        # The owner has released the lock. Only the waiters, which were entered, need the confirmation.
         for waiter, offer in offers_of(releaser):
-            not_confirmed(waiter, offer, problem)
+            waiter.error = not_replicated(waiter.lock.named(waiter.call.owner), problem)
+            waiter.lock.undo_grant(waiter.call)
+            end(waiter, offer, given=False)
         reply = LOCK_FREE
     except ResponseError as error:
         if is_transient_reply(error) or any(waiter.call.in_doubt for waiter, _ in offers):
@@ -235,9 +237,8 @@ async def _send_again(
             waiter.call.in_doubt = True
             waiter.call.owner.new_epoch()
 
-    reply, sent_at = await lock.retry_release(
-        owner, hold, lock.session.lock_sender, payload, problem, reply_if_done, on_doubt
-    )
+    sender = lock.session.lock_sender
+    reply, sent_at = await lock.retry_release(owner, hold, sender, payload, problem, reply_if_done, on_doubt)
     for waiter, _ in offers:
         waiter.call.sent_at = sent_at
     return reply
@@ -269,11 +270,10 @@ def record_entry(waiter: LockWaiter, token: int) -> bool:
     lock, call, session = waiter.lock, waiter.call, waiter.session
     call.token = token
     valid_until = call.sent_at + call.lease_ms / 1000
-    if valid_until <= session.clock():
+    late = valid_until <= session.clock()
+    if late:
         logger.info("lock %r was handed on after the end of its lease: it is released", readable(lock.key))
-        lock.undo_grant(call)
-        return False
-    if not lock.record(call, waiter.hold_key, valid_until):
+    if late or not lock.record(call, waiter.hold_key, valid_until):
         lock.undo_grant(call)
         return False
     queue = session.lock_queues.get(lock.identity)
@@ -298,13 +298,6 @@ def end(waiter: LockWaiter, releaser: ReleaseCall, *, given: bool) -> None:
     # Also after an interrupt between the change of the state and this line.
     waiter.wakeup.set()
     releaser.successor = None
-
-
-def not_confirmed(waiter: LockWaiter, releaser: ReleaseCall, problem: NotConfirmed) -> None:
-    """The waiter was entered, and too few replicas have confirmed that."""
-    waiter.error = not_replicated(waiter.lock.named(waiter.call.owner), problem)
-    waiter.lock.undo_grant(waiter.call)
-    end(waiter, releaser, given=False)
 
 
 def abandon(releaser: ReleaseCall) -> None:

@@ -149,7 +149,9 @@ class MovingLock(ReleasingLock):
             except (NoReply, RedisError) as problem:
                 reply, _ = await self.retry_release(owner, hold, runtime, payload, problem, None, owner.new_epoch)
             if reply == HAS_BOTH_SIDES:
-                self._stay(hold)
+                # Nothing has changed on the server.
+                if session.holds.cancel_release(hold):
+                    session.watchdog.watch(hold, hold.valid_until - self.renewed_ms / 1000)
                 sends = False
                 raise LockAlreadyHeldError(f"{self.named(owner)} can't be handed off: its owner reads and writes")
             self._apply_move(hold, call, reply)
@@ -176,12 +178,6 @@ class MovingLock(ReleasingLock):
             name=name if isinstance(name, str) else "",
         )
 
-    def _stay(self, hold: Hold) -> None:
-        """The server has refused to move the hold."""
-        session = self.session
-        if session.holds.cancel_release(hold):
-            session.watchdog.watch(hold, hold.valid_until - self.renewed_ms / 1000)
-
     def _apply_move(self, hold: Hold, call: ReleaseCall, reply: Reply) -> None:
         holds = self.session.holds
         if reply is None:
@@ -206,7 +202,9 @@ class MovingLock(ReleasingLock):
         """
         self.session.check_open()
         turn, in_flight, hold_key = ReleaseCall(), owner.calls.in_flight, (self.identity, owner.id)
-        call = AcquireCall(owner, self._adopted_lease(handed), LIMITED_BY_RETRIES)
+        # None: as for an acquire without a lease, or a fixed one that isn't known yet.
+        lease = RenewedLease(handed.lease, handed.at_most) if handed.at_most else self.renewal
+        call = AcquireCall(owner, lease, LIMITED_BY_RETRIES)
         try:
             if not in_flight.enter(hold_key, turn):
                 await owner.calls.wait_for_turn(self.session.runtime, hold_key, turn, self.key, None)
@@ -222,13 +220,12 @@ class MovingLock(ReleasingLock):
             in_flight.leave(hold_key, turn)
         if not adopted:
             found, holder = await self.who_holds_it(self._query)
-            text = (
-                f"{self.label} {found}; what was handed off isn't there: it was adopted already, or its lease has ended"
-            )
+            why = "what was handed off isn't there: it was adopted already, or its lease has ended"
+            text = f"{self.label} {found}; {why}"
             raise LockNotHeldError(text, name=readable(self.key), owner=readable(owner.name), holder=holder)
 
     async def _adopt(self, call: AcquireCall, hold_key: HoldKey, handed: HandedOff) -> bool:
-        session, owner = self.session, call.owner
+        session, owner, sender = self.session, call.owner, self.session.lock_sender
         # A name for this call alone: no copy of the command that is late finds a later hold of the owner.
         call.name = owner.for_one_call().name + self.commands.owner_suffix
         call.token = handed.fence
@@ -240,9 +237,7 @@ class MovingLock(ReleasingLock):
 
         try:
             payload = self.commands.move(handed.hold.encode(), call.name, call.lease_ms)
-            reply, call.sent_at = await retry.send(
-                session.lock_sender, payload, retries=session.retries, on_doubt=on_doubt
-            )
+            reply, call.sent_at = await retry.send(sender, payload, retries=session.retries, on_doubt=on_doubt)
             adopted = isinstance(reply, list) and self._record_adopted(call, hold_key, handed, reply[0])
             if session.closed:
                 session.check_open()
@@ -258,18 +253,13 @@ class MovingLock(ReleasingLock):
             self._put_back(call, handed)
         return adopted
 
-    def _adopted_lease(self, handed: HandedOff) -> int | None:
-        """The lease for the level. None: as for an acquire without a lease, or a fixed one that isn't known yet."""
-        return RenewedLease(handed.lease, handed.at_most) if handed.at_most else self.renewal
-
     def _record_adopted(self, call: AcquireCall, hold_key: HoldKey, handed: HandedOff, lease: int) -> bool:
         """The server has moved the hold, which lasts for so many ms. False: that has ended already."""
-        session = self.session
         if lease < 0:
             # Somebody has removed the expiry.
-            lease = session.lease_ms
+            lease = self.session.lease_ms
         valid_until = call.sent_at + lease / 1000
-        if valid_until <= session.clock():
+        if valid_until <= self.session.clock():
             return False
         if not handed.lease:
             call.lease = lease
