@@ -119,10 +119,7 @@ class GroupLogic:
         return self.member_releases(owner, GroupHold(self, owner, acquired))
 
     def watch(self, hold: GroupHold) -> None:
-        """Has the `on_lost` callbacks called when a hold is lost that was just acquired.
-
-        Not for a nested hold: the watch of an outer level calls them.
-        """
+        """Has `on_lost` callbacks called at the loss of a new hold, unless the watch of an outer level does that."""
         levels = self.session.groups.levels(hold.key)
         if not any(other is not hold and other.state is HELD for other in levels):
             hold.listen(self._on_end)
@@ -305,10 +302,7 @@ class GroupLogic:
 
 
 class GroupHold:
-    """One level of a group: what one acquire of the group has acquired, one level of each of its members' holds.
-
-    Each level is a `GroupHold` of its own, as each may have been acquired with other members.
-    """
+    """What one acquire of a group has acquired, perhaps of other members each time: one level of each member's hold."""
 
     __slots__ = ("_lost", "_watches", "group", "holds", "key", "recovery", "release_calls")
 
@@ -364,10 +358,7 @@ class GroupHold:
         return self.state is HELD
 
     def listen(self, listener: Callable[[Any], None]) -> None:
-        """Has `listener` called when the group is lost or released, perhaps more than once.
-
-        A group that is not held calls it at once.
-        """
+        """Has `listener` called when the group is lost or released, maybe more than once. At once if it isn't held."""
         watch = self._watches[listener] = _Watch(self, listener)
         watch.begin()
 

@@ -22,10 +22,7 @@ from pyredisson.logic.locks.rlock import LockLogic
 
 
 class GroupAttempt:
-    """One attempt to acquire a group: acquires enough members, or releases again the members that it has acquired.
-
-    Each kind of group acquires and releases members in its own way.
-    """
+    """One attempt to acquire a group. Each kind of group acquires and releases members in its own way."""
 
     __slots__ = ("group", "owner")
 

@@ -32,10 +32,7 @@ def renew_holds(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
 
 
 class LockCommands:
-    """The commands of one lock. All of them are idempotent, except `force_release`.
-
-    An owner is the name of an owner on the server; a lease is in milliseconds.
-    """
+    """The commands of one lock: owners by name on the server, leases in ms. All but `force_release` are idempotent."""
 
     __slots__ = ("key", "list_keys", "session", "wake_channels")
 

@@ -59,10 +59,7 @@ class FairLockCommands(LockCommands):
         return pack(script, *self._keys, self._channel, owner, count, self.session.fair_wait)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
-        """Releases the lock, and enters its next owner in the same step if that is the head of the queue.
-
-        Else the reply is as to a release, and the next owner keeps its place in the queue.
-        """
+        """As `release`, and enters the next owner if that is the head of the queue. Else that keeps its place there."""
         script = self.session.runtime.scripts.fair_hand_over
         return pack(script, *self._keys, self._channel, owner, self.session.fair_wait, next_owner, lease)
 

@@ -106,11 +106,7 @@ class FairAcquireCall(AcquireCall):
 
 
 class FairQueue:
-    """The waiters of one client for one fair lock.
-
-    One of them sends heartbeats for all. A heartbeat reports to the server that the waiters are alive. Its script also
-    removes dead waiters from the head of the queue, and repeats a notification that may have been lost.
-    """
+    """The waiters of one client for one fair lock. One of them sends heartbeats for all, see `FairLockCommands`."""
 
     __slots__ = ("_seen_before", "_session", "commands", "heartbeat_at", "heartbeat_sender", "tickets")
 
@@ -225,8 +221,7 @@ class FairQueues(dict[bytes, FairQueue]):
             yield queue.commands.leave([ticket.name for ticket in tickets], in_doubt=True)
 
 
-# --- Waiting in the queue of a fair lock: an attempt or a heartbeat when it is due, and else sleep
-# While a waiter sleeps, a release of this client may enter it on the server, see `hand_over`.
+# --- The wait
 
 
 ATTEMPT_INTERVAL = 60.0
@@ -236,6 +231,8 @@ Redisson would remove it from the queue."""
 
 class FairWait(LockWaiter):
     """One call that waits in the queue: it sends an attempt or a heartbeat when that is due, and else sleeps.
+
+    While it sleeps, a release of this client may enter it on the server, see `hand_over`.
 
     A holder that died publishes nothing. Its waiters are woken by the heartbeat that is due 1 ms after the end of its
     lease. The script of that heartbeat finds the lock free, notifies the head of the queue, and returns its name. If

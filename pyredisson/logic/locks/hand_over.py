@@ -192,18 +192,14 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
     if reply == NOT_HANDED_OVER:
         return None
     if readers is not None:
-        # Writers of this client, which relied on the release, claim the lock now. And readers that did not sleep may
-        # read.
+        # Writers of this client, which relied on the release, claim the lock. Readers that did not sleep may read.
         lock.on_released(LOCK_FREE)
         return LOCK_FREE
     return LOCK_FREE if reply.__class__ is list else reply
 
 
 async def _release_only(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
-    """The server has refused the hand-over. That must not fail a release.
-
-    For example: the user may not change the counter of the tokens.
-    """
+    """The server has refused the hand-over, say as the user may not change the tokens. That must not fail a release."""
     for waiter, offer in offers_of(releaser):
         end(waiter, offer, given=False)
     releaser.successor = None

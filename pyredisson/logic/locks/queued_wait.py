@@ -52,10 +52,7 @@ class LockChannel(RelayedChannel):
             self.on_unused[b""](payload)
 
     def look(self, payload: bytes, need: int | None) -> None:
-        """`look:MS` is meant for the first waiter, unless it is awake and makes an attempt anyway.
-
-        `need`: of the waiters with that need; None: with any.
-        """
+        """`look:MS` is for the first waiter with that need (None: any). If it is awake, it makes an attempt anyway."""
         digits = payload.removeprefix(LOOK)
         if not digits.isdigit():
             # Somebody else may publish on this channel.

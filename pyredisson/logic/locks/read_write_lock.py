@@ -61,10 +61,7 @@ class SideCommands(LockCommands):
 
 
 def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
-    """The command that extends the leases of readers, and keeps the lock alive for readers with a fixed lease.
-
-    With a lease of 0 it does the latter only.
-    """
+    """The command that extends leases of readers, if `lease` isn't 0, and keeps the lock alive for the fixed ones."""
     return _lease_command(scripts, holds, [lease if hold.renewed else 0 for hold in holds])
 
 

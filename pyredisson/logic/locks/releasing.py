@@ -91,8 +91,7 @@ class ReleasingLock(LockStatus):
     async def _wait_to_release(self, owner: Owner, hold: Hold, call: ReleaseCall) -> bool:
         """Waits for earlier calls of the owner. False: the release was handed to the background instead."""
         if self.session.runtime.blocking and owner.calls.in_flight.is_on_this_thread(hold.key):
-            # A finalizer runs this release in the middle of another call on this thread. Waiting for that call would
-            # be a deadlock.
+            # A finalizer runs this in the middle of another call on this thread: waiting for that would be a deadlock.
             self.release_in_background(owner, hold, call)
             return False
         return await owner.calls.wait_for_turn(self.session.runtime, hold.key, call, self.key, None)
@@ -165,19 +164,13 @@ class ReleasingLock(LockStatus):
         """Called after a release that replied `PARTLY_DONE`, which only fair locks do: has the rest of it done."""
 
     async def _find_release_error(self, owner: Owner, hold: Hold) -> LockNotHeldError:
-        """Returns the error for a hold that can't be released: it was lost, or another call has released it.
-
-        In the second case the server is asked who holds the lock now, which may raise an error of its own.
-        """
+        """The error for a hold that was lost, or that another call has released: then it asks who holds the lock."""
         if hold.state is LOST and hold.count:
             return self.loss_of(owner, hold)
         return await self.not_held_error(owner)
 
     def release_in_background(self, owner: Owner, hold: Hold, call: ReleaseCall) -> None:
-        """Releases one level of a hold: here at once, on the server in the background.
-
-        Idempotent, also if an earlier call of it, or the release itself, was interrupted.
-        """
+        """Releases one level of a hold: here at once, on the server in the background. Idempotent after interrupts."""
         self.session.holds.drop_level(hold, call)
         if not call.reported:
             self._post_count(owner, hold, hold.count)
@@ -210,10 +203,7 @@ class ReleasingLock(LockStatus):
     # After an acquire
 
     def record(self, call: AcquireCall, hold_key: HoldKey, valid_until: float) -> bool:
-        """Adds a level to the target of the call, or a new hold above a lost one.
-
-        False: the hold to which the server has added was released meanwhile, in the background.
-        """
+        """Adds a level to the target, or a new hold. False: the target was released meanwhile, in the background."""
         session, target = self.session, call.target
         if session.holds.handed_off:
             session.holds.handed_off.pop(hold_key, None)

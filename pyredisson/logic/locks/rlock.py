@@ -24,12 +24,7 @@ TRY_AGAIN = -1.0
 
 
 class LockLogic(MovingLock):
-    """Acquires and releases a lock; owners and durations were checked before.
-
-    A new kind of lock needs its scripts (`lua/`, registered in `_protocol/scripts.py`), a module in `logic/locks` with
-    its commands (`commands_type`, a subclass of `LockCommands`) or its way of waiting (`_wait`), and a public class in
-    `_api/aio`, from which `make twins` generates the one in `_api/sync`. CONTRIBUTING.md shows each step.
-    """
+    """Acquires and releases a lock; owners and durations were checked before. CONTRIBUTING.md adds a kind of lock."""
 
     __slots__ = ()
 
