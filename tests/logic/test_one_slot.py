@@ -170,7 +170,7 @@ def test_all_keys_and_channels_of_a_primitive_are_in_one_slot(
 @given(name=names)
 def test_what_is_computed_from_a_key_or_channel_is_in_the_same_slot(session: Session, name: bytes) -> None:
     owner = session.owners.explicit(7)
-    waiter = FairLockCommands(session, name).channel_of(QueueTicket(owner))
+    waiter = FairLockCommands(session, name).channel_of(QueueTicket(owner, owner.name))
     assert waiter.endswith(owner.name)
     assert slot(waiter) == slot(name)
     for side in kinds(SideCommands)[1:]:

@@ -58,11 +58,6 @@ class MemberRelease(NamedTuple):
         """The server of the member, as its client knows it."""
         return self.member.session.runtime.shard_of(self.member.key)
 
-    @property
-    def place(self) -> Hashable:
-        """The server of the member, if its client has several. All others are one place."""
-        return self.server if self.member.session.runtime.sharded else None
-
     def release_in_background(self) -> None:
         """Releases the level: here at once, on the server in the background. Does nothing if it is released already."""
         if self.hold is not None:

@@ -24,11 +24,13 @@ from pyredisson.logic.locks.rlock import LockLogic
 class GroupAttempt:
     """One attempt to acquire a group. Each kind of group acquires and releases members in its own way."""
 
-    __slots__ = ("group", "owner")
+    __slots__ = ("_deadline", "_lease", "group", "owner")
 
-    def __init__(self, group: GroupLogic, owner: GroupOwner) -> None:
+    def __init__(self, group: GroupLogic, owner: GroupOwner, lease: int | None, deadline: float | None) -> None:
         self.group = group
         self.owner = owner
+        self._lease = lease
+        self._deadline = deadline
 
     async def run(self) -> bool:
         """True: the group is acquired. False: not enough members were acquired, and none of them is held any more."""
@@ -136,7 +138,9 @@ class MultiLockLogic(GroupLogic):
         """Releases these members, on different nodes of a cluster in parallel. Returns the errors."""
         places: dict[Hashable, list[MemberRelease]] = {}
         for member_release in member_releases:
-            places.setdefault(member_release.place, []).append(member_release)
+            # All clients with a single server are one place.
+            place = member_release.server if member_release.member.session.runtime.sharded else None
+            places.setdefault(place, []).append(member_release)
         if len(places) <= 1:
             return await _release_in_turn(member_releases)
         operations = [partial(_release_in_turn, releases) for releases in places.values()]
@@ -163,14 +167,12 @@ class MultiLockLogic(GroupLogic):
 class _Attempt(GroupAttempt):
     """Acquires the members in their order. The first one that isn't acquired in time ends the attempt."""
 
-    __slots__ = ("_acquired", "_deadline", "_lease")
+    __slots__ = ("_acquired",)
 
     group: MultiLockLogic
 
     def __init__(self, group: MultiLockLogic, owner: GroupOwner, lease: int | None, deadline: float | None) -> None:
-        super().__init__(group, owner)
-        self._lease = lease
-        self._deadline = deadline
+        super().__init__(group, owner, lease, deadline)
         self._acquired = [False] * len(group.members)
 
     async def acquire_members(self) -> bool:

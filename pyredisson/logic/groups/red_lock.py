@@ -131,7 +131,7 @@ class _Attempt(GroupAttempt):
     holder releases it, the other members are usually free too.
     """
 
-    __slots__ = ("_awaited_member", "_deadline", "_lease", "_timeout", "operations")
+    __slots__ = ("_awaited_member", "_timeout", "operations")
 
     group: RedLockLogic
 
@@ -143,11 +143,9 @@ class _Attempt(GroupAttempt):
         deadline: float | None,
         awaited_member: int | None,
     ) -> None:
-        super().__init__(group, owner)
+        super().__init__(group, owner, lease, deadline)
         self.operations = ParallelOperations(group.session.runtime)
         """The acquires. They return whether the member was acquired."""
-        self._lease = lease
-        self._deadline = deadline
         self._awaited_member = awaited_member
         self._timeout = group.timeout(lease)
 

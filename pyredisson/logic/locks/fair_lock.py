@@ -121,7 +121,7 @@ class FairLockLogic(LockLogic):
         if owner.name in queued_names:
             # Two calls of one owner each need a place, and must not give up the place of the other.
             call.owner = owner.for_one_call()
-        ticket = call.ticket = QueueTicket(call.owner)
+        ticket = call.ticket = QueueTicket(call.owner, call.owner.name)
         name = ticket.name
         channels = self.session.channels
         if channels.by_name:

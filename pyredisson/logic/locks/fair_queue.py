@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ class TicketChannel(Channel):
         super().wake_all()
 
 
+@dataclass(eq=False, slots=True)
 class QueueTicket:
     """The place of one acquire in the queue on the server.
 
@@ -58,37 +60,23 @@ class QueueTicket:
     lost; it changes only after a grant that had to be undone.
     """
 
-    __slots__ = (
-        "attempt_reasons_before",
-        "channel",
-        "channel_name",
-        "entry_in_doubt",
-        "may_be_queued",
-        "name",
-        "needs_attempt",
-        "owner",
-        "waiter",
-        "withdrawn",
-    )
-
-    def __init__(self, owner: Owner) -> None:
-        self.owner = owner
-        self.name = owner.name
-        self.channel: TicketChannel | None = None
-        self.channel_name = b""
-        """The channel of the name, if it was computed already."""
-        self.attempt_reasons_before = 0
-        """How many reasons for an attempt the channel had counted when the acquire was sent."""
-        self.waiter: LockWaiter | None = None
-        """None until the call waits."""
-        self.needs_attempt = False
-        """Whether to make an attempt, even if nothing was published."""
-        self.may_be_queued = False
-        """Whether an acquire was sent that may have put the name into the queue."""
-        self.entry_in_doubt = False
-        """Whether a hand-over was given up that may have entered the name as the holder's."""
-        self.withdrawn = False
-        """Whether the command was sent that takes the name out of the queue."""
+    owner: Owner
+    name: bytes
+    channel: TicketChannel | None = None
+    channel_name: bytes = b""
+    """The channel of the name, if it was computed already."""
+    attempt_reasons_before: int = 0
+    """How many reasons for an attempt the channel had counted when the acquire was sent."""
+    waiter: LockWaiter | None = None
+    """None until the call waits."""
+    needs_attempt: bool = False
+    """Whether to make an attempt, even if nothing was published."""
+    may_be_queued: bool = False
+    """Whether an acquire was sent that may have put the name into the queue."""
+    entry_in_doubt: bool = False
+    """Whether a hand-over was given up that may have entered the name as the holder's."""
+    withdrawn: bool = False
+    """Whether the command was sent that takes the name out of the queue."""
 
     def request_attempt(self) -> None:
         """Has the waiter make an attempt."""

@@ -108,11 +108,10 @@ class ReleasingLock(LockStatus):
         self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError
     ) -> Reply:
         """Sends a release again. The reply is None if the server didn't know the hold."""
+        runtime = self.session.runtime
         # An earlier copy may have released the last level; then the second copy finds nothing.
-        reply_if_done = _reply_if_done if hold.state is RELEASING else None
-        reply, _ = await self.retry_release(
-            owner, hold, self.session.runtime, payload, problem, reply_if_done, owner.new_epoch
-        )
+        if_done = _reply_if_done if hold.state is RELEASING else None
+        reply, _ = await self.retry_release(owner, hold, runtime, payload, problem, if_done, owner.new_epoch)
         return reply
 
     async def retry_release(

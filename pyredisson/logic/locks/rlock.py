@@ -291,16 +291,14 @@ class LockLogic(MovingLock):
         After an error the server may have done it. The command never shortens a lease, and changes nothing for an owner
         that doesn't hold the lock. Where a copy may run late, the next hold of the owner has another name.
         """
-        session, owner = self.session, hold.acquired_by
+        session, owner, runtime = self.session, hold.acquired_by, self.session.runtime
         session.check_open()
         if session.holds.expire_if_due(hold) or owner is None:
             return False
         lease = hold.within_limit(lease, session.clock())
-        payload = hold.commands.restore(session.runtime.scripts, (hold,), lease)
+        payload = hold.commands.restore(runtime.scripts, (hold,), lease)
         try:
-            (known,), sent_at = await retry.send(
-                session.runtime, payload, retries=session.retries, on_doubt=owner.new_epoch
-            )
+            (known,), sent_at = await retry.send(runtime, payload, retries=session.retries, on_doubt=owner.new_epoch)
         except BaseException as error:
             if retry.may_have_run(error, False):
                 owner.new_epoch()
@@ -362,5 +360,4 @@ class NonReentrantLockLogic(LockLogic):
     def check_owner(self, owner: Owner) -> None:
         hold = self.session.holds.valid((self.identity, owner.id))
         if hold is not None:
-            name, holder = readable(self.key), readable(hold.owner)
-            raise LockAlreadyHeldError(f"lock {name!r} is held already by its owner {holder}")
+            raise LockAlreadyHeldError(f"{self.label} is held already by its owner {readable(hold.owner)}")
