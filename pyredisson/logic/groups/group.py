@@ -123,7 +123,7 @@ class GroupLogic:
         # Several members may end at the same time, on different threads: only one of these calls finds the listener.
         if hold.unlisten(self._on_end) and hold.state is LOST:
             self.session.lost_callbacks.run(self.identity)
-            self.session.groups.remember_lost(hold)
+            self.session.groups.losses.add(hold.key)
 
     # Releasing
 
@@ -434,7 +434,8 @@ class GroupRegistry:
         """By the key of the holds: the holds of one group and owner, one for each level, the innermost last."""
         self.pending_acquires: dict[HoldKey, float] = {}
         """Members of a red lock that were asked and have not replied yet, with the time when they were asked."""
-        self._losses = UnreleasedLosses(self._has_loss, self._forget_losses)
+        self.losses = UnreleasedLosses(self._has_loss, self._forget_losses)
+        """A lost hold stays here until it is released; the oldest lost ones are forgotten above a limit."""
 
     def levels(self, key: Hashable) -> list[GroupHold]:
         """The holds with that key, the innermost last."""
@@ -462,10 +463,6 @@ class GroupRegistry:
         if not levels and (removed := self.holds.pop(hold.key, {})):
             # Another call of the same owner has added a level between the two `pop`s.
             self.holds.setdefault(hold.key, removed).update(removed)
-
-    def remember_lost(self, hold: GroupHold) -> None:
-        """A hold was lost. It stays here until it is released; the oldest lost ones are forgotten above a limit."""
-        self._losses.add(hold.key)
 
     def _has_loss(self, key: Hashable) -> bool:
         return any(hold.state is LOST for hold in self.levels(key))

@@ -1,6 +1,7 @@
 """The read-write lock: many readers or one writer, on one hash with a mode. Each hold of a reader has its own lease."""
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from pyredisson._core import AcquireCall, ReleaseCall, command, pack, prefixed, suffixed
 from pyredisson._diagnostics import readable
@@ -60,24 +61,17 @@ class SideCommands(LockCommands):
         return member + READERS if member and side == READ else member
 
 
-def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
-    """The command that extends leases of readers, if `lease` isn't 0, and keeps the lock alive for the fixed ones."""
-    return _lease_command(scripts, holds, [lease if hold.renewed else 0 for hold in holds])
+def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int, *, fixed: bool = False) -> bytes:
+    """The command that extends leases of readers, if `lease` isn't 0, and keeps the lock alive for the fixed ones.
 
-
-def restore_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
-    """The command that extends the leases of all levels of these readers. 0: it only asks."""
-    return _lease_command(scripts, holds, [lease] * len(holds))
-
-
-def _lease_command(scripts: ScriptSet, holds: Sequence[Hold], extensions: Sequence[int]) -> bytes:
-    """`extensions`: the lease of each reader in ms, 0 for one that isn't extended."""
+    `fixed`: it extends these, too.
+    """
     keys, leases, readers = list[bytes](), list[bytes](), list[bytes | int]()
-    for hold, extension in zip(holds, extensions, strict=True):
+    for hold in holds:
         key, prefix = hold.commands.key, suffixed(hold.commands.key, b"")
         keys.append(key)
         leases += [b"%b%b:rwlock_timeout:%d" % (prefix, hold.owner, level) for level in range(1, hold.count + 1)]
-        readers += (prefix, hold.owner, extension)
+        readers += (prefix, hold.owner, lease if fixed or hold.renewed else 0)
     return command(b"EVALSHA", scripts.read_renew, len(keys) + len(leases), *keys, *leases, *readers)
 
 
@@ -86,7 +80,7 @@ class ReadCommands(SideCommands):
 
     __slots__ = ()
 
-    renew, restore = staticmethod(renew_reads), staticmethod(restore_reads)
+    renew, restore = staticmethod(renew_reads), staticmethod(partial(renew_reads, fixed=True))
     # A reader in Java shortens the whole lock to its own lease when it renews.
     renews_fixed_leases = True
     kind = "read"
