@@ -118,6 +118,7 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "ttl": 0,
         "wanted": 2,
         "shown": 1,
+        "fixed": True,
         "free": 2,
         "waiters": [owner.name],
         "waits": True,

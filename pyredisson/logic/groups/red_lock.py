@@ -5,6 +5,8 @@ the majority, the short timeout of each round, the validity (what remains of the
 took and the drift of clocks), the random pause before the next round, and the release of all members after a failure.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -73,7 +75,7 @@ class RedLockLogic(GroupLogic):
             raise ValueError(f"lease_time must leave more than a millisecond after clock drift, not {lease} ms")
         retries = _Retries(self, deadline)
         while True:
-            attempt = _Attempt(self, owner, lease, deadline, retries.awaited_member)
+            attempt = _Attempt(retries, owner, lease)
             if await attempt.run():
                 return True
             pause = retries.pause_after(attempt.operations)
@@ -127,7 +129,7 @@ class RedLockLogic(GroupLogic):
 class _Attempt(GroupAttempt):
     """Asks all members in parallel, and waits for all of them with one timeout.
 
-    `awaited_member` is the number of a busy member. It is waited for first, while no other member is held: when its
+    A busy member (`_Retries.awaited_member`) is waited for first, while no other member is held: when its
     holder releases it, the other members are usually free too.
     """
 
@@ -135,19 +137,12 @@ class _Attempt(GroupAttempt):
 
     group: RedLockLogic
 
-    def __init__(
-        self,
-        group: RedLockLogic,
-        owner: GroupOwner,
-        lease: int | None,
-        deadline: float | None,
-        awaited_member: int | None,
-    ) -> None:
-        super().__init__(group, owner, lease, deadline)
-        self.operations = ParallelOperations(group.session.runtime)
+    def __init__(self, retries: _Retries, owner: GroupOwner, lease: int | None) -> None:
+        super().__init__(retries.group, owner, lease, retries.deadline)
+        self.operations = ParallelOperations(self.group.session.runtime)
         """The acquires. They return whether the member was acquired."""
-        self._awaited_member = awaited_member
-        self._timeout = group.timeout(lease)
+        self._awaited_member = retries.awaited_member
+        self._timeout = self.group.timeout(lease)
 
     async def acquire_members(self) -> bool:
         group, operations, awaited = self.group, self.operations, self._awaited_member
@@ -225,8 +220,8 @@ class _Retries:
     def __init__(self, group: RedLockLogic, deadline: float | None) -> None:
         self.awaited_member: int | None = None
         """The number of the busy member for which the next attempt waits first."""
-        self._group = group
-        self._deadline = deadline
+        self.group = group
+        self.deadline = deadline
         self._failures = 0
         """How many attempts in a row got replies from fewer members than a majority."""
         self._refusals = 0
@@ -234,7 +229,7 @@ class _Retries:
 
     def pause_after(self, operations: ParallelOperations) -> float | None:
         """Seconds to pause after an attempt; None: there is no time for another one. Raises if none can help."""
-        group = self._group
+        group = self.group
         errors = operations.errors()
         if errors and not isinstance(errors[0], RedisError):
             # Not the failure of a server: the next attempt would end in the same way.
@@ -245,27 +240,27 @@ class _Retries:
         return self._pause_after_refusal(operations)
 
     def _pause_after_failure(self, errors: list[Exception]) -> float | None:
-        group, session = self._group, self._group.session
+        group, session = self.group, self.group.session
         permanent = [error for error in errors if not is_transient(error)]
         if len(group.members) - len(permanent) < group.quorum:
             # No majority of members remains that could ever be acquired.
             raise permanent[0]
-        if self._deadline == retry.LIMITED_BY_RETRIES and self._failures >= session.retries:
+        if self.deadline == retry.LIMITED_BY_RETRIES and self._failures >= session.retries:
             return None
         pause = retry.delay(self._failures, session.runtime.jitter())
         self._failures += 1
-        return pause if self._deadline == retry.LIMITED_BY_RETRIES else group.within(self._deadline, pause)
+        return pause if self.deadline == retry.LIMITED_BY_RETRIES else group.within(self.deadline, pause)
 
     def _pause_after_refusal(self, operations: ParallelOperations) -> float | None:
         self._failures = 0
-        pause = LONGEST_PAUSE * self._group.session.runtime.jitter()
+        pause = LONGEST_PAUSE * self.group.session.runtime.jitter()
         busy = sorted(number for number, outcome in operations.outcomes.items() if outcome is False)
         if busy:
             # All waiters wait for the same member, so the one that acquires it has a good chance for the others. Each
             # time it is another member, in case that one never becomes free.
             self.awaited_member = busy[self._refusals % len(busy)]
             self._refusals += 1
-        return self._group.within(self._deadline, pause)
+        return self.group.within(self.deadline, pause)
 
 
 # --- Lost members

@@ -97,11 +97,9 @@ class LockCommands:
 
         `late`: the background sends this, so its message has to wake the waiters of this client, too.
         """
-        # Not `self.channel`: before Python 3.12 a property costs much more than this call.
-        return self._release(prefixed(self.channel_prefix, self.key), owner, count, late)
-
-    def _release(self, channel: bytes, owner: bytes, count: int, late: bool) -> bytes:
         session = self.session
+        # Not `self.channel`, nor `_waking`: before Python 3.12 a property costs much more than this call.
+        channel = prefixed(self.channel_prefix, self.key)
         words = (channel, owner, count, self.wake_channels, session.patience, int(late))
         return pack(session.runtime.scripts.lock_release, self.key, *self.list_keys, *words)
 

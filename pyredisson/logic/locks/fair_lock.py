@@ -45,10 +45,6 @@ class FairLockCommands(LockCommands):
             prefixed(b"pyredisson_fair_clients", key),
         )
 
-    @property
-    def channel(self) -> bytes:
-        return self._channel
-
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         session = self.session
         script = session.runtime.scripts.fair_acquire

@@ -1,6 +1,6 @@
 """The lock whose waiters make attempts again and again, without a channel."""
 
-from pyredisson._core import AcquireCall
+from pyredisson._core import AcquireCall, pack
 from pyredisson.backoff import Backoff
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
@@ -28,7 +28,8 @@ class SpinLockCommands(LockCommands):
 
     def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
         # With an empty channel the script publishes nothing to Redisson.
-        return self._release(b"", owner, count, late)
+        words = (b"", owner, count, *self._waking, int(late))
+        return pack(self.session.runtime.scripts.lock_release, self.key, *self.list_keys, *words)
 
 
 class SpinLockLogic(LockLogic):
