@@ -6,7 +6,7 @@ closing of the client wake all. A waiter's own timer isn't here: see `logic.wait
 
 import itertools
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -29,42 +29,6 @@ class Subscriber(Protocol):
         """Subscribes to these channels. Makes sure, also when there are none, that the connection is being read."""
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None: ...
-
-
-class ListenedChannels(Protocol):
-    """The channels of one subscription connection, as what reads that connection sees them."""
-
-    mutex: AbstractContextManager[object]
-    waiting: set[Wakeup]
-    """The waiters of these channels."""
-
-    @property
-    def client_waiting(self) -> Container[Wakeup]:
-        """All waiters of the client."""
-
-    def names(self) -> list[bytes]:
-        """The channels to subscribe to over a new connection. The caller holds the mutex."""
-
-    def is_unused(self) -> bool:
-        """Whether the connection can be closed until there is a channel again."""
-
-    def deliver(self, name: bytes, payload: bytes) -> None:
-        """A message was published."""
-
-    def on_subscribed(self, name: bytes) -> None:
-        """The server confirmed a subscription."""
-
-    def on_refused(self, name: bytes, error: RedisError) -> None:
-        """The server refused a subscription."""
-
-    def on_dropped(self, name: bytes) -> None:
-        """The server ended a subscription by itself."""
-
-    def on_disconnected(self) -> None:
-        """The connection broke. The caller holds the mutex."""
-
-    def sweep(self) -> None:
-        """Unsubscribes from channels that have had no waiter for some time."""
 
 
 class Channel(ChannelFields):
@@ -100,12 +64,8 @@ class Channel(ChannelFields):
         elif payload == b"1":
             self.wake_all()
 
-    def on_confirmed(self) -> None:
-        """Messages arrive from now on. Earlier ones are lost."""
-        self.wake_all()
-
-    def on_unconfirmed(self) -> None:
-        """Messages don't arrive any more."""
+    def on_confirmation(self) -> None:
+        """`confirmed` has changed: earlier messages are lost, or later ones will be."""
         self.wake_all()
 
     def take_look(self, wakeup: Wakeup) -> float | None:
@@ -157,13 +117,10 @@ class RelayedChannel(Channel):
         """A message on the other channel."""
         Channel.on_message(self, payload)
 
-    def on_confirmed(self) -> None:
+    def on_confirmation(self) -> None:
         # One attempt after the later one of the two confirmations is enough.
-        if self.relay is None or self.relay.confirmed:
+        if not self.confirmed or self.relay is None or self.relay.confirmed:
             self.wake(1)
-
-    def on_unconfirmed(self) -> None:
-        self.wake(1)
 
 
 class RelayChannel(Channel):
@@ -183,12 +140,9 @@ class RelayChannel(Channel):
     def on_message(self, payload: bytes) -> None:
         self.target.on_relayed(payload)
 
-    def on_confirmed(self) -> None:
-        if self.target.confirmed:
+    def on_confirmation(self) -> None:
+        if not self.confirmed or self.target.confirmed:
             self.target.wake(1)
-
-    def on_unconfirmed(self) -> None:
-        self.target.wake(1)
 
     def wake_all(self) -> None:
         if self.error is not None:
@@ -205,10 +159,7 @@ class CountedChannel(Channel):
         super().__init__()
         self.waiters = target.waiters
 
-    def on_confirmed(self) -> None:
-        """Nobody relies on it."""
-
-    def on_unconfirmed(self) -> None:
+    def on_confirmation(self) -> None:
         """Nobody relies on it."""
 
     def wake_all(self) -> None:
@@ -223,20 +174,18 @@ class ChannelRegistry:
     made by one call that allocates nothing else meanwhile: `list` of a dict's keys, not of its items.
     """
 
+    _subscriber: Subscriber
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self.mutex: AbstractContextManager[object] = threading.RLock()
         self._clock = clock
         self._next_sweep = 0.0
         self.waiting: set[Wakeup] = set()
         """The waiters of all channels; each waiter is in one channel."""
+        self.client_waiting = self.waiting
+        """All waiters of the client: the same ones, as there is one subscription connection."""
         self.by_name: dict[bytes, Channel] = {}
         """All channels. An attribute: each acquire looks whether there is any."""
-        self._subscriber: Subscriber | None = None
-
-    @property
-    def client_waiting(self) -> Container[Wakeup]:
-        """All waiters of the client."""
-        return self.waiting
 
     def attach(self, subscriber: Subscriber) -> None:
         """Sets the subscription connection, which itself refers to this registry."""
@@ -249,8 +198,8 @@ class ChannelRegistry:
 
     def events(self, name: bytes) -> int | None:
         """What `join` takes to find out whether an event was missed. None: messages don't arrive."""
-        channel = self.by_name.get(name)
-        return channel.events if channel is not None and channel.confirmed else None
+        channel = self.confirmed_channel(name)
+        return None if channel is None else channel.events
 
     def join(
         self,
@@ -267,8 +216,6 @@ class ChannelRegistry:
         nothing since then needs no other attempt.
         """
         subscriber = self._subscriber
-        if subscriber is None:
-            raise AssertionError("the registry has no subscriber")
         with self.mutex:
             channel = self.by_name.get(name)
             if channel is None or channel.error is not None:
@@ -295,7 +242,6 @@ class ChannelRegistry:
         `counted`: a channel to subscribe to as well, which counts the clients that listen; empty: none.
         """
         subscriber = self._subscriber
-        assert subscriber is not None
         with self.mutex:
             channel = self.by_name.get(name)
             if not isinstance(channel, RelayChannel) or channel.error is not None:
@@ -306,18 +252,13 @@ class ChannelRegistry:
                 anew = True
             channel.idle_since = self._clock()
             if counted:
-                self._count(counted, target)
+                counting = self.by_name.get(counted)
+                if counting is None:
+                    counting = self.by_name[counted] = CountedChannel(target)
+                    subscriber.subscribe((counted,))
+                counting.waiters = target.waiters
+                counting.idle_since = self._clock()
             return anew and channel.confirmed
-
-    def _count(self, name: bytes, target: RelayedChannel) -> None:
-        """Subscribes to a channel as long as another one's waiters wait. The caller holds the mutex."""
-        channel = self.by_name.get(name)
-        if channel is None:
-            channel = self.by_name[name] = CountedChannel(target)
-            assert self._subscriber is not None
-            self._subscriber.subscribe((name,))
-        channel.waiters = target.waiters
-        channel.idle_since = self._clock()
 
     def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
         """As `join`, for a waiter of a queue whose other waiters listen to the same channel; see `QueueFields`."""
@@ -395,7 +336,7 @@ class ChannelRegistry:
             if channel is not None:
                 channel.confirmed = True
                 channel.events = next(_event_numbers)
-                channel.on_confirmed()
+                channel.on_confirmation()
         if self._clock() >= self._next_sweep:
             self.sweep()
 
@@ -425,7 +366,7 @@ class ChannelRegistry:
         if channel is not None and channel.confirmed:
             channel.confirmed = False
             channel.events = next(_event_numbers)
-            channel.on_unconfirmed()
+            channel.on_confirmation()
 
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""
@@ -464,7 +405,7 @@ class ChannelRegistry:
             idle.sort()
             for name in idle:
                 self.forget(name)
-            if idle and self._subscriber is not None:
+            if idle:
                 self._subscriber.unsubscribe(idle)
 
     def wake_all(self) -> None:

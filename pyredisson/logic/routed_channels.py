@@ -42,7 +42,7 @@ class Listeners(Protocol):
 
 
 class NodeChannels:
-    """The channels that are subscribed to on one node, as its listener sees them (`ListenedChannels`)."""
+    """The channels that are subscribed to on one node, as its listener sees them."""
 
     def __init__(self, registry: RoutedChannels, node: Node, listeners: Listeners) -> None:
         self.node = node
@@ -50,6 +50,7 @@ class NodeChannels:
         self.waiting: set[Wakeup] = set()
         """The waiters of these channels."""
         self.client_waiting = registry.waiting
+        """All waiters of the client."""
         self.channels: dict[bytes, Channel] = {}
         self._registry = registry
         self.deliver = registry.deliver
@@ -61,6 +62,7 @@ class NodeChannels:
         return sorted(self.channels, reverse=True)
 
     def is_unused(self) -> bool:
+        """Whether the connection can be closed until there is a channel again."""
         return not self.channels
 
     def on_subscribed(self, name: bytes) -> None:
@@ -78,6 +80,10 @@ class NodeChannels:
         """The connection broke. The caller holds the mutex."""
         for name in list(self.channels):
             self._registry.unconfirm(self.channels.get(name))
+
+
+ListenedChannels = ChannelRegistry | NodeChannels
+"""The channels of one subscription connection, as what reads that connection sees them."""
 
 
 class RoutedChannels(ChannelRegistry):

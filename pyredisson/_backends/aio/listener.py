@@ -14,8 +14,8 @@ from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import Subscription, pause
 from pyredisson._protocol.replies import Reply
-from pyredisson.logic.channels import LINGER, ListenedChannels
-from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
+from pyredisson.logic.channels import LINGER
+from pyredisson.logic.routed_channels import ListenedChannels, NodeChannels, RoutedChannels
 
 
 class AioListener:

@@ -13,8 +13,8 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import pause
-from pyredisson.logic.channels import LINGER, ListenedChannels
-from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
+from pyredisson.logic.channels import LINGER
+from pyredisson.logic.routed_channels import ListenedChannels, NodeChannels, RoutedChannels
 
 WOKEN_WAITER_RETURNS = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or leaves. The thread reads again after that."""

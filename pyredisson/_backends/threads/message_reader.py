@@ -19,7 +19,7 @@ from pyredisson._core import Unsent
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import Subscription
 from pyredisson._protocol.replies import Reply
-from pyredisson.logic.channels import ListenedChannels
+from pyredisson.logic.routed_channels import ListenedChannels
 
 PIPE_BYTES = 4096
 """How many wakeups' bytes are read from the self-pipe at a time."""
