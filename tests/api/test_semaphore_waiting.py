@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pyredisson
-from pyredisson.logic.permits import permit_queue, permit_wait
+from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WOKEN, OtherOwner, finished
 
@@ -288,7 +288,7 @@ class TestClaims:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """They begin after a fifth of their usual time."""
-        monkeypatch.setattr(permit_queue, "CLAIM_DELAY", 0.2)
+        monkeypatch.setattr(permit_wait, "CLAIM_DELAY", 0.2)
 
     @pytest.mark.parametrize("clients", ["the same client", "other clients"])
     async def test_a_waiter_for_several_permits_succeeds_beside_single_ones(self, stock: Stock, clients: str) -> None:

@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 
 import pyredisson
 from pyredisson._core import command
-from pyredisson.logic.permits.permit_queue import DOUBT_LASTS
+from pyredisson.logic.exactly_once import REMEMBERED
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.kinds import LOCKS
@@ -341,7 +341,7 @@ async def test_a_doubt_is_forgotten_when_no_copy_can_come_any_more(backend: RawB
     semaphore = await permits_of(backend, proxy.url, 9)
     session = semaphore._logic.session
     noted, clock = [], session.clock
-    for passed in (0.0, 10.0, DOUBT_LASTS + 5.0, 2 * DOUBT_LASTS + 10.0):
+    for passed in (0.0, 10.0, REMEMBERED + 5.0, 2 * REMEMBERED + 10.0):
         session.clock = lambda passed=passed: clock() + passed
         proxy.cut_reply(PERMIT_ACQUIRE)
         await backend.do(semaphore.acquire())

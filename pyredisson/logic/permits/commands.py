@@ -62,16 +62,8 @@ class CounterCommands:
         return self._delete(slot, self.key)
 
     def _delete(self, slot: SessionSlot, *keys: bytes) -> bytes:
-        return command(
-            b"EVALSHA",
-            self.session.runtime.scripts.exactly_once_delete,
-            len(keys) + 1,
-            *keys,
-            self._replies(slot),
-            slot.number,
-            self.channel,
-            self.deleted_message,
-        )
+        script, words = self.session.runtime.scripts.exactly_once_delete, (self.channel, self.deleted_message)
+        return command(b"EVALSHA", script, len(keys) + 1, *keys, self._replies(slot), slot.number, *words)
 
 
 class PermitPoolCommands(CounterCommands):
@@ -138,17 +130,9 @@ class SemaphoreCommands(PermitPoolCommands):
 
         A positive reply is the number of acquired permits. Any other reply is decoded by `permit_wait.Refusal`.
         """
-        return pack(
-            self.session.runtime.scripts.semaphore_acquire,
-            self.key,
-            *self._list_keys,
-            self._claims_period,
-            self._replies(slot),
-            slot.number,
-            permits,
-            self.channel,
-            *self._listed(listing),
-        )
+        script = self.session.runtime.scripts.semaphore_acquire
+        keys = (self.key, *self._list_keys, self._claims_period, self._replies(slot))
+        return pack(script, *keys, slot.number, permits, self.channel, *self._listed(listing))
 
     def undo_acquire(self, slot: SessionSlot) -> bytes:
         """Releases what the acquire on this slot has acquired, and keeps late copies of it from running."""
@@ -190,24 +174,13 @@ class LatchCommands(CounterCommands):
 
     def try_set(self, slot: SessionSlot, count: int) -> bytes:
         """Sets the count of an open latch. The reply is 0 if the latch is not open."""
-        return pack(
-            self.session.runtime.scripts.latch_set,
-            self.key,
-            self._replies(slot),
-            slot.number,
-            count,
-            self.channel,
-        )
+        script = self.session.runtime.scripts.latch_set
+        return pack(script, self.key, self._replies(slot), slot.number, count, self.channel)
 
     def count_down(self, slot: SessionSlot) -> bytes:
         """Counts down by one, unless the latch is open."""
-        return pack(
-            self.session.runtime.scripts.latch_count_down,
-            self.key,
-            self._replies(slot),
-            slot.number,
-            self.channel,
-        )
+        script = self.session.runtime.scripts.latch_count_down
+        return pack(script, self.key, self._replies(slot), slot.number, self.channel)
 
 
 def claim_key(key: bytes) -> bytes:
@@ -233,14 +206,9 @@ MOST_AT_ONCE = 1_000_000
 
 def renew_permits(scripts: ScriptSet, holds: Sequence[Hold], lease: int) -> bytes:
     """The command that extends the leases of permits, which may belong to several semaphores. 0: it only asks."""
-    return command(
-        b"EVALSHA",
-        scripts.permit_renew,
-        len(holds),
-        *[suffixed(hold.commands.key, IN_USE) for hold in holds],
-        lease,
-        *[unhexlify(hold.owner) for hold in holds],
-    )
+    keys = [suffixed(hold.commands.key, IN_USE) for hold in holds]
+    ids = [unhexlify(hold.owner) for hold in holds]
+    return command(b"EVALSHA", scripts.permit_renew, len(keys), *keys, lease, *ids)
 
 
 class PermitCommands(PermitPoolCommands):
@@ -266,20 +234,9 @@ class PermitCommands(PermitPoolCommands):
         Else the reply has three numbers: after how many ms to ask again (-1: after a message), how many permits are
         free, and how many clients stand before this one in the list.
         """
-        return command(
-            b"EVALSHA",
-            self.session.runtime.scripts.permit_acquire,
-            7,
-            self.key,
-            *self._list_keys,
-            self._claims_period,
-            self.in_use,
-            self._withdrawn(ids[0]),
-            self.channel,
-            lease,
-            *self._listed(listing),
-            *ids,
-        )
+        script = self.session.runtime.scripts.permit_acquire
+        keys = (self.key, *self._list_keys, self._claims_period, self.in_use, self._withdrawn(ids[0]))
+        return command(b"EVALSHA", script, len(keys), *keys, self.channel, lease, *self._listed(listing), *ids)
 
     def release(self, ids: Sequence[bytes], *, all_or_none: bool) -> bytes:
         """Releases permits. No late copy of their acquire can acquire them after that.
@@ -289,18 +246,9 @@ class PermitCommands(PermitPoolCommands):
         """
         in_doubt = self.session.permits.in_doubt
         withdrawn = [self._withdrawn(permit) for permit in ids if permit in in_doubt]
-        return command(
-            b"EVALSHA",
-            self.session.runtime.scripts.permit_release,
-            5 + len(withdrawn),
-            self.key,
-            self.in_use,
-            *self._list_keys,
-            *withdrawn,
-            self.channel,
-            int(all_or_none),
-            *ids,
-        )
+        script = self.session.runtime.scripts.permit_release
+        keys = (self.key, self.in_use, *self._list_keys, *withdrawn)
+        return command(b"EVALSHA", script, len(keys), *keys, self.channel, int(all_or_none), *ids)
 
     def abandon(self, hold: Hold) -> bytes:
         """Releases the permit of that hold, when the client is closed."""

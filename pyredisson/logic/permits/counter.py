@@ -7,12 +7,14 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyredisson._diagnostics import logger, readable, tracing
+from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import Reply
-from pyredisson.errors import NotSetError
+from pyredisson.errors import NotReplicatedError, NotSetError
 from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits.commands import CounterCommands, PermitPoolCommands
+from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
 
 if TYPE_CHECKING:
@@ -87,6 +89,10 @@ class PermitPool(CounterLogic):
         self.session.check_open()
         if permits:
             await self.once(lambda slot: self.commands.add(slot, permits))
+
+    def not_confirmed(self, problem: NotConfirmed) -> NotReplicatedError:
+        """The error for permits that too few replicas have confirmed. They are released."""
+        return not_replicated(f"a permit of semaphore {readable(self.key)!r}", problem)
 
     # For the log and the observer
 

@@ -19,7 +19,6 @@ from pyredisson.logic.permits import permit_wait
 from pyredisson.logic.permits.commands import ENDLESS, ID_BYTES, IN_USE, Listing, PermitCommands
 from pyredisson.logic.permits.counter import PermitPool
 from pyredisson.logic.permits.permit_wait import PermitCall, Refusal
-from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
 
 SOME_ENDED = -2
@@ -97,7 +96,7 @@ class ExpirableAcquire(PermitCall):
                 on_doubt=self._on_doubt,
             )
         except NotConfirmed as problem:
-            raise not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem) from None
+            raise semaphore.not_confirmed(problem) from None
         except Exception as error:
             self._may_have_acquired = retry.may_have_run(error, self._in_doubt)
             raise

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyredisson._core import InOrder, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import copy_error
-from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.owners import TURN_CHECK
 from pyredisson.logic.permits.commands import OTHERS_WAIT, REDISSON_HEARD
 from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
 from pyredisson.logic.ports import Wakeup
-from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.waiting import OTHERS_FIRST, WAITING
 
 if TYPE_CHECKING:
@@ -64,11 +62,6 @@ def refuse(semaphore: SemaphoreLogic, waiter: PermitWaiter) -> None:
     waiter.wakeup.set()
 
 
-def not_confirmed(semaphore: SemaphoreLogic, problem: NotConfirmed) -> NotReplicatedError:
-    """What a waiter raises whose permits too few replicas have confirmed. They are released."""
-    return not_replicated(f"a permit of semaphore {readable(semaphore.key)!r}", problem)
-
-
 # --- One hand-over
 
 
@@ -106,7 +99,7 @@ async def release(
         queue.others_first_until = session.clock() + OTHERS_FIRST
     if not queue.waiters:
         with session.channels.mutex:
-            session.permits.queues.forget_if_idle(semaphore.key, session.clock())
+            session.permits.forget_if_idle(semaphore.key, session.clock())
     return bool(reply)
 
 
@@ -143,7 +136,7 @@ async def _hand_over(
         reply = await send(semaphore, queue, slot, permits, (waiter,), only_existing=only_existing)
     except NotConfirmed as problem:
         # The permits were released. Only the waiter needs the confirmation.
-        waiter.error = not_confirmed(semaphore, problem)
+        waiter.error = semaphore.not_confirmed(problem)
         abandon(semaphore, slot, permits, only_existing=only_existing)
         return True
     except BaseException:
@@ -189,16 +182,13 @@ def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_
 # Until that operation has begun, a release that is cancelled takes its part out of the batch.
 
 
-class Part:
+class Part(NamedTuple):
     """One release, and the waiter to which it hands permits on."""
 
-    __slots__ = ("permits", "waiter", "wakeup")
-
-    def __init__(self, permits: int, waiter: PermitWaiter, wakeup: Wakeup) -> None:
-        self.permits = permits
-        self.waiter = waiter
-        self.wakeup = wakeup
-        """Wakes the release."""
+    permits: int
+    waiter: PermitWaiter
+    wakeup: Wakeup
+    """Wakes the release."""
 
 
 class HandOverBatch:
@@ -282,7 +272,7 @@ class HandOverBatch:
             semaphore.session.runtime.post(semaphore.commands.finish_hand_over(slot, permits))
             for part in parts:
                 if isinstance(error, NotConfirmed):
-                    part.waiter.error = not_confirmed(semaphore, error)
+                    part.waiter.error = semaphore.not_confirmed(error)
                 refuse(semaphore, part.waiter)
             if not isinstance(error, Exception):
                 raise

@@ -1,4 +1,4 @@
-"""The calls of one client that wait for permits of the same semaphore: their channel, their queue, and their claims."""
+"""The calls of one client that wait for permits of the same semaphore: their channel and their queue."""
 
 import itertools
 import math
@@ -8,60 +8,8 @@ from typing import Any
 from pyredisson._core import InOrder
 from pyredisson.logic.exactly_once import REMEMBERED
 from pyredisson.logic.locks.queued_wait import LOOK, LockChannel
-from pyredisson.logic.permits.commands import Listing, PermitPoolCommands
-from pyredisson.logic.ports import Wakeup
+from pyredisson.logic.permits.commands import Listing
 from pyredisson.logic.waiting import LOOKING, WAITING, Waiter, WaitingQueue
-
-CLAIM_DELAY = 1.0
-"""Seconds for which a waiter waits before it claims."""
-
-
-class Claimant:
-    """A waiter for permits, which claims them when it may.
-
-    Of the waiters for one semaphore in one client, only the leader of the channel claims.
-    """
-
-    __slots__ = ("_claims_from", "_commands", "name", "wakeup")
-
-    def __init__(self, commands: PermitPoolCommands, permits: int) -> None:
-        session = commands.session
-        self.wakeup: Wakeup = session.runtime.wakeup()
-        """The wakeup with which the waiter joins the channel."""
-        self.name = b""
-        """The name of the waiter on the server; empty: it has never claimed."""
-        self._commands = commands
-        # The first caller gets a single free permit. No other caller overtakes it by wanting less.
-        self._claims_from = session.clock() + CLAIM_DELAY if permits > 1 else math.inf
-
-    def name_if_claiming(self) -> bytes:
-        """The name for a claim; empty: the waiter must not claim yet, or another waiter is the leader."""
-        session = self._commands.session
-        if session.clock() < self._claims_from:
-            return b""
-        if not session.channels.become_leader(self._commands.waiting_channel, self.wakeup):
-            return b""
-        if not self.name:
-            self.name = f"{session.id}:{next(session.permits.claim_numbers)}".encode()
-        return self.name
-
-    def limit(self, wait: float) -> float:
-        """How many of `wait` seconds to wait: not beyond the moment from which the waiter may claim."""
-        remaining = self._claims_from - self._commands.session.clock()
-        return min(wait, remaining) if remaining > 0 else wait
-
-    def withdraw(self) -> None:
-        """Withdraws the claim in the background, so that other waiters need not wait for its end.
-
-        The claim of a closed client expires by itself.
-        """
-        session = self._commands.session
-        if self.name and not session.closed:
-            session.runtime.post(self._commands.leave(b"", self.name))
-
-
-# --- Which waiters for permits a message wakes
-
 
 MOST_DIGITS = 19
 """The digits of a number in a message. No semaphore has as many permits as a longer number says."""
@@ -326,30 +274,7 @@ class PermitQueue(WaitingQueue):
         return not self.waiters and (self.series_ends is None or now >= self.series_ends)
 
 
-class PermitQueues(dict[bytes, PermitQueue]):
-    """The queues of one client, by the keys of their semaphores. It is changed with the mutex of the channels held."""
-
-    def queue_of(self, key: bytes, now: float) -> PermitQueue:
-        """The queue of a semaphore, which is made if there is none."""
-        queue = self.get(key)
-        if queue is None:
-            if len(self) >= MOST_IDLE_QUEUES:
-                for other in list(self):
-                    self.forget_if_idle(other, now)
-            queue = self[key] = PermitQueue()
-        return queue
-
-    def forget_if_idle(self, key: bytes, now: float) -> None:
-        queue = self.get(key)
-        if queue is not None and queue.is_idle(now):
-            self.pop(key, None)
-
-
 # --- What the semaphores and latches of one client share
-
-
-DOUBT_LASTS = REMEMBERED
-"""Seconds after the end of an acquire for which a late copy of it could still come."""
 
 
 class PermitRegistry:
@@ -362,20 +287,39 @@ class PermitRegistry:
         self._next_purge = 0.0
         self.reported_not_set: set[tuple[str, bytes]] = set()
         """The kind and name of each semaphore and latch for which it was logged that it doesn't exist."""
-        self.queues = PermitQueues()
-        """The waiters of each semaphore that is contended in this client."""
+        self.queues: dict[bytes, PermitQueue] = {}
+        """The waiters of each semaphore that is contended in this client, by its key. It is changed with the mutex of
+        the channels held."""
         self.claim_numbers = itertools.count(1)
         """Makes a name for each waiter that claims permits."""
 
+    def queue_of(self, key: bytes, now: float) -> PermitQueue:
+        """The queue of a semaphore, which is made if there is none."""
+        queue = self.queues.get(key)
+        if queue is None:
+            if len(self.queues) >= MOST_IDLE_QUEUES:
+                for other in list(self.queues):
+                    self.forget_if_idle(other, now)
+            queue = self.queues[key] = PermitQueue()
+        return queue
+
+    def forget_if_idle(self, key: bytes, now: float) -> None:
+        queue = self.queues.get(key)
+        if queue is not None and queue.is_idle(now):
+            self.queues.pop(key, None)
+
     def note_doubt(self, first: bytes, now: float) -> None:
-        """An acquire has ended that is in doubt. `first`: the id of its first permit."""
+        """An acquire has ended that is in doubt: a late copy could come for `REMEMBERED` seconds.
+
+        `first`: the id of its first permit.
+        """
         if now >= self._next_purge:
             # Permits may end with their leases, without a release by this client.
-            self._next_purge = now + DOUBT_LASTS
+            self._next_purge = now + REMEMBERED
             for permit, until in self.in_doubt.copy().items():
                 if until <= now:
                     self.in_doubt.pop(permit, None)
-        self.in_doubt[first] = now + DOUBT_LASTS
+        self.in_doubt[first] = now + REMEMBERED
 
     def forget_doubts(self, permits: Iterable[bytes]) -> None:
         """These permits are released."""

@@ -6,6 +6,7 @@ for the waiter, see `permit_hand_over`. Then the waiter has them without any att
 
 from __future__ import annotations
 
+import math
 import weakref
 from abc import abstractmethod
 from functools import partial
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from pyredisson._diagnostics import tracing
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, PermitPoolCommands
 from pyredisson.logic.permits.counter import PermitPool
-from pyredisson.logic.permits.permit_queue import Claimant, PermitChannel, PermitQueue, PermitWaiter
+from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue, PermitWaiter
 from pyredisson.logic.retry import may_have_run
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, LOOKING
@@ -34,6 +35,8 @@ RESERVED = 250
 """Milliseconds for which permits are left to a client that was woken, see `waiting_list.lua`."""
 BEHIND = 0.05
 """Seconds by which a client looks later than the one before it in the list."""
+CLAIM_DELAY = 1.0
+"""Seconds for which a waiter waits before it claims permits."""
 
 
 class Refusal(NamedTuple):
@@ -181,9 +184,13 @@ def _joins_queue(pool: PermitPool, deadline: float | None) -> bool:
 
 
 class PermitWait(PermitWaiter):
-    """The wait of one call."""
+    """The wait of one call.
 
-    __slots__ = ("_claimant", "_has_acquired")
+    A waiter that wants several permits claims them after a while. Of the waiters for one semaphore in one client, only
+    the leader of the channel claims.
+    """
+
+    __slots__ = ("_claims_from", "_has_acquired", "_name")
 
     call: PermitCall
     channel: PermitChannel
@@ -191,10 +198,11 @@ class PermitWait(PermitWaiter):
 
     def __init__(self, call: PermitCall) -> None:
         session, commands = call.pool.session, call.pool.commands
-        # The first caller gets a single free permit, and need not claim it.
-        claimant = self._claimant = Claimant(commands, call.permits) if call.permits > 1 else None
-        wakeup = session.runtime.wakeup() if claimant is None else claimant.wakeup
-        self.begin(LOOKING, session, call, wakeup, commands.waiting_channel)
+        self.begin(LOOKING, session, call, session.runtime.wakeup(), commands.waiting_channel)
+        # The first caller gets a single free permit, and need not claim it: nobody overtakes it by wanting less.
+        self._claims_from = session.clock() + CLAIM_DELAY if call.permits > 1 else math.inf
+        self._name = b""
+        """Its name on the server; empty: it has never claimed."""
         self.permits = call.permits
         self.sends = False
         self._has_acquired = False
@@ -214,9 +222,9 @@ class PermitWait(PermitWaiter):
         commands, channels, now = pool.commands, session.channels, session.clock()
         entry = b"" if first is None else first.entry
         # The client is in the list with a call that wants no more than this one, which came before.
-        look_at = now + LONGEST_WAIT if self._claimant is None else now + self._claimant.limit(LONGEST_WAIT)
+        look_at = now + self._limit(LONGEST_WAIT)
         with channels.mutex:
-            queue = self.queue = session.permits.queues.queue_of(pool.key, now)
+            queue = self.queue = session.permits.queue_of(pool.key, now)
             relies = first is None and not pool.must_exist and queue.is_listed and 0 < queue.least() <= self.permits
             if relies and channels.join_quietly(queue, self, self.permits, now, LONGEST_WAIT):
                 self.look_at = look_at
@@ -247,7 +255,7 @@ class PermitWait(PermitWaiter):
         return not (relies and channel.confirmed)
 
     def is_contender(self, *, stuck: bool = False) -> bool:
-        return self._claimant is not None or super().is_contender(stuck=stuck)
+        return self.permits > 1 or super().is_contender(stuck=stuck)
 
     def asks(self, now: float, *, woken: bool) -> bool:
         # It was chosen by its need: the permits are for it.
@@ -262,7 +270,7 @@ class PermitWait(PermitWaiter):
         session, queue = self.session, self.queue
         # After this another wakeup means another attempt.
         self.wakeup.clear()
-        claimant = b"" if self._claimant is None else self._claimant.name_if_claiming()
+        claimant = self._name_if_claiming()
         listing = NOT_LISTED
         try:
             with session.channels.mutex:
@@ -298,8 +306,21 @@ class PermitWait(PermitWaiter):
 
     def _on_refused(self, refusal: Refusal, now: float) -> None:
         self.channel.near = refusal.place < NEAR
-        wait = refusal.wait if self._claimant is None else self._claimant.limit(refusal.wait)
-        self.look_at = now if self.owes_attempt else now + wait
+        self.look_at = now if self.owes_attempt else now + self._limit(refusal.wait)
+
+    def _name_if_claiming(self) -> bytes:
+        """The name for a claim; empty: this waiter must not claim yet, or another one is the leader."""
+        session = self.session
+        if session.clock() < self._claims_from or not session.channels.become_leader(self.channel_name, self.wakeup):
+            return b""
+        if not self._name:
+            self._name = f"{session.id}:{next(session.permits.claim_numbers)}".encode()
+        return self._name
+
+    def _limit(self, wait: float) -> float:
+        """How many of `wait` seconds to wait: not beyond the moment from which this waiter may claim."""
+        remaining = self._claims_from - self.session.clock()
+        return min(wait, remaining) if remaining > 0 else wait
 
     def end(self) -> None:
         self.session.end_waiting(self)
@@ -307,8 +328,9 @@ class PermitWait(PermitWaiter):
         if given and self.session.channels.leave_quietly(self.queue, self):
             return
         super().end()
-        if self._claimant is not None and not self._has_acquired:
-            self._claimant.withdraw()
+        if self._name and not self._has_acquired and not self.session.closed:
+            # Other waiters need not wait for the end of the claim. The claim of a closed client expires by itself.
+            self.session.runtime.post(self.call.pool.commands.leave(b"", self._name))
 
     def leave_queue(self) -> None:
         session, key, queue = self.session, self.call.pool.key, self.queue
@@ -321,6 +343,6 @@ class PermitWait(PermitWaiter):
                 queue.wake_first()
             return
         names = queue.take_names()
-        session.permits.queues.forget_if_idle(key, session.clock())
+        session.permits.forget_if_idle(key, session.clock())
         if names and not session.closed:
             session.runtime.post(self.call.pool.commands.leave(names))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from redis.exceptions import TryAgainError
 
-from pyredisson._diagnostics import readable, tracing
+from pyredisson._diagnostics import tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
 from pyredisson.logic.permits import permit_hand_over, permit_wait
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, SemaphoreCommands
 from pyredisson.logic.permits.counter import PermitPool
 from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, PermitCall, Refusal
-from pyredisson.logic.retry import LIMITED_BY_RETRIES, not_replicated
+from pyredisson.logic.retry import LIMITED_BY_RETRIES
 
 
 class SemaphoreAcquire(PermitCall):
@@ -102,7 +102,7 @@ class SemaphoreLogic(PermitPool):
                 # What it may have acquired is released in the background. The next attempt is a new call.
                 continue
             except NotConfirmed as problem:
-                raise not_replicated(f"a permit of semaphore {readable(self.key)!r}", problem) from None
+                raise self.not_confirmed(problem) from None
         if session.closed:
             if reply > 0:
                 self.release_in_background(reply)
