@@ -161,9 +161,9 @@ class ClientLifecycle:
         if self._releasing.acquire(timeout=seconds):
             try:
                 self._release_coming = True
-                self._unsent.update(dict.fromkeys(self.session.watchdog.repairs.pending()))
+                self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs()))
                 self._final_release(deadline).send()
-                self.session.watchdog.repairs.clear()
+                self.session.watchdog.clear_repairs()
             finally:
                 self._release_coming = False
                 self._releasing.release()
@@ -179,7 +179,7 @@ class ClientLifecycle:
         The main thread may hold any mutex and can't go on: so no mutex is taken, and a call in flight on that thread is
         not waited for.
         """
-        self._unsent.update(dict.fromkeys(self.session.watchdog.repairs.pending()))
+        self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs()))
         self._final_release(deadline).send(main_thread_stopped=True)
         self._deliver_last_events(deadline)
 
@@ -234,7 +234,7 @@ class ClientLifecycle:
         try:
             session.drop()
             self._unsent.update((payload, None) for payload in session.fair_queues.leave_commands())
-            self._unsent.update(dict.fromkeys(session.watchdog.repairs.pending()))
+            self._unsent.update(dict.fromkeys(session.watchdog.pending_repairs()))
             self._announce_end()
         finally:
             self._drop_connections()

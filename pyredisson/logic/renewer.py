@@ -7,20 +7,23 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Coroutine, Hashable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError, RedisError
 
-from pyredisson._core import Wheel
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, code_of, is_transient
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
-from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
+from pyredisson.logic.loops import LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.observing import Observing, lateness
 from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.repairs import RepairQueue, Unsent
+
+if TYPE_CHECKING:
+    from pyredisson.logic.watchdog import Watchdog
 
 ROUNDS_PER_LEASE = 3
 """A lease is renewed after each third of it."""
@@ -65,21 +68,19 @@ BATCH = 100
 """Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Holds that one script call renews: of one kind, and in one slot."""
 
-    __slots__ = ("holds", "lease", "reason", "renew", "slot", "with_text")
-
-    def __init__(self, renew: Renewal, slot: int, lease: int, reason: str, holds: list[Hold]) -> None:
-        self.renew = renew
-        self.slot = slot
-        self.lease = lease
-        """In ms."""
-        self.reason = reason
-        """Why a hold is lost that the server doesn't know."""
-        self.holds = holds
-        self.with_text = False
-        """Whether the text of the script is sent."""
+    renew: Renewal
+    slot: int
+    lease: int
+    """In ms."""
+    reason: str
+    """Why a hold is lost that the server doesn't know."""
+    holds: list[Hold]
+    with_text: bool = False
+    """Whether the text of the script is sent."""
 
     def command(self, runtime: Runtime) -> bytes:
         """The script call."""
@@ -94,10 +95,7 @@ class Batch:
         if code_of(error) == "TRYAGAIN" and len(self.holds) > 1:
             # The slot is being moved, and one server has some of the keys and another one the others. Each key alone is
             # served by one of them, and a slot may stay like this for longer than a lease.
-            single = [Batch(self.renew, self.slot, self.lease, self.reason, [hold]) for hold in self.holds]
-            for batch in single:
-                batch.with_text = self.with_text
-            return single
+            return [replace(self, holds=[hold]) for hold in self.holds]
         return []
 
 
@@ -111,44 +109,6 @@ IDLE_LEASES = 2
 """After so many leases without work a renewer ends, if its client may have several."""
 
 
-class Dispatcher(Protocol):
-    """What a renewer needs of the watchdog of its client."""
-
-    wheel: Wheel
-    observing: Observing | None
-
-    @property
-    def closed(self) -> bool:
-        """Whether the client is closed."""
-
-    def start(self, loop: Loop) -> None:
-        """Runs a loop on a thread of its own."""
-
-    def release_if_ended(self, hold: Hold) -> bool:
-        """Whether the hold was released, because its owner has ended."""
-
-    def next_renewal(self, batch: Batch, sent_at: float) -> int:
-        """When the holds of a batch, which was sent at `sent_at`, are to be renewed next: a tick of the wheel."""
-
-    def next_renewal_of(self, hold: Hold, sent_at: float, usual: int) -> int:
-        """The same for one hold, whose lease may not be the client's. `usual`: for a lease of the client."""
-
-    def look_by(self, due: int) -> None:
-        """Holds were added to the wheel that are due at that tick."""
-
-    def dispatch(self, hold: Hold, reason: str) -> None:
-        """Gives a hold to the renewer of the shard that serves it now."""
-
-    def dispatch_unsent(self, unsent: Unsent) -> None:
-        """Gives a command to the renewer of the shard that serves it now."""
-
-    def do(self, chore: Chore) -> None:
-        """Gives a chore to the renewer of the shard that serves its key now."""
-
-    def remove(self, renewer: Renewer) -> None:
-        """This renewer ends: new work for its shard goes to another one."""
-
-
 class Renewer(LoopOwner):
     """The loop `renew` of one shard, with the holds that are due there, and the commands to be sent there.
 
@@ -156,12 +116,10 @@ class Renewer(LoopOwner):
     Other threads add to `due`, `repairs` and `chores` and then call `wake`. Only the loop takes anything out.
     """
 
-    def __init__(
-        self, shard: Hashable, dispatcher: Dispatcher, holds: HoldTable, runtime: Runtime, lease_ms: int
-    ) -> None:
+    def __init__(self, shard: Hashable, watchdog: Watchdog, holds: HoldTable, runtime: Runtime, lease_ms: int) -> None:
         super().__init__()
         self.shard = shard
-        self._dispatcher = dispatcher
+        self._watchdog = watchdog
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
@@ -190,7 +148,7 @@ class Renewer(LoopOwner):
     def start(self) -> None:
         """Starts the loop on a thread of its own. If that fails, it can be tried again."""
         self._next_look = self._runtime.clock() + self._look_every
-        self._dispatcher.start(weak_loop(self, "renew"))
+        self._watchdog.start(weak_loop(self, "renew"))
         self.started = True
 
     def wake(self) -> None:
@@ -212,7 +170,7 @@ class Renewer(LoopOwner):
     @property
     def closed(self) -> bool:
         """Whether the loop ends."""
-        return self.ended or self._dispatcher.closed
+        return self.ended or self._watchdog.closed
 
     # --- The loop
 
@@ -275,13 +233,13 @@ class Renewer(LoopOwner):
 
     def _end(self) -> None:
         # In this order: a thread that adds work and doesn't see `ended` has added it before the last two lines.
-        self._dispatcher.remove(self)
+        self._watchdog.remove(self)
         self.ended = True
         while self.due:
-            self._dispatcher.dispatch(*self.due.popitem())
-        self.repairs.hand_over(lambda _: False, self._dispatcher.dispatch_unsent)
+            self._watchdog.dispatch(*self.due.popitem())
+        self.repairs.hand_over(lambda _: False, self._watchdog.dispatch_unsent)
         while self.chores:
-            self._dispatcher.do(self.chores.popleft())
+            self._watchdog.do(self.chores.popleft())
 
     async def _run_chores(self) -> None:
         """Runs the chores, one after the other, until a renewal is due. None is run while the server doesn't reply, as
@@ -291,7 +249,7 @@ class Renewer(LoopOwner):
                 return
             chore = self.chores.popleft()
             if self._runtime.sharded and self._runtime.shard_of(chore.key) is not self.shard:
-                self._dispatcher.do(chore)
+                self._watchdog.do(chore)
                 continue
             try:
                 await chore.run(self._runtime)
@@ -304,7 +262,7 @@ class Renewer(LoopOwner):
     def _hand_over(self) -> None:
         """Gives the repairs and notices that another shard serves by now to its renewer."""
         if self._runtime.sharded:
-            self.repairs.hand_over(self._serves_command, self._dispatcher.dispatch_unsent)
+            self.repairs.hand_over(self._serves_command, self._watchdog.dispatch_unsent)
 
     def _serves_command(self, payload: bytes) -> bool:
         return self._runtime.shard_of_command(payload) is self.shard
@@ -376,7 +334,7 @@ class Renewer(LoopOwner):
 
     def _is_released(self, hold: Hold) -> bool:
         try:
-            return self._dispatcher.release_if_ended(hold)
+            return self._watchdog.release_if_ended(hold)
         except Exception:  # noqa: BLE001
             # A logging filter of the user may raise. The hold must not miss its renewal.
             log_exception("looking for the owner of a hold failed")
@@ -387,7 +345,7 @@ class Renewer(LoopOwner):
         if not self._runtime.sharded or self._runtime.shard_of(holds[0].commands.key) is self.shard:
             return True
         for hold in holds:
-            self._dispatcher.dispatch(hold, reason)
+            self._watchdog.dispatch(hold, reason)
         return False
 
     async def _send(self, batches: list[Batch], failed: list[tuple[Batch, RedisError]]) -> list[Batch]:
@@ -416,10 +374,10 @@ class Renewer(LoopOwner):
     def _apply(self, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
         """What the server has said of each hold."""
         ends = sent_at + self._lease_seconds
-        first = due = self._dispatcher.next_renewal(batch, sent_at)
-        wheel, extend = self._dispatcher.wheel, self._holds.extend
-        if self._dispatcher.observing is not None and batch.lease:
-            self._tell_renewed(self._dispatcher.observing, batch, reply)
+        first = due = self._watchdog.next_renewal(batch, sent_at)
+        wheel, extend = self._watchdog.wheel, self._holds.extend
+        if self._watchdog.observing is not None and batch.lease:
+            self._tell_renewed(self._watchdog.observing, batch, reply)
         for hold, known in zip(batch.holds, reply, strict=True):
             if hold.state is not HELD:
                 # Released or lost meanwhile: that was decided without this reply.
@@ -433,10 +391,10 @@ class Renewer(LoopOwner):
                 if lease := hold.next_lease(self._lease_ms, sent_at):
                     extend(hold, sent_at + min(lease, batch.lease) / 1000)
                 # A lease that is fixed, or is renewed no more, may end before the next round.
-                tick = min(self._dispatcher.next_renewal_of(hold, sent_at, due), int(hold.valid_until * 1000) + 1)
+                tick = min(self._watchdog.next_renewal_of(hold, sent_at, due), int(hold.valid_until * 1000) + 1)
                 wheel.add(hold, tick)
                 first = min(first, tick)
-        self._dispatcher.look_by(first)
+        self._watchdog.look_by(first)
 
     def _tell_renewed(self, observing: Observing, batch: Batch, reply: Sequence[int]) -> None:
         """To be called before the holds are extended."""
@@ -469,9 +427,9 @@ class Renewer(LoopOwner):
         outage = all(is_transient(error) for _, error in failed)
         redirected = all(isinstance(error, Redirected) for _, error in failed)
         level = logging.DEBUG if outage or redirected or self._failures > 1 else logging.WARNING
-        if self._dispatcher.observing is not None:
+        if self._watchdog.observing is not None:
             for batch, error in failed:
-                self._dispatcher.observing.renewal_failed(len(batch.holds), error)
+                self._watchdog.observing.renewal_failed(len(batch.holds), error)
         for text, count in counts.items():
             logger.log(level, "renewing %d locks failed and is tried again: %s", count, text)
         # One failure is no outage: any single connection may be closed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
@@ -31,46 +31,6 @@ class Unsent(NamedTuple):
     Otherwise a notice, which wakes the waiters of other clients after a hold was lost."""
 
 
-class Repairs:
-    """The commands that one client still has to send: repairs and notices."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        lease_seconds: float,
-        add: Callable[[Unsent], None],
-        queues: Callable[[], Iterable[RepairQueue]],
-    ) -> None:
-        """`add` puts a command into the queue of the shard that serves it. `queues`: the queues of all shards."""
-        self._clock = clock
-        self._lease_seconds = lease_seconds
-        self._repair_for = max(REPAIR_FOR, lease_seconds)
-        self._add = add
-        self._queues = queues
-
-    def repair(self, payload: bytes) -> None:
-        """Sends an idempotent command until it has run, for `REPAIR_FOR` seconds at least."""
-        self._add(Unsent(payload, self._clock() + self._repair_for, True))
-
-    def notify(self, payload: bytes) -> None:
-        """Sends an idempotent command that wakes waiters. It is given up after a lease: then they retry anyway."""
-        self._add(Unsent(payload, self._clock() + self._lease_seconds, False))
-
-    def pending(self) -> list[bytes]:
-        """The repairs that have not run yet."""
-        return [payload for queue in self._queues() for payload in queue.pending()]
-
-    def clear(self) -> None:
-        """The pending repairs were sent by somebody else: by the client, when it was closed."""
-        for queue in self._queues():
-            queue.clear()
-
-    def close(self) -> None:
-        """The client sends the pending repairs itself."""
-        for queue in self._queues():
-            queue.close()
-
-
 class RepairQueue:
     """The repairs and notices that one shard serves, or did when they were added. Its renewer sends them."""
 
@@ -94,11 +54,11 @@ class RepairQueue:
         return [unsent.payload for unsent in list(self._repairs)]
 
     def clear(self) -> None:
-        """See `Repairs.clear`."""
+        """They were sent by somebody else."""
         self._repairs.clear()
 
     def close(self) -> None:
-        """See `Repairs.close`."""
+        """The client sends the pending repairs itself."""
         self._closed = True
 
     def hand_over(self, is_served_here: Callable[[bytes], bool], add: Callable[[Unsent], None]) -> None:

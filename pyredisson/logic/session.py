@@ -200,7 +200,7 @@ class Session:
         if self.closed:
             self._host.send_last(payload)
         else:
-            self.watchdog.repairs.repair(payload)
+            self.watchdog.repair(payload)
 
     def check_open(self) -> None:
         """Raises `ClosedError` if the client is closed."""
@@ -231,7 +231,7 @@ class Session:
         if hold.reason in (GONE, FORGOTTEN, NOT_TAKEN_OVER, AT_MOST) or (hold.reason is LEASE_ENDED and hold.renewed):
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
-                self.watchdog.repairs.notify(notice)
+                self.watchdog.notify(notice)
 
     def forget_lock_queue(self, identity: Hashable) -> None:
         """Forgets the queue of a lock that its owner doesn't release any more, if nobody waits: it was lost, say.

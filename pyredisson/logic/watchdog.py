@@ -6,6 +6,7 @@ import contextlib
 import math
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,17 +15,19 @@ from pyredisson._diagnostics import tracing
 from pyredisson._protocol.routing import Changes
 from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, EndedOwners, Hold, HoldTable
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
-from pyredisson.logic.moved_slots import MovedSlots
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.renewer import BATCH, Batch, RenewalGrid, Renewer
-from pyredisson.logic.repairs import RepairQueue, Repairs, Unsent
+from pyredisson.logic.repairs import REPAIR_FOR, Unsent
 
 if TYPE_CHECKING:
     from pyredisson.logic.announcement import Announcement
 
 LISTED_AFTER = 1000
 """Milliseconds after which others are told of a hold. Most holds are shorter, and cost nothing."""
+SCAN_INTERVAL = 0.2
+"""Seconds between two searches for the holds of slots that have moved. Each of them looks at all holds of the client,
+and slots may be moved one by one."""
 
 
 class Alarm(Timer):
@@ -47,6 +50,8 @@ class Watchdog(LoopOwner, RenewalStep):
     its hold is due before the next look at the wheel.
     """
 
+    closed = False
+
     def __init__(
         self,
         holds: HoldTable,
@@ -55,7 +60,6 @@ class Watchdog(LoopOwner, RenewalStep):
         start: Callable[[Loop], None],
         *,
         release_when_owner_ends: bool = False,
-        renewer: type[Renewer] = Renewer,
         observing: Observing | None = None,
     ) -> None:
         """`start` runs a loop on a thread of its own.
@@ -69,26 +73,26 @@ class Watchdog(LoopOwner, RenewalStep):
         self._holds = holds
         self._runtime = runtime
         self._lease_ms = lease_ms
-        self._renewer_type = renewer
         self._grid = RenewalGrid(lease_ms)
         self._grids = {lease_ms: self._grid}
         """For each length of a lease that is renewed."""
-        self._moved_slots = MovedSlots(holds, runtime.slot_of)
+        self._moved_at = -math.inf
+        """The reading of the clock when slots have moved last."""
+        self._moved: deque[Iterable[int]] = deque()
+        """Slots that have moved, and whose holds are still to be checked."""
+        self._next_scan = -math.inf
         self.wheel = Wheel(self._now_ms())
         holds.wheel = self.wheel
         self.cancel = self.wheel.discard
         """Undoes `set_alarm`."""
         self._next_look = math.inf
         self._time_wakeup = runtime.wakeup()
-        self.repairs = Repairs(runtime.clock, lease_ms / 1000, self._add_unsent, self._queues)
-        self._ended_owners = EndedOwners(holds, self.repairs.repair, release=release_when_owner_ends)
-        self.release_if_ended = self._ended_owners.release_if_ended
+        self.release_if_ended = EndedOwners(holds, self.repair, release=release_when_owner_ends).release_if_ended
         self.start = start
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
         self._starting = threading.RLock()
         self.started = False
         """Whether its threads have been started."""
-        self._closed = False
         self._renewers: dict[Hashable, Renewer] = {}
         """The renewers that have not ended."""
         runtime.on_topology_change(self.on_topology_change)
@@ -101,7 +105,10 @@ class Watchdog(LoopOwner, RenewalStep):
         """Watches a hold that has a fixed lease, or is the first one of a step of the grid; see `watch`."""
         if not self._step_begins <= now < self._step_ends:
             self._enter_grid_step(now)
-            self._check_if_moved(hold, now)
+            if now < self._moved_at:
+                # Its acquire was sent before slots moved: the server that has granted it may not have served its slot
+                # any more, and the search for the holds of those slots may not have found it.
+                self.check((hold,))
         due = self._first_due
         if hold.leases is not None:
             # A fixed lease may end before, or a renewal be due.
@@ -154,24 +161,45 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def on_topology_change(self, changes: Changes) -> None:
         """Checks soon all holds of the slots that other servers serve now. Takes no mutex and doesn't block."""
-        self._step_begins = self._moved_slots.note(self._runtime.clock())
+        # A hold that is granted at this very moment may be older.
+        self._moved_at = math.nextafter(self._runtime.clock(), math.inf)
+        self._step_begins = self._moved_at
         if self.started or self._holds.table:
-            self._moved_slots.add(changes)
+            # In `moved_slots` the keys have moved, too, unless an administrator has assigned a slot by force.
+            self._moved.extend((changes.moved_slots, changes.failed_over_slots))
             self._time_wakeup.set()
         for node in changes.removed_nodes:
             renewer = self._renewers.get(node)
             if renewer is not None:
                 renewer.retire()
 
-    @property
-    def closed(self) -> bool:
-        """Whether its loops end."""
-        return self._closed
+    def repair(self, payload: bytes) -> None:
+        """Sends an idempotent command in the background until it has run, for `REPAIR_FOR` seconds at least."""
+        self._send_later(payload, max(REPAIR_FOR, self._lease_ms / 1000), is_repair=True)
+
+    def notify(self, payload: bytes) -> None:
+        """Sends an idempotent command that wakes waiters. It is given up after a lease: then they retry anyway."""
+        self._send_later(payload, self._lease_ms / 1000, is_repair=False)
+
+    def _send_later(self, payload: bytes, seconds: float, *, is_repair: bool) -> None:
+        self.dispatch_unsent(Unsent(payload, self._runtime.clock() + seconds, is_repair))
+        if not self.started:
+            self._start_or_wake()
+
+    def pending_repairs(self) -> list[bytes]:
+        """The repairs that have not run yet."""
+        return [payload for renewer in list(self._renewers.values()) for payload in renewer.repairs.pending()]
+
+    def clear_repairs(self) -> None:
+        """The pending repairs were sent by somebody else: by the client, when it was closed."""
+        for renewer in list(self._renewers.values()):
+            renewer.repairs.clear()
 
     def close(self) -> None:
         """Ends all loops. Takes no mutex: a finalizer calls this."""
-        self._closed = True
-        self.repairs.close()
+        self.closed = True
+        for renewer in list(self._renewers.values()):
+            renewer.repairs.close()
         self._time_wakeup.set()
         for renewer in list(self._renewers.values()):
             renewer.wake()
@@ -184,18 +212,10 @@ class Watchdog(LoopOwner, RenewalStep):
         listed_after = self._grid.round if self.announcer is None else min(LISTED_AFTER, self._grid.round)
         self._first_due = number * step + listed_after
         self._step_ends = (number + 1) * step / 1000
-        self._step_begins = max(number * step / 1000, self._moved_slots.moved_at)
+        self._step_begins = max(number * step / 1000, self._moved_at)
         # Set on another thread meanwhile, perhaps before the assignment above.
-        if self._step_begins < self._moved_slots.moved_at:
-            self._step_begins = self._moved_slots.moved_at
-
-    def _check_if_moved(self, hold: Hold, now: float) -> None:
-        """Checks a hold that may have been granted by a server that didn't serve its slot any more.
-
-        Its acquire was sent before slots moved, and the search for their holds may not have found it.
-        """
-        if now < self._moved_slots.moved_at:
-            self.check((hold,))
+        if self._step_begins < self._moved_at:
+            self._step_begins = self._moved_at
 
     # --- The loop that keeps time
 
@@ -265,9 +285,18 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def _check_moved(self) -> float:
         """Checks the holds of slots that have moved. Returns when to do that next."""
-        holds, again = self._moved_slots.take_holds(self._runtime.clock())
-        self.check(holds)
-        return again
+        now = self._runtime.clock()
+        if not self._moved:
+            return math.inf
+        if now < self._next_scan:
+            return self._next_scan
+        self._next_scan = now + SCAN_INTERVAL
+        moved: set[int] = set()
+        while self._moved:
+            moved.update(self._moved.popleft())
+        slot_of = self._runtime.slot_of
+        self.check([hold for hold in list(self._holds.table.values()) if slot_of(hold.commands.key) in moved])
+        return math.inf
 
     def _start_renewers(self) -> None:
         """Starts the renewers that have work for the first time. If a thread can't start, the next look tries again."""
@@ -284,7 +313,7 @@ class Watchdog(LoopOwner, RenewalStep):
         """The renewer of a shard, which may be new."""
         renewer = self._renewers.get(shard)
         if renewer is None:
-            made = self._renewer_type(shard, self, self._holds, self._runtime, self._lease_ms)
+            made = Renewer(shard, self, self._holds, self._runtime, self._lease_ms)
             # One call, in which no other thread runs.
             renewer = self._renewers.setdefault(shard, made)
             if self.closed:
@@ -324,14 +353,6 @@ class Watchdog(LoopOwner, RenewalStep):
         if not renewer.started:
             # `keep_time` starts it: no caller waits for the start of a thread, and no loop fails because of it.
             self._time_wakeup.set()
-
-    def _add_unsent(self, unsent: Unsent) -> None:
-        self.dispatch_unsent(unsent)
-        if not self.started:
-            self._start_or_wake()
-
-    def _queues(self) -> list[RepairQueue]:
-        return [renewer.repairs for renewer in list(self._renewers.values())]
 
     def next_renewal(self, batch: Batch, sent_at: float) -> int:
         """When the holds of a batch, which was sent at `sent_at`, are to be renewed next: a tick of the wheel."""

@@ -159,7 +159,7 @@ async def test_a_wait_by_a_timeout(tasks: RawBackend, proxy: Proxy, admin: Redis
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(one.acquire(), 0.8)
     if kind == "permits":
-        assert one.client._session.watchdog.repairs.pending() == []
+        assert one.client._session.watchdog.pending_repairs() == []
         assert admin.keys("pyredisson_permit*") == []
         admin.set("a", 5)
     elif kind == "semaphore":

@@ -86,7 +86,7 @@ def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
     admin.delete("a")
     with pytest.raises(KeyboardInterrupt):
         holder.unlock()
-    eventually(lambda: not threads._clients[0]._session.watchdog.repairs.pending())
+    eventually(lambda: not threads._clients[0]._session.watchdog.pending_repairs())
     assert lock.is_held()
     lock.force_unlock()
 

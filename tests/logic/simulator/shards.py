@@ -84,7 +84,7 @@ class ShardJudge(LockJudge):
     def closing(self) -> None:
         super().closing()
         for client in self.clients:
-            if client.session.watchdog.repairs.pending() or client.session.watchdog._renewers:
+            if client.session.watchdog.pending_repairs() or client.session.watchdog._renewers:
                 self.blame(f"{client.name}: repairs have not run, or a renewer without work has not ended")
 
     def _hold_ended(self, hold: Hold) -> None:
