@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
@@ -38,31 +39,27 @@ class ReplyForgotten(Exception):
     """
 
 
+@dataclass(slots=True, eq=False)
 class SessionSlot:
     """A slot of the session. It carries one call at a time.
 
     A call has two sequence numbers: `number` is its own, and its undo command has the next one.
     """
 
-    __slots__ = ("in_doubt", "number", "releaser", "suffix")
-
-    def __init__(self, suffix: bytes) -> None:
-        self.suffix = suffix
-        """What follows `reply_cache` of an object in the key of this slot, before the kind of the object."""
-        self.number = 0
-        self.in_doubt = False
-        """Whether a copy of the present call may have run, or may run late."""
-        self.releaser: ReleaseCall | None = None
-        """The present call, if it may hand permits on inside this client."""
+    suffix: bytes
+    """What follows `reply_cache` of an object in the key of this slot, before the kind of the object."""
+    number: int = 0
+    in_doubt: bool = False
+    """Whether a copy of the present call may have run, or may run late."""
+    releaser: ReleaseCall | None = None
+    """The present call, if it may hand permits on inside this client."""
 
     def note_doubt(self) -> None:
         self.in_doubt = True
 
     def copy_for(self, number: int) -> SessionSlot | None:
         """The slot as the call with this number has it. None: that call has ended, and the slot carries another one."""
-        copy = SessionSlot(self.suffix)
-        copy.number = number
-        copy.releaser = self.releaser
+        copy = SessionSlot(self.suffix, number, releaser=self.releaser)
         return copy if self.number == number else None
 
 
@@ -106,11 +103,8 @@ class SessionSlots:
         A call that fails or is interrupted was executed once or not at all. With `complete` it is then sent again in
         the background until it has run.
         """
-        forgotten_at = self._now() + REMEMBERED
         try:
-            reply, _ = await retry.send(
-                self._change_sender, payload, retries=self._retries, idempotent_until=forgotten_at
-            )
+            reply = await self._send_change(payload)
         except NotConfirmed as problem:
             reply = self._unconfirmed(problem)
         except BaseException:
@@ -131,16 +125,18 @@ class SessionSlots:
         Raises `NotConfirmed` if too few replicas have confirmed that. The server remembers any reply. The caller frees
         the slot after the reply. After an error it posts what finishes the call, and doesn't free the slot.
         """
-        forgotten_at = self._now() + REMEMBERED
         reply: int
         try:
-            reply, _ = await retry.send(
-                self._change_sender, payload, retries=self._retries, idempotent_until=forgotten_at
-            )
+            reply = await self._send_change(payload)
         except NotConfirmed as problem:
             if problem.reply > 0:
                 raise
             reply = self._unconfirmed(problem)
+        return reply
+
+    async def _send_change(self, payload: bytes) -> Reply:
+        until = self._now() + REMEMBERED
+        reply, _ = await retry.send(self._change_sender, payload, retries=self._retries, idempotent_until=until)
         return reply
 
     def _unconfirmed(self, problem: NotConfirmed) -> int:

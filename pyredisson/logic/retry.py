@@ -21,7 +21,7 @@ the background, and the final release of a client has little time.
 
 import math
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, TryAgainError
 
@@ -90,6 +90,7 @@ async def send(
     runtime: Sender,
     payload: bytes,
     *,
+    failure: NoReply | RedisError | None = None,
     retries: int,
     deadline: float | None = LIMITED_BY_RETRIES,
     expires: float = math.inf,
@@ -103,6 +104,7 @@ async def send(
     Returns the reply, and when the copy was sent that the reply answers: a lease counts from that moment. Raises the
     latest error of Redis or the network when it gives up.
 
+    - `failure`: how a first try has ended that the caller has made itself. None: it has made none.
     - `retries`: how many retries follow after a pause. It counts only with the deadline `LIMITED_BY_RETRIES`.
     - `deadline`: until when the command is sent again, on the clock of the runtime. None: until a server replies.
     - `expires`: from when on the result is of no use. It counts only with `LIMITED_BY_RETRIES`.
@@ -111,31 +113,15 @@ async def send(
     - `reply_if_done`: makes the true reply from a copy's reply, if an earlier copy may have run on the same server.
     - `on_doubt`: is called once, when the command becomes in doubt.
     """
-    sent_at = runtime.clock()
-    try:
-        # A connection that was closed while it was idle would cost a command that can't be repeated.
-        return await runtime.send(payload, new_connection=not idempotent), sent_at
-    except (NoReply, RedisError) as problem:
-        failure = problem
-    limits = _Limits(retries, deadline, expires, idempotent_until if idempotent else -math.inf)
-    return await _Retry(runtime, payload, limits, reply_if_done, on_doubt).run(failure)
-
-
-async def send_again(
-    runtime: Sender,
-    payload: bytes,
-    failure: NoReply | RedisError,
-    *,
-    retries: int,
-    deadline: float | None = LIMITED_BY_RETRIES,
-    expires: float = math.inf,
-    idempotent_until: float = math.inf,
-    reply_if_done: Callable[[Reply], Reply] | None = None,
-    on_doubt: Callable[[], None] | None = None,
-) -> tuple[Reply, float]:
-    """What `send` does after a first try that ended with `failure`."""
-    limits = _Limits(retries, deadline, expires, idempotent_until)
-    return await _Retry(runtime, payload, limits, reply_if_done, on_doubt).run(failure)
+    if failure is None:
+        sent_at = runtime.clock()
+        try:
+            # A connection that was closed while it was idle would cost a command that can't be repeated.
+            return await runtime.send(payload, new_connection=not idempotent), sent_at
+        except (NoReply, RedisError) as problem:
+            failure = problem
+    until = idempotent_until if idempotent else -math.inf
+    return await _Retry(runtime, payload, retries, deadline, expires, until, reply_if_done, on_doubt).run(failure)
 
 
 async def send_once(runtime: Sender, payload: bytes) -> Reply:
@@ -171,62 +157,38 @@ def may_have_run(error: BaseException, in_doubt: bool) -> bool:
     return in_doubt or isinstance(error, InvalidResponse) or not isinstance(error, RedisError)
 
 
-class _Limits(NamedTuple):
-    """Until when a command is sent again, see `send`."""
+@dataclass(slots=True, eq=False)
+class _Retry:
+    """The further tries of one command whose first try has failed. The limits: see `send`."""
 
+    runtime: Sender
+    payload: bytes
     retries: int
     deadline: float | None
     expires: float
     idempotent_until: float
-
-    def pause(self, runtime: Sender, tries: int) -> float | None:
-        """How many seconds to wait before the next try, after so many; None: the limits allow none."""
-        seconds = delay(tries, runtime.jitter())
-        if self.deadline is None:
-            return seconds
-        if self.deadline == LIMITED_BY_RETRIES:
-            remaining = self.expires - runtime.clock()
-            return min(seconds, remaining) if tries < self.retries and remaining > 0 else None
-        remaining = self.deadline - runtime.clock()
-        # The last try is made at the deadline itself.
-        return min(seconds, remaining) if remaining > 0 else None
-
-
-class _Retry:
-    """The further tries of one command whose first try has failed."""
-
-    def __init__(
-        self,
-        runtime: Sender,
-        payload: bytes,
-        limits: _Limits,
-        reply_if_done: Callable[[Reply], Reply] | None,
-        on_doubt: Callable[[], None] | None,
-    ) -> None:
-        self._runtime = runtime
-        self._payload = payload
-        self._limits = limits
-        self._reply_if_done = reply_if_done
-        self._on_doubt = on_doubt
-        self._pauses = 0
-        self._redirects = 0
-        """Redirects since the latest pause."""
-        self._redirect: Redirected | None = None
-        """What the next try follows. None: the next try goes to the server that serves the command as far as known."""
-        self._continues = False
-        """Whether the next try goes to a server that has the data of another one, to which a copy in doubt was sent."""
-        self._new_connection = False
-        """Whether the next try needs a new connection."""
-        self._shard: Hashable = runtime.shard_of_command(payload)
-        """The server that served the command at the latest try, as far as known."""
-        self._in_doubt = False
-        self._met_stale_connection = False
-        self._servers_in_doubt: set[bytes | None] = set()
-        """The identities of the servers to which copies in doubt were sent. None in the set: an unknown server."""
+    reply_if_done: Callable[[Reply], Reply] | None
+    on_doubt: Callable[[], None] | None
+    pauses: int = 0
+    redirects: int = 0
+    """Redirects since the latest pause."""
+    redirect: Redirected | None = None
+    """What the next try follows. None: the next try goes to the server that serves the command as far as known."""
+    continues: bool = False
+    """Whether the next try goes to a server that has the data of another one, to which a copy in doubt was sent."""
+    new_connection: bool = False
+    """Whether the next try needs a new connection."""
+    shard: Hashable = None
+    """The server that served the command at the latest try, as far as known."""
+    in_doubt: bool = False
+    met_stale_connection: bool = False
+    servers_in_doubt: set[bytes | None] = field(default_factory=set)
+    """The identities of the servers to which copies in doubt were sent. None in the set: an unknown server."""
 
     async def run(self, problem: NoReply | RedisError) -> tuple[Reply, float]:
         """Sends the command until there is a reply, see `send`."""
-        runtime = self._runtime
+        runtime = self.runtime
+        self.shard = runtime.shard_of_command(self.payload)
         while True:
             await self._before_next_try(problem)
             sent_at = runtime.clock()
@@ -238,51 +200,51 @@ class _Retry:
             if isinstance(reply, RedisError):
                 problem = reply
                 continue
-            if self._pauses:
-                runtime.on_command_served(self._payload)
+            if self.pauses:
+                runtime.on_command_served(self.payload)
             return self._corrected(reply, server), sent_at
 
     async def _try(self) -> tuple[Reply, bytes | None]:
         """One try. Returns the reply, which may be an error, and the identity of the server that gave it."""
-        runtime, payload = self._runtime, self._payload
-        if self._redirect is not None:
-            return await runtime.follow(self._redirect, payload, new_connection=self._new_connection)
-        self._shard = runtime.shard_of_command(payload)
-        in_doubt = [server for server in self._servers_in_doubt if server is not None]
-        self._continues = any(runtime.has_handed_over(server, payload) for server in in_doubt)
-        return await runtime.send_identified(payload, new_connection=self._new_connection)
+        runtime, payload = self.runtime, self.payload
+        if self.redirect is not None:
+            return await runtime.follow(self.redirect, payload, new_connection=self.new_connection)
+        self.shard = runtime.shard_of_command(payload)
+        in_doubt = [server for server in self.servers_in_doubt if server is not None]
+        self.continues = any(runtime.has_handed_over(server, payload) for server in in_doubt)
+        return await runtime.send_identified(payload, new_connection=self.new_connection)
 
     async def _before_next_try(self, problem: NoReply | RedisError) -> None:
         """Finds out how to make the next try; pauses as long as `problem` asks for. Raises if there must be none."""
-        self._new_connection = False
+        self.new_connection = False
         if isinstance(problem, NoScriptError):
             # After a redirect the same server is asked again: another one may know the script, but doesn't serve it.
-            self._payload = _as_eval(self._runtime, self._payload)
+            self.payload = _as_eval(self.runtime, self.payload)
             return
-        if self._redirect is not None:
+        if self.redirect is not None:
             # MOVED has changed who serves the command. That server has failed by now, so a pause must not end because
             # it isn't the one that the first try went to: two nodes may name each other for a while.
-            self._shard = self._runtime.shard_of_command(self._payload)
-        self._redirect = None
+            self.shard = self.runtime.shard_of_command(self.payload)
+        self.redirect = None
         if isinstance(problem, Redirected):
-            self._redirects += 1
-            if self._redirects <= MOST_REDIRECTS:
-                self._redirect = problem
-                self._continues = self._runtime.continues(problem) and self._is_in_doubt(problem.server_id)
+            self.redirects += 1
+            if self.redirects <= MOST_REDIRECTS:
+                self.redirect = problem
+                self.continues = self.runtime.continues(problem) and self._is_in_doubt(problem.server_id)
                 return
             await self._pause(problem)
         elif isinstance(problem, NoReply):
-            self._new_connection = True
+            self.new_connection = True
             if not self._note_no_reply(problem):
                 await self._pause(problem.error)
         elif isinstance(problem, NonLocalKeyError):
             # The next copy is told to try again, or where the slot moves, until all keys are in one place.
             if not self._note_no_reply(NoReply(problem, may_have_run=True)):
                 await self._pause(problem)
-        elif isinstance(problem, TryAgainError) and (alone := without_list(self._payload)) is not None:
-            self._payload = alone
+        elif isinstance(problem, TryAgainError) and (alone := without_list(self.payload)) is not None:
+            self.payload = alone
         elif is_transient_reply(problem):
-            self._new_connection = code_of(problem) in NOT_MASTER
+            self.new_connection = code_of(problem) in NOT_MASTER
             await self._pause(problem)
         else:
             raise problem
@@ -290,40 +252,52 @@ class _Retry:
     def _note_no_reply(self, problem: NoReply) -> bool:
         """Notes what may have become of the command; whether to send it again at once."""
         if problem.may_have_run:
-            self._servers_in_doubt.add(problem.server_id)
-            if not self._in_doubt:
-                self._in_doubt = True
-                if self._on_doubt is not None:
-                    self._on_doubt()
-                if self._runtime.clock() >= self._limits.idempotent_until:
-                    raise self._runtime.located(self._payload, public(problem.error))
+            self.servers_in_doubt.add(problem.server_id)
+            if not self.in_doubt:
+                self.in_doubt = True
+                if self.on_doubt is not None:
+                    self.on_doubt()
+                if self.runtime.clock() >= self.idempotent_until:
+                    raise self.runtime.located(self.payload, public(problem.error))
                 return True
-        if problem.stale and not self._met_stale_connection:
-            self._met_stale_connection = True
+        if problem.stale and not self.met_stale_connection:
+            self.met_stale_connection = True
             return True
         return False
 
     async def _pause(self, error: RedisError) -> None:
-        seconds = self._limits.pause(self._runtime, self._pauses)
+        seconds = self._seconds_to_pause()
         if seconds is None:
-            raise self._runtime.located(self._payload, public(error))
-        self._pauses += 1
-        self._redirects = 0
-        self._runtime.on_command_failed(self._payload, error)
-        await self._runtime.pause(seconds, self._payload, self._shard)
+            raise self.runtime.located(self.payload, public(error))
+        self.pauses += 1
+        self.redirects = 0
+        self.runtime.on_command_failed(self.payload, error)
+        await self.runtime.pause(seconds, self.payload, self.shard)
+
+    def _seconds_to_pause(self) -> float | None:
+        """How many seconds to wait before the next try; None: the limits allow none."""
+        seconds = delay(self.pauses, self.runtime.jitter())
+        if self.deadline is None:
+            return seconds
+        if self.deadline == LIMITED_BY_RETRIES:
+            remaining = self.expires - self.runtime.clock()
+            return min(seconds, remaining) if self.pauses < self.retries and remaining > 0 else None
+        remaining = self.deadline - self.runtime.clock()
+        # The last try is made at the deadline itself.
+        return min(seconds, remaining) if remaining > 0 else None
 
     def _corrected(self, reply: Reply, server: bytes | None) -> Reply:
         """What the reply means if an earlier copy may have run; another server knows nothing of an earlier copy."""
-        if self._reply_if_done is None or not self._servers_in_doubt:
+        if self.reply_if_done is None or not self.servers_in_doubt:
             return reply
         # Of several servers in doubt the first one had what the command is about, which the others may not have.
-        in_doubt = self._servers_in_doubt
+        in_doubt = self.servers_in_doubt
         same = server is None or None in in_doubt or in_doubt == {server}
-        return self._reply_if_done(reply) if self._continues or same else reply
+        return self.reply_if_done(reply) if self.continues or same else reply
 
     def _is_in_doubt(self, server: bytes | None) -> bool:
         """Whether a copy in doubt may have been sent to that server."""
-        return server is None or None in self._servers_in_doubt or server in self._servers_in_doubt
+        return server is None or None in self.servers_in_doubt or server in self.servers_in_doubt
 
 
 def longest(retries: int, timeout: float) -> float:

@@ -127,10 +127,10 @@ class ReleasingLock(LockStatus):
         """Sends a command again that releases a level. Returns the reply, and when the copy was sent."""
         session = self.session
         try:
-            return await retry.send_again(
+            return await retry.send(
                 sender,
                 payload,
-                problem,
+                failure=problem,
                 retries=session.retries,
                 # The lease has ended by then. The retry at once, after a lost reply, is made all the same. A pause ends
                 # at this moment at the latest, for the last retry; no pause begins after it.

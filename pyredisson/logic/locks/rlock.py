@@ -201,8 +201,13 @@ class LockLogic(MovingLock):
         session = self.session
         if not call.began:
             call.began = call.sent_at
-        return await retry.send_again(
-            session.lock_sender, payload, problem, retries=session.retries, deadline=call.deadline, on_doubt=on_doubt
+        return await retry.send(
+            session.lock_sender,
+            payload,
+            failure=problem,
+            retries=session.retries,
+            deadline=call.deadline,
+            on_doubt=on_doubt,
         )
 
     def _prepare(self, call: AcquireCall, hold_key: HoldKey) -> bytes:
