@@ -79,7 +79,7 @@ class ClientLifecycle:
 
     def reset_after_fork(self) -> None:
         """In the child: becomes a new client, without anything that belongs to the parent."""
-        self.session.reset_after_fork()
+        self.session.open()
         self._begin(self.session)
 
     # --- What the session needs (`Host`)

@@ -175,7 +175,8 @@ class SessionSlots:
                 return reply
         except BaseException as error:
             self._undo_after(error, slot, undo)
-            if outlasts_memory and runtime.clock() >= forgotten_at and _is_outage(error):
+            is_outage = isinstance(error, RedisError) and is_transient(error)
+            if outlasts_memory and runtime.clock() >= forgotten_at and is_outage:
                 raise ReplyForgotten from error
             raise
         # An assignment, as in `send`: an interrupt here would lose what was acquired.
@@ -199,10 +200,6 @@ class SessionSlots:
             self._next_debug_check = now + DEBUG_CHECK_INTERVAL
             tracing.look()
         return now
-
-
-def _is_outage(error: BaseException) -> bool:
-    return isinstance(error, RedisError) and is_transient(error)
 
 
 def reply_cache(key: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -167,21 +167,9 @@ class Observing:
                 append(event)
                 self._wake()
 
-    def released(self, subject: Subject, count: int) -> None:
-        """Permits without holds were released."""
-        self.emit("released", name=readable(subject.key), kind=subject.kind, count=count)
-
     def forget(self, hold: Hold) -> None:
         """The end of this hold is not to be told."""
         self._holds.pop(hold, None)
-
-    def renewed(self, count: int, late: float) -> None:
-        """The leases of so many locks were extended."""
-        self.emit("renewed", count=count, late=late)
-
-    def renewal_failed(self, count: int, error: BaseException) -> None:
-        """The leases of so many locks were not extended."""
-        self.emit("renewal_failed", count=count, error=described(error))
 
     def availability_changed(self, what: str, server: str, error: BaseException | None) -> None:
         """`what`: `discovered`, `disconnected` or `connected`."""
@@ -227,11 +215,3 @@ def end_of_acquire(verb: str, *, acquired: bool, error: BaseException | None = N
 def described(error: BaseException) -> str:
     """An exception in an event."""
     return f"{type(error).__name__}: {error}"
-
-
-def lateness(holds: Sequence[Hold], lease: float, now: float) -> float:
-    """How many seconds after the moment when these leases should have been extended it is; see `Event.late`.
-
-    To be computed before the holds are extended, in seconds. `lease`: the lease of the watchdog.
-    """
-    return now - min((hold.valid_until for hold in holds), default=now) + lease * 2 / 3

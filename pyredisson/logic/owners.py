@@ -119,11 +119,6 @@ class Owner:
         else:
             self.name = f"{self._prefix}:{self.epoch}".encode()
 
-    @property
-    def name_prefix(self) -> bytes:
-        """The common beginning of all names of this owner that have a suffix."""
-        return f"{self._prefix}:".encode()
-
     def for_one_call(self) -> Owner:
         """The same owner under names that no other call uses, so that the server can tell the calls apart."""
         other = copy(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Coroutine, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.loops import LoopOwner, log_exception, run_loop, weak_loop
-from pyredisson.logic.observing import Observing, lateness
+from pyredisson.logic.observing import Observing, described
 from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.repairs import RepairQueue, Unsent
 
@@ -293,7 +293,7 @@ class Renewer(LoopOwner):
 
     def _take_due(self) -> list[Batch]:
         """The holds that are due, in batches for one script call each."""
-        due: dict[tuple[Renewal, int, int, str], list[Hold]] = {}
+        due: defaultdict[tuple[Renewal, int, int, str], list[Hold]] = defaultdict(list)
         slot_of, now = self._runtime.slot_of, self._runtime.clock()
         while self.due:
             hold, reason = self.due.popitem()
@@ -301,28 +301,22 @@ class Renewer(LoopOwner):
             if hold.state is not HELD or (owner is not None and owner.calls.ended and self._is_released(hold)):
                 continue
             commands = hold.commands
-            renew, renewed = commands.renew, self._lease_of(hold, now)
+            renew = commands.renew
+            # First what is true of most holds.
+            renewed = self._lease_ms if hold.leases is None else hold.next_lease(self._lease_ms, now)
             # A hold with a fixed lease that the watchdog visits keeps that lease.
             lease = renewed or (self._lease_ms if hold.needs_renewal else 0)
             if reason is not GONE:
                 renew, lease = commands.restore, max(renewed, self._promised(hold))
             # A level may have been released since the renewal was due: the only one that the watchdog renews.
             if lease:
-                batch = (renew, slot_of(commands.key), lease, reason)
-                if batch in due:
-                    due[batch].append(hold)
-                else:
-                    due[batch] = [hold]
+                due[renew, slot_of(commands.key), lease, reason].append(hold)
         return [
             Batch(renew, slot, lease, reason, holds[i : i + BATCH])
             for (renew, slot, lease, reason), holds in due.items()
             if self._keeps(holds, reason)
             for i in range(0, len(holds), BATCH)
         ]
-
-    def _lease_of(self, hold: Hold, now: float) -> int:
-        """The lease in ms with which the hold is renewed at `now`; 0: no level is renewed."""
-        return self._lease_ms if hold.leases is None else hold.next_lease(self._lease_ms, now)
 
     def _promised(self, hold: Hold) -> int:
         """For how many ms from now on the hold is relied on; 0: it isn't. Rounded up, so that many holds share a call.
@@ -397,11 +391,13 @@ class Renewer(LoopOwner):
         self._watchdog.look_by(first)
 
     def _tell_renewed(self, observing: Observing, batch: Batch, reply: Sequence[int]) -> None:
-        """To be called before the holds are extended."""
+        """Tells how late the renewal is, see `Event.late`. To be called before the holds are extended."""
         found = zip(batch.holds, reply, strict=True)
         renewed = [hold for hold, known in found if known == 1 and hold.renewed and hold.state is HELD]
         if renewed:
-            observing.renewed(len(renewed), lateness(renewed, batch.lease / 1000, self._runtime.clock()))
+            first_end = min(hold.valid_until for hold in renewed)
+            late = self._runtime.clock() - first_end + batch.lease / 1000 * 2 / 3
+            observing.emit("renewed", count=len(renewed), late=late)
 
     def _lose(self, hold: Hold, reason: str) -> None:
         try:
@@ -429,7 +425,7 @@ class Renewer(LoopOwner):
         level = logging.DEBUG if outage or redirected or self._failures > 1 else logging.WARNING
         if self._watchdog.observing is not None:
             for batch, error in failed:
-                self._watchdog.observing.renewal_failed(len(batch.holds), error)
+                self._watchdog.observing.emit("renewal_failed", count=len(batch.holds), error=described(error))
         for text, count in counts.items():
             logger.log(level, "renewing %d locks failed and is tried again: %s", count, text)
         # One failure is no outage: any single connection may be closed.

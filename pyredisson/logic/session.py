@@ -19,7 +19,7 @@ from pyredisson.logic.loops import Loop
 from pyredisson.logic.losses import Callback, LostCallbacks
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
-from pyredisson.logic.ports import Granted, Runtime, Sender
+from pyredisson.logic.ports import Runtime
 from pyredisson.logic.retry import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
 from pyredisson.logic.waits import Wait
 from pyredisson.logic.watchdog import Watchdog
@@ -102,14 +102,13 @@ class Session:
         self._host = host
         self.lost_callbacks = LostCallbacks(host.run_callback)
         self.owners = OwnerRegistry()
-        self._open()
+        self.open()
 
-    def reset_after_fork(self) -> None:
-        """In the child: becomes a new client without holds and waiters. What it had is the parent's."""
-        self._open()
+    def open(self) -> None:
+        """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id.
 
-    def _open(self) -> None:
-        """Sets all that belongs to one client id: owners, holds, waiters, and what is sent with that id."""
+        Called again in the child after a fork, which becomes a new client. What it had is the parent's.
+        """
         resources = self._host.open(self.repair)
         self.id, self.runtime, watchdog_runtime, self.channels, registries, _, self.observing = resources
         self.fair_queues, self.groups, self.permits = registries
@@ -117,7 +116,7 @@ class Session:
         self.client = self.id.encode()
         self._members = itertools.count(1)
         self.new_member()
-        acquiring = resources.acquiring or self._send_as_usual
+        acquiring = resources.acquiring or (lambda _: self.runtime)
         self.lock_sender = acquiring(lock_granted)
         """Sends the acquires of locks."""
         self.expirable_permit_sender = acquiring(expirable_permits_granted)
@@ -147,9 +146,6 @@ class Session:
         if lease < self._shortest_lease:
             self._shortest_lease = lease
             self._host.expect_lease(lease)
-
-    def _send_as_usual(self, granted: Granted) -> Sender:
-        return self.runtime
 
     def run_callback(self, callback: Callback) -> None:
         """Has a function called on another thread, where it delays nothing. May be called from anywhere."""

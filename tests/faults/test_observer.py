@@ -295,7 +295,7 @@ class TestTheEnd:
         eventually(lambda: not observer_threads())
         observing = client._session.observing
         assert observing is not None
-        observing.renewed(1, 0.0)
+        observing.emit("renewed", count=1, late=0.0)
         eventually(lambda: whats(recorder.events)[2:] == ["renewed"])
         eventually(lambda: not observer_threads())
 

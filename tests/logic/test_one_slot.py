@@ -108,7 +108,6 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
         "only_existing": False,
         "owner": owner.name,
         "next_owner": owner.name,
-        "owner_prefix": owner.name_prefix,
         "owners": [owner.name],
         "permit": PERMIT,
         "permits": 3,

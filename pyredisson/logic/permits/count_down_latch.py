@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from pyredisson._diagnostics import logger, readable, tracing
-from pyredisson.logic import retry
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.observing import described
 from pyredisson.logic.permits.commands import LatchCommands
@@ -107,9 +106,7 @@ class CountDownLatchLogic(CounterLogic):
 
     async def _read(self, deadline: float | None) -> int | None:
         """The count on the server; None: the latch doesn't exist."""
-        session = self.session
-        session.check_open()
-        reply, _ = await retry.send(session.runtime, self.commands.read(), retries=session.retries, deadline=deadline)
+        reply = await self.query(self.commands.read(), deadline)
         return None if reply is None else int(reply)
 
     async def wait(self, deadline: float | None) -> bool:
@@ -127,31 +124,21 @@ class CountDownLatchLogic(CounterLogic):
             return False
         call, began = LatchCall(deadline), session.clock()
         waiter = LatchWait(self, call)
-        if tracing.on:
-            self._tell_waiting(call)
+        if tracing.debug:
+            logger.debug("latch %r is waited for", readable(self.key))
+        if session.observing is not None:
+            session.observing.wait_begins(call, self.commands)
         try:
-            opened = await self._run(waiter)
+            opened = await waiter.run(LONGEST_WAIT)
         except BaseException as error:
+            # An interrupt may have come on the way out, before the waiter had left.
+            waiter.end()
             if tracing.on:
                 self._tell("failed", call, began, error)
             raise
         if tracing.on:
             self._tell("acquired" if opened else "timed_out", call, began)
         return opened
-
-    async def _run(self, waiter: LatchWait) -> bool:
-        try:
-            return await waiter.run(LONGEST_WAIT)
-        except BaseException:
-            # An interrupt may have come on the way out, before the waiter had left.
-            waiter.end()
-            raise
-
-    def _tell_waiting(self, call: object) -> None:
-        if tracing.debug:
-            logger.debug("latch %r is waited for", readable(self.key))
-        if self.session.observing is not None:
-            self.session.observing.wait_begins(call, self.commands)
 
     def _tell(self, what: str, call: object, began: float, error: BaseException | None = None) -> None:
         observing = self.session.observing

@@ -14,7 +14,6 @@ from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits.commands import CounterCommands, PermitPoolCommands
-from pyredisson.logic.retry import not_replicated
 from pyredisson.logic.session import Session
 
 if TYPE_CHECKING:
@@ -61,11 +60,11 @@ class CounterLogic:
         slot = self.session.slots.allocate()
         return await self.session.slots.send(slot, make(slot), complete=complete)
 
-    async def query(self, payload: bytes) -> Reply:
+    async def query(self, payload: bytes, deadline: float | None = retry.LIMITED_BY_RETRIES) -> Reply:
         """The reply to an idempotent command."""
         session = self.session
         session.check_open()
-        reply, _ = await retry.send(session.runtime, payload, retries=session.retries)
+        reply, _ = await retry.send(session.runtime, payload, retries=session.retries, deadline=deadline)
         return reply
 
     async def delete(self) -> bool:
@@ -92,7 +91,7 @@ class PermitPool(CounterLogic):
 
     def not_confirmed(self, problem: NotConfirmed) -> NotReplicatedError:
         """The error for permits that too few replicas have confirmed. They are released."""
-        return not_replicated(f"a permit of semaphore {readable(self.key)!r}", problem)
+        return retry.not_replicated(f"a permit of semaphore {readable(self.key)!r}", problem)
 
     # For the log and the observer
 
@@ -118,4 +117,5 @@ class PermitPool(CounterLogic):
             logger.debug("%d permits of semaphore %r are released", permits, readable(self.key))
         observing = self.session.observing
         if observing is not None and permits > holds:
-            observing.released(self.commands, permits - holds)
+            name, kind = readable(self.key), self.commands.kind
+            observing.emit("released", name=name, kind=kind, count=permits - holds)

@@ -84,12 +84,6 @@ class PermitCall:
         self.began = 0.0
         """When it has begun to wait. 0: it hasn't."""
 
-    def on_wait(self) -> None:
-        """The call begins to wait."""
-        self.began = self.pool.session.clock()
-        if tracing.on:
-            self.pool.tell_waiting(self)
-
     @abstractmethod
     async def attempt(self, listing: Listing) -> Refusal | None:
         """One attempt. None: it has acquired the permits."""
@@ -158,7 +152,9 @@ async def acquire(call: PermitCall) -> bool:
                     session.leave_list(pool.commands.leave(entry))
                 return False
         waiter = PermitWait(call)
-        call.on_wait()
+        call.began = session.clock()
+        if tracing.on:
+            pool.tell_waiting(call)
         acquired = await waiter.run(first)
         if acquired and session.closed:
             session.check_open()

@@ -203,7 +203,7 @@ class GroupJudge(Judge):
             return
         for group, party in zip(user.groups, user.parties, strict=True):
             for member, owner in zip(group.members, party.owners, strict=True):
-                left = [name for name in self._holders(member) if name.startswith(owner.name_prefix[:-1])]
+                left = [name for name in self._holders(member) if name.startswith(owner._prefix.encode())]
                 if left:
                     self.blame(f"{user.name}: {member.key!r} on {member.session.server} is held by {left[0]!r}")
                 if member.hold_of(owner.id) is not None:
