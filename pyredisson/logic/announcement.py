@@ -6,7 +6,6 @@ that the server has confirmed last. So a server that lacks an earlier one says s
 lost reply, a restart or a failover.
 """
 
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +39,7 @@ def client_key(client_id: str) -> bytes:
 
 
 def hold_field(owner: bytes, key: bytes) -> bytes:
-    """The field for a hold of the lock `key`. `owner`: what follows the client's id in the owner's name; of a permit
-    its id.
+    """The field for a hold of the lock `key`. `owner`: the part of its name after the client's id, or a permit's id.
 
     It contains no space, so the first space separates it from the name of the lock.
     """
@@ -252,7 +250,9 @@ class Announcement:
 
     async def _send(self, runtime: Runtime) -> int | None:
         """Sends one announcement. Returns the reply; None: there is none that says that it is stored."""
-        fields = self._take_changes()
+        fields = list(self._changed)[:MOST_IN_ONE]
+        for field in fields:
+            self._changed.pop(field, None)
         self._number += 1
         try:
             reply = await retry.send_once(runtime, self._command(runtime.scripts, fields, self._ttl))
@@ -271,12 +271,6 @@ class Announcement:
         # In this order: another thread changes what is listed first.
         self._changed.clear()
         self._changed.update(dict.fromkeys(list(self._listed)))
-
-    def _take_changes(self) -> list[bytes]:
-        fields = list(itertools.islice(list(self._changed), MOST_IN_ONE))
-        for field in fields:
-            self._changed.pop(field, None)
-        return fields
 
     def _command(self, scripts: ScriptSet, fields: list[bytes], ttl: int) -> bytes:
         now, as_it_is = self._clock(), -1
@@ -306,18 +300,8 @@ class Announcement:
             stored += ("more", self._more, as_it_is)
         else:
             removed.append(b"more")
-        return command(
-            b"EVALSHA",
-            scripts.client_announce,
-            1,
-            self.key,
-            self._number,
-            self._confirmed,
-            ttl,
-            len(removed),
-            *removed,
-            *stored,
-        )
+        words = (self._number, self._confirmed, ttl, len(removed), *removed, *stored)
+        return command(b"EVALSHA", scripts.client_announce, 1, self.key, *words)
 
     def _note(self, error: RedisError) -> None:
         if isinstance(error, NoPermissionError) or any(text in str(error) for text in DENIED):

@@ -55,10 +55,7 @@ class Channel(ChannelFields):
         """The waiter that is woken before the others, if the supply is enough for it."""
 
     def on_message(self, payload: bytes) -> None:
-        """A lock was released. `0`: one waiter may acquire it; `1`: all may. Redisson publishes the same values.
-
-        Any other payload is ignored.
-        """
+        """A lock was released. `0`: one waiter may acquire it; `1`: all may. Redisson publishes the same values."""
         if payload == b"0":
             self.wake(1)
         elif payload == b"1":
@@ -71,10 +68,6 @@ class Channel(ChannelFields):
     def take_look(self, wakeup: Wakeup) -> float | None:
         """In how many seconds that waiter has to make an attempt, if it was woken to learn that. Only once."""
         return None
-
-    def on_missed(self, wakeup: Wakeup) -> None:
-        """A waiter joined that may have missed messages since its latest attempt."""
-        wakeup.set()
 
     def on_leave(self, need: int) -> None:
         """A waiter left with a wakeup that it did not use: the wakeup goes to the next waiter."""
@@ -232,7 +225,7 @@ class ChannelRegistry:
                 self.waiting.add(wakeup)
             if channel.confirmed and channel.events != events:
                 # A message that arrived after the caller's last attempt and before this moment may have woken nobody.
-                channel.on_missed(wakeup)
+                wakeup.set()
         return channel
 
     def relay(self, name: bytes, target: RelayedChannel, *, anew: bool, counted: bytes = b"") -> bool:
@@ -269,10 +262,7 @@ class ChannelRegistry:
         return queue.leave_quietly(waiter, self.waiting)
 
     def set_aside(self, name: bytes, *wakeups: Wakeup) -> int | None:
-        """Messages go to other waiters instead of these, which keep their places until `take_back`.
-
-        Returns the same as `events`.
-        """
+        """Messages go to other waiters. These keep their places until `take_back`. Returns the same as `events`."""
         with self.mutex:
             channel = self.by_name.get(name)
             if channel is None:
@@ -290,9 +280,7 @@ class ChannelRegistry:
                 channel.take_back(wakeup, need)
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
-        """Removes a waiter. If it was woken and did not use the wakeup, the next waiter is woken. Idempotent,
-        also if an earlier call was interrupted.
-        """
+        """Removes a waiter, and passes an unused wakeup on. Idempotent, also if an earlier call was interrupted."""
         with self.mutex:
             channel = self.by_name.get(name)
             if channel is None:
@@ -354,10 +342,7 @@ class ChannelRegistry:
             self.unconfirm(self.by_name.get(name))
 
     def on_disconnected(self) -> None:
-        """The connection broke. Waiters are woken, and until the next confirmation they retry every second.
-
-        The caller holds the mutex.
-        """
+        """The connection broke. The waiters are woken, and retry every second. The caller holds the mutex."""
         for channel in list(self.by_name.values()):
             self.unconfirm(channel)
 
@@ -371,12 +356,11 @@ class ChannelRegistry:
     def names(self) -> list[bytes]:
         """The channels to subscribe to over a new connection. The caller holds the mutex."""
         channels = self.by_name
-        names = [
+        names = (
             name for name in list(channels) if (channel := channels.get(name)) is not None and channel.error is None
-        ]
+        )
         # As in `sweep`, but the other way round.
-        names.sort(reverse=True)
-        return names
+        return sorted(names, reverse=True)
 
     def is_unused(self) -> bool:
         """False: the connection to a single server is kept, as there is only one."""

@@ -41,14 +41,12 @@ class ReplyForgotten(Exception):
 
 @dataclass(slots=True, eq=False)
 class SessionSlot:
-    """A slot of the session. It carries one call at a time.
-
-    A call has two sequence numbers: `number` is its own, and its undo command has the next one.
-    """
+    """A slot of the session. It carries one call at a time."""
 
     suffix: bytes
     """What follows `reply_cache` of an object in the key of this slot, before the kind of the object."""
     number: int = 0
+    """The sequence number of the present call. Its undo command has the next one."""
     in_doubt: bool = False
     """Whether a copy of the present call may have run, or may run late."""
     releaser: ReleaseCall | None = None

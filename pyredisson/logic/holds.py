@@ -60,10 +60,7 @@ HoldKey = tuple[Hashable, int]
 """The identity of the lock (its key; for a side of a read-write lock, also the side) and the id of the owner."""
 
 Renewal = Callable[[ScriptSet, "Sequence[Hold]", int], bytes]
-"""Makes the command that extends the leases of many holds, in ms. Its reply has a 1 for each that is held.
-
-With a lease of 0 no lease is changed, and the reply is the same.
-"""
+"""Makes the command that extends the leases of many holds, in ms (0: it only asks). Its reply has a 1 for each held."""
 
 
 class RenewedLease(int):
@@ -209,10 +206,7 @@ class Hold(HoldFields):
         )
 
     def listen(self, listener: Listener) -> None:
-        """Has `listener` called when the hold is lost or released.
-
-        A hold that is not held calls it at once, and perhaps once more.
-        """
+        """Has `listener` called when the hold is lost or released: at once, and perhaps once more, if it is already."""
         with _listening:
             while True:
                 before = self.listeners

@@ -42,11 +42,7 @@ T = TypeVar("T", bound=LoopOwner)
 
 
 async def run_loop(
-    reference: weakref.ref[T],
-    name: str,
-    runtime: Runtime,
-    wakeup: Wakeup,
-    once: Callable[[T], Awaitable[float]],
+    reference: weakref.ref[T], name: str, runtime: Runtime, wakeup: Wakeup, once: Callable[[T], Awaitable[float]]
 ) -> None:
     """Calls `once` until the object is closed or collected. It returns how many seconds to wait at most."""
     owner = reference()

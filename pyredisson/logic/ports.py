@@ -47,10 +47,7 @@ class Sender(Protocol):
         """
 
     def send_then(self, payload: bytes, apply: Callable[[Reply], object]) -> Awaitable[Reply]:
-        """As `send`. Calls `apply` with the reply, once, before this returns; in asyncio before any task goes on.
-
-        What `apply` raises is raised here.
-        """
+        """As `send`. Calls `apply` with the reply once, in asyncio before any task goes on; raises what that raises."""
 
     async def send_identified(self, payload: bytes, *, new_connection: bool = False) -> tuple[Reply, bytes | None]:
         """As `send`, but returns error replies; also the identity of the server that replied. None: unknown."""

@@ -407,10 +407,7 @@ class Renewer(LoopOwner):
             log_exception("reporting a lost hold failed")
 
     def _report(self, failed: Sequence[tuple[Batch, RedisError]], first: Batch) -> None:
-        """Logs a failed round: as a warning if it is the first one in a row, and not part of a server's outage.
-
-        `first`: any batch of the round.
-        """
+        """Logs a failed round: as a warning if it is the first one in a row, and not part of a server's outage."""
         if not failed:
             if self._failures:
                 self._failures = 0

@@ -301,10 +301,8 @@ class _Retry:
 
 
 def longest(retries: int, timeout: float) -> float:
-    """For how many seconds a call tries at most that is `LIMITED_BY_RETRIES`, if each try takes `timeout` seconds.
-
-    The first try and so many retries, one more at once after a lost reply, and the pauses.
-    """
+    """For how many seconds a call tries at most that is `LIMITED_BY_RETRIES`, if each try takes `timeout` seconds."""
+    # The first try, the retries, one more at once after a lost reply, and the pauses.
     return (retries + 2) * timeout + retries * LONGEST_DELAY
 
 

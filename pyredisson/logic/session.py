@@ -74,10 +74,7 @@ class Host(Protocol):
 
 
 class Session:
-    """Everything in a client that doesn't depend on the backend.
-
-    Handles and logic objects keep a reference to the session, also across a fork.
-    """
+    """What a client has besides its backend. Handles and logic objects keep a reference to it, also across a fork."""
 
     def __init__(self, config: Config, host: Host) -> None:
         self.lease_ms = self._shortest_lease = lease_ms(config.lock_watchdog_timeout)

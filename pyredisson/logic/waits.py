@@ -84,8 +84,7 @@ class Waits:
 
     def listed(self, began: float) -> bytes:
         """A line for each wait that others are told of: when it began, in ms after `began`; the kind of what is waited
-        for; the owner's id; 1 if the call goes on waiting until it gets that; and the key.
-        """
+        for; the owner's id; 1 if the call goes on waiting until it gets that; and the key."""
         lines = []
         for wait, since in self._long():
             owner: Owner | None = getattr(wait.call, "owner", None)
@@ -106,24 +105,21 @@ class Waits:
 
     def report_deadlocks(self) -> None:
         """Warns of owners of this client that wait for each other, once for each time."""
-        waits = {}
-        for wait, _ in self._long():
-            if _is_firm(getattr(wait.call, "owner", None)):
-                waits[wait.call.owner.id] = wait
+        firm = (wait for wait, _ in self._long() if _is_firm(getattr(wait.call, "owner", None)))
+        waits = {wait.call.owner.id: wait for wait in firm}
         identities = {identity for wait in waits.values() for identity in wait.subject.blocked_by}
         holders = {identity: self._holders(identity, waits) for identity in identities}
         successors = {
             owner: [holder for identity in wait.subject.blocked_by for holder in holders[identity]]
             for owner, wait in waits.items()
         }
-        cycles = find_cycles(successors)
-        found = [{(owner, waits[owner].subject.commands.key) for owner in cycle} for cycle in cycles]
-        for cycle, each in zip(cycles, found, strict=True):
-            if each not in self._reported:
-                keys = [waits[owner].subject.commands.key for owner in cycle]
-                logger.warning(
-                    "deadlock: %s", deadlock_text([f"owner {owner} of this client" for owner in cycle], keys)
-                )
+        found: list[set[tuple[int, bytes]]] = []
+        for cycle in find_cycles(successors):
+            keys = [waits[owner].subject.commands.key for owner in cycle]
+            found.append(set(zip(cycle, keys, strict=True)))
+            if found[-1] not in self._reported:
+                owners = [f"owner {owner} of this client" for owner in cycle]
+                logger.warning("deadlock: %s", deadlock_text(owners, keys))
         self._reported = found
 
     def _holders(self, identity: Hashable, owners: Iterable[int]) -> list[int]:

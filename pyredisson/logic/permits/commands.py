@@ -126,10 +126,7 @@ class SemaphoreCommands(PermitPoolCommands):
     kind = "semaphore"
 
     def acquire(self, slot: SessionSlot, permits: int, listing: Listing = NOT_LISTED) -> bytes:
-        """Acquires so many permits; 0: all that are free.
-
-        A positive reply is the number of acquired permits. Any other reply is decoded by `permit_wait.Refusal`.
-        """
+        """Acquires so many permits; 0: all that are free. The reply: how many; 0 or less: see `permit_wait.Refusal`."""
         script = self.session.runtime.scripts.semaphore_acquire
         keys = (self.key, *self._list_keys, self._claims_period, self._replies(slot))
         return pack(script, *keys, slot.number, permits, self.channel, *self._listed(listing))

@@ -82,8 +82,7 @@ class ExpirableAcquire(PermitCall):
         """Sends the command. Returns the reply, and when the command was sent."""
         semaphore = self.pool
         session = semaphore.session
-        if session.closed:
-            session.check_open()
+        session.check_open()
         payload = semaphore.commands.acquire(self.ids, self._lease, listing)
         # Before the command is sent: after an interrupt `undo` has to release the permits.
         self._may_have_acquired = True
@@ -160,8 +159,7 @@ class PermitExpirableSemaphoreLogic(PermitPool):
             if await permit_wait.acquire(call):
                 if renewed:
                     self._renew(call.ids, call.sent_at)
-                if session.closed:
-                    session.check_open()
+                session.check_open()
                 if tracing.on:
                     self._tell_acquired(call)
                 return [permit.hex() for permit in call.ids]
@@ -291,10 +289,7 @@ class PermitExpirableSemaphoreLogic(PermitPool):
         return remaining
 
     async def update_lease(self, permit: bytes, lease: int | None) -> bool:
-        """Gives a permit a lease of so many ms from now on (None: endless), and ends its renewal by the watchdog.
-
-        False: the permit is unknown or has expired.
-        """
+        """Sets a lease of so many ms from now on (None: endless), and ends the renewal. False: unknown or expired."""
         session, holds = self.session, self._holds_of((permit,))
         try:
             for hold in holds:

@@ -156,7 +156,7 @@ async def acquire(call: PermitCall) -> bool:
         if tracing.on:
             pool.tell_waiting(call)
         acquired = await waiter.run(first)
-        if acquired and session.closed:
+        if acquired:
             session.check_open()
         return acquired
     except BaseException as error:
@@ -224,8 +224,7 @@ class PermitWait(PermitWaiter):
             relies = first is None and not pool.must_exist and queue.is_listed and 0 < queue.least() <= self.permits
             if relies and channels.join_quietly(queue, self, self.permits, now, LONGEST_WAIT):
                 self.look_at = look_at
-                if session.closed:
-                    session.check_open()
+                session.check_open()
                 return False
             if entry:
                 queue.names[entry] = 0.0
@@ -241,9 +240,8 @@ class PermitWait(PermitWaiter):
                 self.wakeup.set()
             if first is not None:
                 self._on_refused(first.refusal, now)
-        if session.closed:
-            # The waiters were woken before this one came.
-            session.check_open()
+        # The waiters of a closed client were woken before this one came.
+        session.check_open()
         if first is not None:
             # Without an entry no release wakes this client.
             return not entry
