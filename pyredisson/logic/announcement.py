@@ -103,8 +103,6 @@ class Announcement:
         self._waiting = Waits(holds, clock)
         self._said: bytes | None = None
         """What the latest announcement has said of the waits. None: none has said anything."""
-        self._looks = False
-        """Whether the next look at the waits is set."""
         self._look = _Ringing(self._on_look)
         self._changed: dict[bytes, None] = {}
         """Fields that are to be stored or removed."""
@@ -149,9 +147,8 @@ class Announcement:
         """A call begins to wait. It is listed after a second."""
         self.waits += 1
         self._waiting.began[wait] = now = self._clock()
-        # After the entry: the look sets this to False, and then looks whether there is any.
-        if not self._looks and not self._watchdog.closed:
-            self._looks = True
+        # After the entry: a look that is set already finds it.
+        if self._look.due < 0 and not self._watchdog.closed:
             self._watchdog.set_alarm(self._look, now + LISTED_AFTER)
 
     def end_waiting(self, wait: Wait) -> None:
@@ -205,10 +202,8 @@ class Announcement:
         self._ask()
 
     def _on_look(self) -> None:
-        self._looks = False
         if not self._waiting.began and not self._said:
             return
-        self._looks = True
         self._watchdog.set_alarm(self._look, self._clock() + PAUSE)
         self._waiting.report_deadlocks()
         if self._waiting.listed(self._began) != self._said:

@@ -52,7 +52,7 @@ class Channel(ChannelFields):
         """Why the server refused the subscription."""
         self.idle_since = 0.0
         self.leader = None
-        """The waiter that is woken before the others, if the supply is enough for it."""
+        """Of waiters for permits, the one that is woken before the others, if there are enough for it."""
 
     def on_message(self, payload: bytes) -> None:
         """A lock was released. `0`: one waiter may acquire it; `1`: all may. Redisson publishes the same values."""
@@ -75,8 +75,7 @@ class Channel(ChannelFields):
 
     def wake(self, supply: int) -> None:
         """Wakes the first waiters whose needs together fit into the supply; skips waiters that are awake already."""
-        leader = self.leader
-        for wakeup in [*((leader,) if leader is not None else ()), *list(self.waiters)]:
+        for wakeup in list(self.waiters):
             need = self.waiters.get(wakeup, 0)
             if 0 < need <= supply and not wakeup.is_set() and wakeup.alive:
                 wakeup.set()

@@ -33,14 +33,7 @@ MOST_HANDED_OFF = 10_000
 
 
 class HoldState(Enum):
-    """The state of a hold. `docs/architecture.md` has the drawing and all methods that change a state.
-
-    HELD -> RELEASING: the release of the last level begins, or is handed to the background.
-    RELEASING -> RELEASED: the last level was dropped.
-    RELEASING -> HELD: the server refused the release of several permits, because it didn't know one of them.
-    HELD -> LOST: the lease ended, the server doesn't know the hold, or the lock was removed by force.
-    RELEASING -> LOST: the release found out that the hold had been lost before.
-    """
+    """The state of a hold. `docs/architecture.md` has the drawing, and says why each transition is allowed."""
 
     HELD = "held"
     """Acquired, and not known to be lost. After `valid_until` the hold must not be relied on any more."""
@@ -106,16 +99,12 @@ class HoldCommands(Protocol):
 
     key: bytes
     """The name of the lock on the server."""
-
     kind: str
     """What kind of lock it is, as in `pyredisson.Event.kind`."""
-
     renew: Renewal
     """Holds whose commands share this function are renewed in the same calls."""
-
     restore: Renewal
     """As `renew`, but it extends fixed leases, too: another server may lack their latest extension."""
-
     renews_fixed_leases: bool
     """Whether the watchdog visits holds with a fixed lease too, because they keep something up on the server."""
 

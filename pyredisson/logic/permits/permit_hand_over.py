@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyredisson._core import InOrder, ReleaseCall
@@ -191,19 +192,17 @@ class Part(NamedTuple):
     """Wakes the release."""
 
 
+@dataclass(slots=True, eq=False)
 class HandOverBatch:
     """Hand-overs that become one command."""
 
-    __slots__ = ("_begun", "_parts", "_queue", "_semaphore", "done", "error")
-
-    def __init__(self, semaphore: SemaphoreLogic, queue: PermitQueue) -> None:
-        self._semaphore = semaphore
-        self._queue = queue
-        self._parts: list[Part] = []
-        self._begun = False
-        self.done = False
-        self.error: Exception | None = None
-        """What the releases have to raise. The permits are released in the background."""
+    _semaphore: SemaphoreLogic
+    _queue: PermitQueue
+    _parts: list[Part] = field(default_factory=list)
+    _begun: bool = False
+    done: bool = False
+    error: Exception | None = None
+    """What the releases have to raise. The permits are released in the background."""
 
     async def release(self, permits: int, waiter: PermitWaiter) -> None:
         """Adds a release, and waits for its end. The waiter was chosen by that release."""
