@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from pyredisson._core import RenewalStep, Timer, Wheel
-from pyredisson._diagnostics import tracing
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.routing import Changes
-from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, EndedOwners, Hold, HoldTable
+from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.ports import Chore, Runtime
@@ -62,10 +62,7 @@ class Watchdog(LoopOwner, RenewalStep):
         release_when_owner_ends: bool = False,
         observing: Observing | None = None,
     ) -> None:
-        """`start` runs a loop on a thread of its own.
-
-        `release_when_owner_ends`: a hold whose owner has ended is released; else that is only logged.
-        """
+        """`start` runs a loop on a thread of its own. `release_when_owner_ends`: holds of ended owners are released."""
         super().__init__()
         self.observing = observing
         self.announcer: Announcement | None = None
@@ -87,7 +84,9 @@ class Watchdog(LoopOwner, RenewalStep):
         """Undoes `set_alarm`."""
         self._next_look = math.inf
         self._time_wakeup = runtime.wakeup()
-        self.release_if_ended = EndedOwners(holds, self.repair, release=release_when_owner_ends).release_if_ended
+        self._release_when_owner_ends = release_when_owner_ends
+        self._reported: dict[Hold, None] = {}
+        """Holds for which it was logged that their owners have ended."""
         self.start = start
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
         self._starting = threading.RLock()
@@ -353,6 +352,32 @@ class Watchdog(LoopOwner, RenewalStep):
         if not renewer.started:
             # `keep_time` starts it: no caller waits for the start of a thread, and no loop fails because of it.
             self._time_wakeup.set()
+
+    def release_if_ended(self, hold: Hold) -> bool:
+        """Whether the hold was released, because its owner has ended: a thread or task that can't release it any more.
+
+        Without `release_when_owner_ends` it isn't released, and that is logged once.
+        """
+        owner = hold.acquired_by
+        if owner is None or not owner.calls.ended or not hold.renewed or hold in self._reported:
+            return False
+        if self._release_when_owner_ends:
+            # A later hold must have another name on the server: the repair may run after its acquire.
+            owner.new_epoch()
+            self._holds.declare_lost(hold, "the thread or task that took it has ended")
+            self.repair(hold.commands.abandon(hold))
+            return True
+        for reported in list(self._reported):
+            if reported.state is not HELD:
+                self._reported.pop(reported, None)
+        self._reported[hold] = None
+        logger.warning(
+            "lock %r is renewed although the thread or task that took it, owner %s, has ended: until another thread"
+            " leaves its block, it is removed by force, or its client is closed (release_when_owner_ends releases it)",
+            readable(hold.commands.key),
+            readable(hold.owner),
+        )
+        return False
 
     def next_renewal(self, batch: Batch, sent_at: float) -> int:
         """When the holds of a batch, which was sent at `sent_at`, are to be renewed next: a tick of the wheel."""
