@@ -1,5 +1,6 @@
 """Who holds a lock: what its hash says, and what the client of the holder has announced."""
 
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -60,17 +61,15 @@ async def find(
         # A writer may read, too.
         count = 1
     holder = holder_of(field, ttl)
-    if holder.client_id is None:
-        return Found(holder, field, count, own=False)
-    if holder.client_id == session.id:
-        return Found(_own(session, identities, holder, field), field, count, own=True)
-    rest = field.partition(b":")[2]
-    payload = command(b"HMGET", client_key(holder.client_id), *ANNOUNCED, hold_field(rest, key))
-    try:
-        values = await retry.send_once(session.runtime, payload)
-    except (NoReply, RedisError):
-        return Found(holder, field, count, own=False)
-    return Found(with_announcement(holder, values), field, count, own=False)
+    own = holder.client_id == session.id
+    if own:
+        holder = _own(session, identities, holder, field)
+    elif holder.client_id is not None:
+        rest = field.partition(b":")[2]
+        payload = command(b"HMGET", client_key(holder.client_id), *ANNOUNCED, hold_field(rest, key))
+        with contextlib.suppress(NoReply, RedisError):
+            holder = with_announcement(holder, await retry.send_once(session.runtime, payload))
+    return Found(holder, field, count, own)
 
 
 def _own(session: Session, identities: Sequence[Hashable], holder: Holder, field: bytes) -> Holder:

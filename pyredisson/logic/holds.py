@@ -272,14 +272,12 @@ class HoldTable(HoldTableFields):
     # Nothing -> HELD
 
     def add(self, hold: Hold, call: AcquireCall) -> None:
-        """Records what `call` acquired, above a lost hold that has not been released yet.
-
-        One step of the core: no interrupt strikes between the entry in the table and the note on the call, by which
-        an interrupted acquire is released.
-        """
+        """Records what `call` acquired, above a lost hold that has not been released yet."""
         below = self.table.get(hold.key)
         if below is not None:
             hold.lost_below = merge_lost(below)
+        # One step of the core: no interrupt strikes between the entry in the table and the note on the call, by which
+        # an interrupted acquire is released.
         replace_hold(self.table, hold, call)
 
     def add_level(self, hold: Hold, call: AcquireCall, valid_until: float) -> bool:

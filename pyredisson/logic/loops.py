@@ -28,11 +28,9 @@ class LoopOwner:
         raise NotImplementedError
 
     def claim(self, loop: str) -> bool:
-        """Whether this run of the loop is the first one.
-
-        An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs would
-        remove each other's work.
-        """
+        """Whether this run of the loop is the first one."""
+        # An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs
+        # would remove each other's work.
         run = object()
         # One call, in which no other thread runs.
         return self._runs.setdefault(loop, run) is run

@@ -140,12 +140,10 @@ class OwnerRegistry:
         """Explicit owners to which a handle, or a call in flight, refers."""
 
     def begin(self, client_id: str) -> None:
-        """Makes owners of this client from now on.
-
-        Explicit owners that were made before `fork` become owners of the new client: handles refer to them.
-        """
+        """Makes owners of this client from now on."""
         self._client_id = client_id
         self._automatic_ids = itertools.count(FIRST_AUTOMATIC_ID)
+        # Explicit owners that were made before `fork` become owners of the new client: handles refer to them.
         for reference in list(self._explicit.values()):
             if (owner := reference()) is not None:
                 owner.begin(client_id)

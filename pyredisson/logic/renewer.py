@@ -52,11 +52,9 @@ class RenewalGrid:
         return int(sent_at * 1000) // self.step * self.step + self.round
 
     def next_renewal_of_slot(self, sent_at: float, slot: int) -> int:
-        """The same, or somewhat earlier: at a point at which all holds of that slot are renewed.
-
-        A script call takes the locks of one slot only. A client with a few locks in each of many slots would need a
-        call for each lock if they were due at different points.
-        """
+        """The same, or somewhat earlier: at a point at which all holds of that slot are renewed."""
+        # A script call takes the locks of one slot only. A client with a few locks in each of many slots would need a
+        # call for each lock if they were due at different points.
         step = self.next_renewal(sent_at) // self.step
         return (step - (step - slot) % self._steps) * self.step
 
@@ -176,7 +174,7 @@ class Renewer(LoopOwner):
 
     def renew(self) -> Coroutine[Any, Any, None]:
         """Renews leases and sends repairs, until the client is closed or there is no work. No failure ends it."""
-        return run_loop(weakref.ref(self), "renew", self._runtime, self._wakeup, lambda renewer: renewer._renew_once())
+        return run_loop(weakref.ref(self), "renew", self._runtime, self._wakeup, Renewer._renew_once)
 
     async def _renew_once(self) -> float:
         """One round. Returns the seconds until the next one."""
@@ -319,10 +317,9 @@ class Renewer(LoopOwner):
         ]
 
     def _promised(self, hold: Hold) -> int:
-        """For how many ms from now on the hold is relied on; 0: it isn't. Rounded up, so that many holds share a call.
-
-        Another server that knows the hold may lack the extension of its lease by a nested acquire.
-        """
+        """For how many ms from now on the hold is relied on; 0: it isn't."""
+        # Another server that knows the hold may lack the extension of its lease by a nested acquire. Rounded up, so
+        # that many holds share a call.
         remaining = 1000 * (hold.valid_until - self._runtime.clock())
         return max(0, math.ceil(remaining / PROMISE_STEP)) * PROMISE_STEP
 

@@ -62,11 +62,7 @@ class RepairQueue:
         self._closed = True
 
     def hand_over(self, is_served_here: Callable[[bytes], bool], add: Callable[[Unsent], None]) -> None:
-        """Moves what another shard serves by now to the queue of that shard.
-
-        A command is added there before it is removed here: a client that is closed meanwhile sends the pending repairs,
-        and must find each of them.
-        """
+        """Moves what another shard serves by now to the queue of that shard."""
         if self._closed:
             return
         for queue in (self._repairs, self._notices):
@@ -75,6 +71,7 @@ class RepairQueue:
                 if is_served_here(unsent.payload):
                     queue.rotate(-1)
                 else:
+                    # In this order: a client that is closed meanwhile sends the pending repairs, and must find each.
                     add(unsent)
                     queue.popleft()
 

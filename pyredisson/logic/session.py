@@ -168,11 +168,9 @@ class Session:
         return b"" if queue is None or not queue.listed else queue.member
 
     def leave_list(self, payload: bytes) -> None:
-        """No call of this client waits for a lock any more: it leaves the list, in the background.
-
-        A closed client is removed as soon as somebody wants to wake it.
-        """
+        """No call of this client waits for a lock any more: it leaves the list, in the background."""
         self.new_member()
+        # A closed client is removed as soon as somebody wants to wake it.
         if not self.closed:
             self.runtime.post(payload)
 

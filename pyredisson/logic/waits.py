@@ -129,10 +129,8 @@ class Waits:
 
 
 def _is_firm(owner: Owner | None) -> bool:
-    """Whether the owner does nothing else while it waits.
-
-    A group releases its members after a while, and begins again. Of an explicit owner another thread may go on.
-    """
+    """Whether the owner does nothing else while it waits."""
+    # A group releases its members after a while, and begins again. Of an explicit owner another thread may go on.
     return owner is not None and owner.id >= FIRST_AUTOMATIC_ID and not owner.calls.in_group
 
 

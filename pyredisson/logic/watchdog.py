@@ -149,11 +149,9 @@ class Watchdog(LoopOwner, RenewalStep):
             self._start_or_wake()
 
     def check(self, holds: Iterable[Hold]) -> None:
-        """Has the servers asked at once which of these holds they know. What they don't know is lost.
-
-        A lease that the watchdog renews is renewed. A fixed lease lasts on the server for as long as it is relied on:
-        another server that knows the hold may lack the latest extension.
-        """
+        """Has the servers asked at once which of these holds they know. What they don't know is lost."""
+        # A lease that the watchdog renews is renewed. A fixed lease lasts on the server for as long as it is relied on:
+        # another server that knows the hold may lack the latest extension.
         for hold in holds:
             if hold.state is HELD:
                 self.dispatch(hold, NOT_TAKEN_OVER)
@@ -220,13 +218,8 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def keep_time(self) -> Coroutine[Any, Any, None]:
         """Passes on what is due for renewal, and declares lost what has ended, until the watchdog is closed."""
-        return run_loop(
-            weakref.ref(self),
-            "keep_time",
-            self._runtime,
-            self._time_wakeup,
-            lambda watchdog: watchdog._keep_time_once(),
-        )
+        once = Watchdog._keep_time_once
+        return run_loop(weakref.ref(self), "keep_time", self._runtime, self._time_wakeup, once)
 
     async def _keep_time_once(self) -> float:
         """Looks at all timers that are due. Returns the seconds until the next look."""

@@ -62,11 +62,9 @@ class PermitChannel(LockChannel):
         return self.on_free(free) or self._wake_first()
 
     def on_free(self, free: int) -> bool:
-        """Wakes the first waiters whose needs fit into the number of free permits. False: there is none.
-
-        Waiters that are awake and have not made their attempts yet are among them. Otherwise the messages of releases
-        in a row would wake more waiters than there are permits.
-        """
+        """Wakes the first waiters whose needs fit into the number of free permits. False: there is none."""
+        # Waiters that are awake and have not made their attempts yet are among them. Otherwise the messages of releases
+        # in a row would wake more waiters than there are permits.
         leader, found = self.leader, False
         waiters = list(self.waiters)
         if leader is not None:
@@ -309,10 +307,7 @@ class PermitRegistry:
             self.queues.pop(key, None)
 
     def note_doubt(self, first: bytes, now: float) -> None:
-        """An acquire has ended that is in doubt: a late copy could come for `REMEMBERED` seconds.
-
-        `first`: the id of its first permit.
-        """
+        """An acquire has ended in doubt. `first`: the id of its first permit."""
         if now >= self._next_purge:
             # Permits may end with their leases, without a release by this client.
             self._next_purge = now + REMEMBERED

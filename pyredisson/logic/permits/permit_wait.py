@@ -116,10 +116,8 @@ class FirstAttempt(NamedTuple):
 
 
 def leave_unused(pool: weakref.ref[Session], commands: type[PermitPoolCommands], key: bytes, name: bytes) -> None:
-    """The client was woken under this name, and no call of it waits. Called by what reads the messages.
-
-    A weak reference: what reads the messages must not keep a client alive that nobody else refers to.
-    """
+    """The client was woken under this name, and no call of it waits. Called by what reads the messages."""
+    # A weak reference: what reads the messages must not keep a client alive that nobody else refers to.
     client = pool()
     if client is None or client.closed:
         return
