@@ -225,7 +225,11 @@ class ChannelRegistry:
             if channel.confirmed and channel.events != events:
                 # A message that arrived after the caller's last attempt and before this moment may have woken nobody.
                 wakeup.set()
+            self.on_joined(name, channel, wakeup)
         return channel
+
+    def on_joined(self, name: bytes, channel: Channel, wakeup: Wakeup) -> None:
+        """A waiter has joined. The caller holds the mutex."""
 
     def relay(self, name: bytes, target: RelayedChannel, *, anew: bool, counted: bytes = b"") -> bool:
         """Has the messages of another channel wake waiters of `target`, as long as that has waiters.

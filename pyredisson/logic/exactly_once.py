@@ -168,11 +168,17 @@ class SessionSlots:
             )
             if slot.in_doubt and reply <= 0:
                 # This copy has acquired nothing and isn't remembered, so an earlier copy that comes late could still
-                # acquire something. The undo prevents that. The slot is not used again, see `_undo_after`.
+                # acquire something. The undo prevents that. The slot is not used again, see below.
                 runtime.post(undo(slot))
                 return reply
         except BaseException as error:
-            self._undo_after(error, slot, undo)
+            if retry.may_have_run(error, slot.in_doubt):
+                # The slot is not used again: the server would remember the number of a later call, and could no longer
+                # find out whether this one has acquired something.
+                runtime.post(undo(slot))
+            else:
+                # The call has not run and never will.
+                self._free[slot] = None
             is_outage = isinstance(error, RedisError) and is_transient(error)
             if outlasts_memory and runtime.clock() >= forgotten_at and is_outage:
                 raise ReplyForgotten from error
@@ -180,16 +186,6 @@ class SessionSlots:
         # An assignment, as in `send`: an interrupt here would lose what was acquired.
         self._free[slot] = None
         return reply
-
-    def _undo_after(self, error: BaseException, slot: SessionSlot, undo: Callable[[SessionSlot], bytes]) -> None:
-        """Undoes a call that ended with `error` in the background, if it may have run or may run late."""
-        if retry.may_have_run(error, slot.in_doubt):
-            # The slot is not used again: the server would remember the number of a later call, and could no longer
-            # find out whether this one has acquired something.
-            self._runtime.post(undo(slot))
-        else:
-            # The call has not run and never will.
-            self._free[slot] = None
 
     def _now(self) -> float:
         """Reads the clock, and from time to time whether the logger takes DEBUG."""

@@ -119,25 +119,15 @@ class RoutedChannels(ChannelRegistry):
 
     # --- For waiters
 
-    def join(
-        self,
-        name: bytes,
-        wakeup: Wakeup,
-        channel_class: type[Channel] = Channel,
-        need: int = 1,
-        events: int | None = None,
-    ) -> Channel:
-        with self.mutex:
-            channel = super().join(name, wakeup, channel_class, need, events)
-            place = self._places.get(name)
-            if place is not None:
-                self._put(wakeup, place)
-                # Nobody may read this connection any more.
-                place.subscriber.subscribe(())
-            elif channel.error is None:
-                # An interrupt may have ended the call that registered the channel, before it was placed.
-                self._unplaced[name] = None
-        return channel
+    def on_joined(self, name: bytes, channel: Channel, wakeup: Wakeup) -> None:
+        place = self._places.get(name)
+        if place is not None:
+            self._put(wakeup, place)
+            # Nobody may read this connection any more.
+            place.subscriber.subscribe(())
+        elif channel.error is None:
+            # An interrupt may have ended the call that registered the channel, before it was placed.
+            self._unplaced[name] = None
 
     def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
         # Each waiter is noted with the node of its channel.
