@@ -19,6 +19,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
 from pyredisson.dashboard.snapshot import Edge, History, PastHold, Seen, Snapshot, error_words, remember
+from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.deadlocks import DeadlockSearch, find
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import AnnouncedWait, ClientState, Evidence, State
@@ -305,7 +306,7 @@ class Collector:
         turn = ids[self._client_position : self._client_position + MOST_CLIENTS]
         part = [id_ for id_ in turn if not self._is_silent(client_key(id_))]
         self._client_position += MOST_CLIENTS
-        states, failed = await self.inspector.clients(part)
+        states, failed = await read_clients(self.session, part)
         known = {client.id: client for client in states}
         gone = set(part) - known.keys() - failed.keys()
         kept = {id_: client for id_, client in self._clients.items() if id_ in self._discovery.clients}

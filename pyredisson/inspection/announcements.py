@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from redis.exceptions import NoPermissionError, RedisError, TryAgainError
@@ -47,12 +46,6 @@ _DENIED = ("ACL failure in script", "The user executing the script can't run thi
 """How servers of different versions say that a script has called a command to which the user has no right."""
 
 
-class ClientStates(NamedTuple):
-    known: list[ClientState]
-    failed: dict[str, RedisError]
-    """The ids of the clients whose server doesn't answer, or refuses the command."""
-
-
 @dataclass(frozen=True)
 class Announced:
     """Who a client is, and what it says of the holds that were asked for."""
@@ -81,21 +74,14 @@ async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]
     """
     payloads = [command(b"HMGET", client_key(client), *_SAID, *holds) for client, holds in wanted.items()]
     replies = await ask_all(session, payloads)
-    return {
-        client: _announced(client, holds, reply)
-        for (client, holds), reply in zip(wanted.items(), replies, strict=True)
-        if not isinstance(reply, RedisError)
-    }
-
-
-def _announced(client: str, holds: Sequence[bytes], reply: Reply) -> Announced:
-    values, began, waiting = reply[: len(ANNOUNCED)], reply[len(ANNOUNCED)], reply[len(ANNOUNCED) + 1]
-    listed = zip(holds, reply[len(_SAID) :], strict=True)
-    return Announced(
-        values,
-        {hold: value for hold, value in listed if value is not None},
-        _waits(client, values, began, waiting),
-    )
+    announced = {}
+    for (client, holds), reply in zip(wanted.items(), replies, strict=True):
+        if not isinstance(reply, RedisError):
+            *values, began, waiting = reply[: len(_SAID)]
+            listed = zip(holds, reply[len(_SAID) :], strict=True)
+            begun = {hold: value for hold, value in listed if value is not None}
+            announced[client] = Announced(values, begun, _waits(client, values, began, waiting))
+    return announced
 
 
 def _waits(
@@ -115,8 +101,11 @@ def _waits(
     return waits
 
 
-async def read_clients(session: Session, ids: Sequence[str]) -> ClientStates:
-    """The states of these clients, as far as they have announced themselves."""
+async def read_clients(session: Session, ids: Sequence[str]) -> tuple[list[ClientState], dict[str, RedisError]]:
+    """The states of these clients, as far as they have announced themselves.
+
+    And the ids of the clients whose server doesn't answer, or refuses the command.
+    """
     payloads = []
     for client in ids:
         key = client_key(client)
@@ -127,7 +116,8 @@ async def read_clients(session: Session, ids: Sequence[str]) -> ClientStates:
             command(b"HSCAN", key, 0, b"MATCH", HOLD_PREFIX + b"*", b"COUNT", 2 * MOST_HOLDS),
         ]
     replies = await ask_all(session, payloads)
-    known, failed = [], {}
+    known: list[ClientState] = []
+    failed: dict[str, RedisError] = {}
     of_each = [replies[at : at + _COMMANDS_EACH] for at in range(0, len(replies), _COMMANDS_EACH)]
     for client, its in zip(ids, of_each, strict=True):
         error = next((reply for reply in its if isinstance(reply, RedisError)), None)
@@ -136,7 +126,7 @@ async def read_clients(session: Session, ids: Sequence[str]) -> ClientStates:
             known += [] if state is None else [state]
         elif not str(error).startswith(_OTHER_TYPE):
             failed[client] = error
-    return ClientStates(known, failed)
+    return known, failed
 
 
 def _client_state(client: str, values: Reply, ttl: int, size: int, scanned: Reply) -> ClientState | None:

@@ -24,7 +24,10 @@ class Deadlock:
 
     @property
     def text(self) -> str:
-        owners = [f"{who(wait.holder, client(wait))}, owner {wait.holder.owner_id}," for wait in self.waits]
+        owners = [
+            f"{who(wait.holder, (wait.holder.client_id or '').encode())}, owner {wait.holder.owner_id},"
+            for wait in self.waits
+        ]
         return "deadlock: " + deadlock_text(owners, [wait.key for wait in self.waits])
 
     @property
@@ -53,11 +56,6 @@ class Deadlock:
             and abs((wait.holder.since - began).total_seconds()) < 1
             for wait in self.waits
         )
-
-
-def client(wait: AnnouncedWait) -> bytes:
-    """The id of the client."""
-    return (wait.holder.client_id or "").encode()
 
 
 def find(waits: Iterable[AnnouncedWait], states: Mapping[bytes, State]) -> list[Deadlock]:
@@ -94,7 +92,7 @@ class DeadlockSearch:
 
     async def look(self, keys: Iterable[bytes]) -> list[Deadlock]:
         """The deadlocks that are sure by now, of owners that hold these locks, or wait for them or for each other."""
-        now = self._inspector.clock()
+        now = self._inspector.session.clock()
         before, self._suspected = self._suspected, {}
         confirmed = []
         for found in await self._look(keys):

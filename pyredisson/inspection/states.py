@@ -1,8 +1,8 @@
 """The states of objects and clients, read in few round trips."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.node import Node
 from pyredisson.holder import Holder, Waiter, holder_of, seconds_of
-from pyredisson.inspection.announcements import Announced, ClientStates, ask_all, read_announced, read_clients
+from pyredisson.inspection.announcements import Announced, ask_all, read_announced
 from pyredisson.inspection.model import AnnouncedWait, Evidence, Kind, Owner, State, States, WaitingOwner
 from pyredisson.inspection.raw import (
     FOREVER,
@@ -64,12 +64,7 @@ class Inspector:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The clock of its client."""
-        return self._session.clock
+        self.session = session
 
     async def states(
         self, keys: Iterable[bytes], *, kind: Kind | None = None, clients: Sequence[str] = (), limit: int = LIMIT
@@ -109,32 +104,27 @@ class Inspector:
         (known, failed), _ = await self._read(found, clients, limit)
         return States(_without_doubles([state for state in known if state.kind != "unknown"]), failed)
 
-    async def clients(self, ids: Sequence[str]) -> ClientStates:
-        """The states of these clients, as far as they have announced themselves."""
-        return await read_clients(self._session, ids)
-
     async def _read(
         self, keys: Mapping[bytes, Evidence | None], clients: Sequence[str], limit: int, kind: Kind | None = None
     ) -> tuple[States, list[AnnouncedWait]]:
-        scripts = self._session.runtime.scripts
+        runtime = self.session.runtime
         limit = max(1, min(limit, MOST_LISTED))
-        replies = await ask_all(self._session, [state_command(scripts, key, limit) for key in keys])
-        failed = {}
-        raws = []
-        for key, reply in zip(keys, replies, strict=True):
-            if isinstance(reply, RedisError):
-                failed[key] = reply
-            else:
-                raws.append(raw_state(key, reply))
-        announced = await read_announced(self._session, _wanted(raws, clients))
-        given = None if kind is None else Recognized(kind, True, "the user says so")
+        asked = await ask_all(self.session, [state_command(runtime.scripts, key, limit) for key in keys])
+        replies = dict(zip(keys, asked, strict=True))
+        failed = {key: reply for key, reply in replies.items() if isinstance(reply, RedisError)}
+        raws = [raw_state(key, reply) for key, reply in replies.items() if key not in failed]
+        announced = await read_announced(self.session, _wanted(raws, clients))
         waits = [wait for client in announced.values() for wait in client.waits]
-        builders = [_Builder(raw, keys[raw.key], announced, limit, given) for raw in raws]
-        return States([builder.state(self._server(builder.key)) for builder in builders], failed), waits
-
-    def _server(self, key: bytes) -> str:
-        shard = self._session.runtime.shard_of(key)
-        return shard.address if isinstance(shard, Node) else ""
+        known = []
+        for raw in raws:
+            if kind is None:
+                recognized = recognize(raw, keys[raw.key], _announced_kind(raw, announced))
+            else:
+                recognized = Recognized(kind, True, "the user says so")
+            shard = runtime.shard_of(raw.key)
+            server = shard.address if isinstance(shard, Node) else ""
+            known.append(_Builder(raw, announced, limit, recognized).state(server))
+        return States(known, failed), waits
 
 
 def _without_doubles(states: list[State]) -> list[State]:
@@ -175,6 +165,16 @@ def _wanted(raws: Sequence[Raw], clients: Sequence[str]) -> dict[str, list[bytes
     return wanted
 
 
+def _announced_kind(raw: Raw, announced: Mapping[str, Announced]) -> str | None:
+    """The kind that a holder of this lock has announced."""
+    for owner in raw.fields:
+        client, _, rest = owner.partition(b":")
+        its = announced.get(readable(client))
+        if its is not None and (kind := its.kind(hold_field(rest, raw.key))) is not None:
+            return kind
+    return None
+
+
 def _group_owners(raw: Raw) -> dict[bytes, int]:
     """The owners of values that a multi-lock of Redisson has locked in one hash, with their levels."""
     owners: dict[bytes, int] = {}
@@ -185,27 +185,21 @@ def _group_owners(raw: Raw) -> dict[bytes, int]:
     return owners
 
 
+@dataclass(frozen=True)
 class _Builder:
     """Makes the state of one object from what its server and its clients say."""
 
-    def __init__(
-        self,
-        raw: Raw,
-        evidence: Evidence | None,
-        announced: Mapping[str, Announced],
-        limit: int,
-        given: Recognized | None,
-    ) -> None:
-        """`given`: the kind, if a user has said it."""
-        self.key = raw.key
-        self._raw = raw
-        self._announced = announced
-        self._limit = limit
-        self._recognized = given or recognize(raw, evidence, self._announced_kind())
-        self._kind = self._recognized.kind
+    raw: Raw
+    announced: Mapping[str, Announced]
+    limit: int
+    recognized: Recognized
+
+    @property
+    def kind(self) -> Kind:
+        return self.recognized.kind
 
     def state(self, server: str) -> State:
-        raw, kind = self._raw, self._kind
+        raw, kind = self.raw, self.kind
         owners, owner_count = self._owners()
         waiters = self._waiters()
         absent = len(raw.queue) - sum(not waiter.is_silent for waiter in waiters)
@@ -217,8 +211,8 @@ class _Builder:
             key=raw.key,
             name=readable(raw.key),
             kind=kind,
-            certain=self._recognized.certain,
-            why=self._recognized.why,
+            certain=self.recognized.certain,
+            why=self.recognized.why,
             held=owner_count > 0 or free is not None or bool(count),
             owners=tuple(owners),
             owner_count=owner_count,
@@ -236,39 +230,32 @@ class _Builder:
 
     def _numbers(self) -> tuple[int | None, int | None, int | None]:
         """The free permits, all permits, and the count of a latch."""
-        raw = self._raw
-        if self._kind == "semaphore":
-            return raw.number, None, None
-        if self._kind == "permits" and raw.number is not None:
+        raw, number = self.raw, self.raw.number
+        if self.kind == "permits" and number is not None:
             # What has ended is freed by whoever acquires next.
-            free = raw.number + raw.ended
-            return free, free + raw.in_use, None
-        if self._kind == "latch":
-            return None, None, raw.number or 0
-        return None, None, None
+            return number + raw.ended, number + raw.ended + raw.in_use, None
+        return number if self.kind == "semaphore" else None, None, (number or 0) if self.kind == "latch" else None
 
     # --- Owners
 
     def _owners(self) -> tuple[list[Owner], int]:
         """The owners that are listed, and how many there are."""
-        raw = self._raw
-        if self._kind == "permits":
-            permits = [self._permit(id_, ends) for id_, ends in raw.permits.items()]
-            return permits, raw.in_use
-        if self._kind == "group":
+        raw = self.raw
+        if self.kind == "permits":
+            return [self._permit(id_, ends) for id_, ends in raw.permits.items()], raw.in_use
+        if self.kind == "group":
             owners = _group_owners(raw)
             group = [self._owner(owner, levels, raw.owner_ttl) for owner, levels in sorted(owners.items())]
-            return group[: self._limit], len(group)
-        if raw.type != "hash" or self._kind == "unknown":
+            return group[: self.limit], len(group)
+        if raw.type != "hash" or self.kind == "unknown":
             return [], 0
-        fields = sorted(field for field in raw.fields if field != _MODE or self._kind != "read-write")
-        holds = [self._hold(field) for field in fields[: self._limit]]
-        return holds, raw.size - (1 if self._kind == "read-write" else 0)
+        fields = sorted(field for field in raw.fields if field != _MODE or self.kind != "read-write")
+        return [self._hold(field) for field in fields[: self.limit]], raw.size - (self.kind == "read-write")
 
     def _hold(self, field: bytes) -> Owner:
-        raw = self._raw
+        raw = self.raw
         levels = number_of(raw.fields[field]) or 1
-        if self._kind != "read-write":
+        if self.kind != "read-write":
             return self._owner(field, levels, raw.owner_ttl, kept=field.endswith(_KEPT))
         side: Literal["read", "write"] = "write" if field.endswith(_WRITER) else "read"
         ttl = raw.owner_ttl if side == "write" else max(raw.leases.get(field, 0), 0)
@@ -279,43 +266,34 @@ class _Builder:
     ) -> Owner:
         holder = holder_of(owner, ttl)
         client, _, rest = owner.partition(b":")
-        if announced := self._announced.get(readable(client)):
-            holder = announced.complete(holder, hold_field(rest, self._raw.key))
+        if announced := self.announced.get(readable(client)):
+            holder = announced.complete(holder, hold_field(rest, self.raw.key))
         return Owner(readable(owner), holder, levels, side, kept, owner)
 
     def _permit(self, id_: bytes, ends: int) -> Owner:
-        lasts = math.inf if ends >= FOREVER else (ends - self._raw.now) / 1000
+        lasts = math.inf if ends >= FOREVER else (ends - self.raw.now) / 1000
         holder = Holder(time_to_live=lasts)
-        hold = hold_field(id_.hex().encode(), self._raw.key)
-        for client, announced in self._announced.items():
+        hold = hold_field(id_.hex().encode(), self.raw.key)
+        for client, announced in self.announced.items():
             if hold in announced.holds:
                 holder = announced.complete(replace(holder, client_id=client), hold)
         return Owner(id_.hex(), holder, id=id_)
-
-    def _announced_kind(self) -> str | None:
-        """The kind that a holder of this lock has announced."""
-        for owner in self._raw.fields:
-            client, _, rest = owner.partition(b":")
-            announced = self._announced.get(readable(client))
-            if announced is not None and (kind := announced.kind(hold_field(rest, self._raw.key))) is not None:
-                return kind
-        return None
 
     # --- Waiters
 
     def _waiters(self) -> list[WaitingOwner]:
         """The waiters, without waiters for a fair lock that have left."""
-        waits = [wait for client in self._announced.values() for wait in client.waits if wait.key == self.key]
-        if self._kind == "unknown":
+        waits = [wait for client in self.announced.values() for wait in client.waits if wait.key == self.raw.key]
+        if self.kind == "unknown":
             return []
-        if self._kind != "fair":
-            return waiters_of(waits)[: self._limit]
-        present = [place for place in self._raw.queue if place.asked_at is None or place.asked_at > 0]
+        if self.kind != "fair":
+            return waiters_of(waits)[: self.limit]
+        present = [place for place in self.raw.queue if place.asked_at is None or place.asked_at > 0]
         since = {wait.node: wait.holder.since for wait in waits}
         return [self._waiter(place, number, since) for number, place in enumerate(present, 1)]
 
     def _waiter(self, place: QueuePlace, number: int, since: Mapping[Any, datetime | None]) -> WaitingOwner:
-        now = self._raw.now
+        now = self.raw.now
         alive = None
         if place.asked_at is not None:
             alive = place.asked_at + ALIVE >= now or (place.client_alive_until or 0) >= now

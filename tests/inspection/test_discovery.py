@@ -16,6 +16,7 @@ import pyredisson.asyncio
 from pyredisson._core import prefixed
 from pyredisson.errors import ClosedError
 from pyredisson.inspection import discovery as walking
+from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import Evidence
 from pyredisson.inspection.raw import client_of, companions_of, objects_of
@@ -191,7 +192,8 @@ async def test_with_the_rights_that_are_needed(backend: Backend, server: Server,
     found = await listed(client)
     assert set(found) == {"orders"}
     assert found["orders"].owners[0].holder.host == "web-3"
-    assert len((await inspector(client).clients([CLIENT])).known) == 1
+    known, _ = await read_clients(session_of(client), [CLIENT])
+    assert len(known) == 1
 
 
 async def test_a_server_that_is_restarted_in_the_middle(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyredisson.holder import Holder
+from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.model import AnnouncedHold, Owner, State
 from pyredisson.inspection.states import LIMIT, MOST_LISTED
 from pyredisson.inspection.unlocking import release_shown
@@ -303,7 +304,7 @@ async def test_clients(backend: Backend, redis: Any) -> None:
     announce(redis, CLIENTS[1], {f"{number} orders": "lock" for number in range(1000)}, more=90_000)
     redis.hset(f"pyredisson_client:{{{CLIENTS[2]}}}", "pid", "no number")
     client = backend.connect()
-    one, many, odd = (await inspector(client).clients([*CLIENTS, client.id])).known
+    one, many, odd = (await read_clients(session_of(client), [*CLIENTS, client.id]))[0]
     assert (one.id, one.name, one.host, one.pid) == (CLIENTS[0], "billing@web-3:812", "web-3", 812)
     assert (one.program, one.version) == ("billing", "0.2.0")
     assert (one.waits, one.waited, one.lost, one.hold_count) == (12, 8.311, 1, 2)
