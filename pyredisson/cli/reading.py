@@ -101,7 +101,7 @@ class Reader:
         """Owners that wait for each other, and hold these locks or wait for them. If there is one, it looks twice."""
         search, wanted = deadlocks.DeadlockSearch(self.inspector), [*keys]
         self.run(lambda: search.look(wanted))
-        if not search.has_suspects:
+        if not search.suspected:
             return []
         time.sleep(deadlocks.CONFIRMED_AFTER)
         return sorted(deadlock.text for deadlock in self.run(lambda: search.look(wanted)))

@@ -257,8 +257,8 @@ class Collector:
         """Looks for owners that wait for each other, if that seems to be so."""
         waits = [wait for client in self._clients.values() for wait in client.waiting]
         seeming = find(waits, {key: seen.state for key, seen in self._seen.items()})
-        keys = {key for deadlock in seeming for key in deadlock.keys if not self._is_silent(key)}
-        found = await self._search.look(keys)
+        keys = {wait.key for deadlock in seeming for wait in deadlock.waits}
+        found = await self._search.look(key for key in keys if not self._is_silent(key))
         self._deadlocks = tuple(sorted(deadlock.text for deadlock in found))
         self._deadlocked = frozenset(edge for deadlock in found for edge in deadlock.edges)
 

@@ -31,10 +31,6 @@ class Deadlock:
         return "deadlock: " + deadlock_text(owners, [wait.key for wait in self.waits])
 
     @property
-    def keys(self) -> set[bytes]:
-        return {wait.key for wait in self.waits}
-
-    @property
     def edges(self) -> set[tuple[str | None, int | None, bytes]]:
         """The holds and waits: the client, the id of the owner there, and the lock."""
         nodes = [wait.node for wait in self.waits]
@@ -48,14 +44,10 @@ class Deadlock:
 
     def goes_on(self, before: "Deadlock") -> bool:
         """Whether all calls wait since before. The moments are computed anew by each announcement, to a ms or so."""
-        since = {wait.node: wait.holder.since for wait in before.waits}
+        then = {wait.node: wait.holder.since for wait in before.waits}
+        moments = [(then.get(wait.node), wait.holder.since) for wait in self.waits]
         # A wait that is listed has lasted for a second: a later one has begun more than a second later.
-        return all(
-            wait.holder.since is not None
-            and (began := since.get(wait.node)) is not None
-            and abs((wait.holder.since - began).total_seconds()) < 1
-            for wait in self.waits
-        )
+        return all(first and latest and abs((latest - first).total_seconds()) < 1 for first, latest in moments)
 
 
 def find(waits: Iterable[AnnouncedWait], states: Mapping[bytes, State]) -> list[Deadlock]:
@@ -82,24 +74,20 @@ class DeadlockSearch:
 
     def __init__(self, inspector: Inspector) -> None:
         self._inspector = inspector
-        self._suspected: dict[object, tuple[float, Deadlock]] = {}
-        """When each was seen first, by the clock of the session."""
-
-    @property
-    def has_suspects(self) -> bool:
-        """Whether another look, `CONFIRMED_AFTER` seconds later, may confirm something."""
-        return bool(self._suspected)
+        self.suspected: dict[object, tuple[float, Deadlock]] = {}
+        """When each was seen first, by the clock of the session. Another look, `CONFIRMED_AFTER` seconds later, may
+        confirm it."""
 
     async def look(self, keys: Iterable[bytes]) -> list[Deadlock]:
         """The deadlocks that are sure by now, of owners that hold these locks, or wait for them or for each other."""
         now = self._inspector.session.clock()
-        before, self._suspected = self._suspected, {}
+        before, self.suspected = self.suspected, {}
         confirmed = []
         for found in await self._look(keys):
             first, known = before.get(found.identity, (now, found))
             if not found.goes_on(known):
                 first = now
-            self._suspected[found.identity] = (first, found)
+            self.suspected[found.identity] = (first, found)
             if now - first >= CONFIRMED_AFTER:
                 confirmed.append(found)
         return confirmed

@@ -90,14 +90,14 @@ class Discovery:
 
         Pauses as long as the steps before took, so that no server works on it for more than half of the time. A server
         that doesn't answer is asked again, and after `MOST_TRIES` failures left out: see `failed`. Raises if no server
-        is known, or if the user has no right to what the walk needs.
+        is known (also `NoReply`), or if the user has no right to what the walk needs.
         """
         if self.done:
             return False
         session = self._session
         session.check_open()
         if not self._walks:
-            self._walks = {node: _Walk(node) for node in await self._masters()}
+            self._walks = {node: _Walk(node) for node in await self._nodes.masters()}
             if not self._walks:
                 raise ClusterDownError("CLUSTERDOWN no master is known")
         waiting = [walk for walk in self._walks.values() if not walk.ended]
@@ -128,13 +128,10 @@ class Discovery:
         began = clock()
         try:
             reply = await self._ask(walk)
-        except NoReply as failure:
-            self._on_failure(walk, failure.error)
-            return
         except (AuthenticationError, NoPermissionError):
             raise
-        except RedisError as error:
-            self._on_failure(walk, error)
+        except (NoReply, RedisError) as failure:
+            self._on_failure(walk, failure.error if isinstance(failure, NoReply) else failure)
             return
         cursor, looked_at, locks, companions = reply
         # Before the walk goes on: an interrupt between the two would lose what this step has found.
@@ -172,8 +169,7 @@ class Discovery:
         for key in locks:
             self._note_object(key, Evidence.HASH)
         for key in companions:
-            client = client_of(key)
-            if client is not None:
+            if (client := client_of(key)) is not None:
                 self.clients[client] = self._clients_now[client] = None
                 continue
             names, evidence = objects_of(key)
@@ -185,15 +181,9 @@ class Discovery:
             best = max(evidence, self._found_now.get(name, evidence))
             self.found[name] = self._found_now[name] = best
 
-    async def _masters(self) -> list[Node]:
-        try:
-            return await self._nodes.masters()
-        except NoReply as failure:
-            raise failure.error from failure
-
     async def _follow_topology(self) -> None:
         """Walks over the keys of new masters, too, and forgets failures of servers that are no masters any more."""
-        masters = await self._masters()
+        masters = await self._nodes.masters()
         if not masters:
             # For the moment nobody knows who serves: the walks go on.
             return

@@ -153,8 +153,7 @@ class States(NamedTuple):
     """The objects whose server didn't answer, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedHold:
+class AnnouncedHold(NamedTuple):
     kind: str
     """`lock`, `fair`, `fenced`, `spin`, `read`, `write` or `permit`."""
     name: str

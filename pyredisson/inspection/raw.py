@@ -38,8 +38,8 @@ _PREFIXED = {
 }
 """The companion keys that are called `prefix:{name}`, with their purposes."""
 _IN_USE = b"timeout"
-_UUID = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _KINDS = {b"semaphore": Evidence.SEMAPHORE, b"permit": Evidence.PERMITS, b"latch": Evidence.LATCH}
+_UUID = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _REPLY_CACHE = re.compile(rb"pyredisson_once:(.*):" + _UUID + rb":[0-9]+(?::(semaphore|permit|latch))?", re.DOTALL)
 _WITHDRAWN = re.compile(rb"pyredisson_permit_withdrawn:(.*):[0-9a-f]{32}", re.DOTALL)
 LOCK, READ_WRITE, SEMAPHORE, LATCH = range(4)
@@ -97,8 +97,8 @@ class Raw:
     """The number of fields."""
     leases: Mapping[bytes, int]
     """For each field of a read-write lock the remaining lease of the reader, ms; `NO_KEY`: there is none."""
-    text: bytes | None
-    """The beginning of a string."""
+    number: int | None
+    """The object as a decimal number. None: it is none."""
     queue_length: int
     queue: Sequence[QueuePlace]
     token: bytes | None
@@ -108,7 +108,7 @@ class Raw:
     permits: Mapping[bytes, int]
     """Permits in use and when they end, the first ones."""
     subscribed: Sequence[int]
-    """For each channel of `companions_of` how many connections are subscribed to it. -1: not known."""
+    """How many connections are subscribed to each channel of `companions_of`. -1: not known."""
     waiting: Sequence[str]
     """The ids of the clients that wait for a release, the first ones."""
 
@@ -130,13 +130,7 @@ class Raw:
         return self.types[self.key]
 
     @property
-    def number(self) -> int | None:
-        """The object as a decimal number. None: it is none."""
-        return number_of(self.text)
-
-    @property
     def owner_ttl(self) -> int:
-        """What PTTL replies for the object."""
         return self.ttls[self.key]
 
 
@@ -148,6 +142,8 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
     keys = [key, *(companion for companion, _ in names.keys)]
     owners = fields[::2]
     places = [waiters[at : at + 4] for at in range(0, len(waiters), 4)]
+    # Another program may have written any score, also an infinite one.
+    ends = [int(min(max(float(score), 0.0), FOREVER)) for score in permits[1::2]]
     return Raw(
         key=key,
         names=names,
@@ -159,21 +155,16 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
         fields=dict(zip(owners, fields[1::2], strict=True)),
         size=size,
         leases=dict(zip(owners, leases, strict=bool(leases))),
-        text=text,
+        number=number_of(text),
         queue_length=length,
         queue=[QueuePlace(owner, *(number_of(value) for value in values)) for owner, *values in places],
         token=token,
         in_use=in_use,
         ended=ended,
-        permits=dict(zip(permits[::2], map(_end_of_permit, permits[1::2]), strict=True)),
+        permits=dict(zip(permits[::2], ends, strict=True)),
         subscribed=subscribed,
         waiting=[readable(entry.partition(b":")[0]) for entry in entries],
     )
-
-
-def _end_of_permit(score: bytes) -> int:
-    """When a permit ends, ms. Another program may have written any score, also an infinite one."""
-    return int(min(max(float(score), 0.0), FOREVER))
 
 
 def number_of(text: bytes | None) -> int | None:
@@ -200,13 +191,8 @@ class Companions(NamedTuple):
 def companions_of(name: bytes) -> Companions:
     keys = [(prefixed(prefix, name), purpose) for prefix, purpose in _PREFIXED.items()]
     keys.insert(6, (suffixed(name, _IN_USE), "permits in use"))
-    channels = (
-        prefixed(b"redisson_lock__channel", name),
-        prefixed(b"redisson_rwlock", name),
-        prefixed(b"redisson_sc", name),
-        latch_channel(name),
-    )
-    return Companions(tuple(keys), suffixed(name, b""), channels)
+    channels = [prefixed(prefix, name) for prefix in (b"redisson_lock__channel", b"redisson_rwlock", b"redisson_sc")]
+    return Companions(tuple(keys), suffixed(name, b""), (*channels, latch_channel(name)))
 
 
 def client_of(key: bytes) -> str | None:
@@ -274,18 +260,13 @@ def _hash(raw: Raw, evidence: Evidence | None, announced: str | None) -> Recogni
         return Recognized("read-write", True, f"a hash with the mode {raw.mode}")
     if raw.hash_class == "group":
         return Recognized("group", True, "several locks of Redisson in one hash")
-    if raw.hash_class == "lock" or (evidence is None and _may_be_a_lock(raw)):
+    # The fields may be owners of other clients, whose ids aren't UUIDs.
+    like_owners = all(b":" in owner and (number_of(levels) or 0) > 0 for owner, levels in raw.fields.items())
+    if raw.hash_class == "lock" or (evidence is None and raw.fields and like_owners):
         return _lock(raw, announced)
     if raw.hash_class == "rate-limiter":
         return Recognized("unknown", True, "a rate limiter of Redisson: not a lock")
     return Recognized("unknown", True, "a hash without owners: not a lock")
-
-
-def _may_be_a_lock(raw: Raw) -> bool:
-    """Whether the fields of a hash may be owners of other clients, whose ids aren't UUIDs."""
-    return bool(raw.fields) and all(
-        b":" in owner and (number_of(levels) or 0) > 0 for owner, levels in raw.fields.items()
-    )
 
 
 def _lock(raw: Raw, announced: str | None) -> Recognized:
