@@ -21,7 +21,7 @@ from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson.dashboard.collector import Collector
 from pyredisson.dashboard.guards import Guard
 from pyredisson.dashboard.metrics import METRICS_TYPE, metrics_of
-from pyredisson.dashboard.snapshot import Point, Snapshot, who
+from pyredisson.dashboard.snapshot import Snapshot, who
 from pyredisson.dashboard.views import Query, QueryError, query_of, totals_of, view_of
 from pyredisson.errors import ClosedError
 from pyredisson.inspection.states import MOST_LISTED
@@ -55,7 +55,7 @@ class Dashboard:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/", self.page),
+            Route("/", self.asset),
             Route("/page/{name}", self.asset),
             Route("/healthz", self.health),
             Route("/events", self.events),
@@ -66,14 +66,10 @@ class Dashboard:
 
     # --- The page
 
-    async def page(self, request: Request) -> Response:
-        return self._asset("index.html")
-
     async def asset(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        return self._asset(name) if name in ASSETS else PlainTextResponse("there is no such file\n", 404)
-
-    def _asset(self, name: str) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in ASSETS:
+            return PlainTextResponse("there is no such file\n", 404)
         return Response(self._assets[name], media_type=ASSETS[name])
 
     async def health(self, request: Request) -> Response:
@@ -84,14 +80,6 @@ class Dashboard:
         return PlainTextResponse("no server replies\n" if away else "ok\n", 503 if away else 200)
 
     # --- Data
-
-    def _about(self) -> dict[str, Any]:
-        return {
-            "server": self._collector.config.describe(),
-            "version": VERSION,
-            "interval": self._collector.interval,
-            "unlock": self._allow_unlock,
-        }
 
     async def once(self, request: Request) -> Response:
         """One view, for a script."""
@@ -130,13 +118,14 @@ class Dashboard:
         """A snapshot after another until the collector is stopped. A slow browser gets fewer of them."""
         self._streams += 1
         try:
-            yield _event("about", self._about())
-            number, latest = 0, 0.0
-            with self._collector.watch() as watch:
+            collector, number, latest = self._collector, 0, 0.0
+            about = {"server": collector.config.describe(), "version": VERSION, "interval": collector.interval}
+            yield _event("about", about | {"unlock": self._allow_unlock})
+            with collector.watch() as watch:
                 while True:
-                    watch.detail = _detail(query, self._collector.snapshot)
+                    watch.detail = _detail(query, collector.snapshot)
                     try:
-                        snapshot = await self._collector.next(number, KEEP_ALIVE)
+                        snapshot = await collector.next(number, KEEP_ALIVE)
                     except TimeoutError:
                         yield _event("alive", {})
                         continue
@@ -144,9 +133,11 @@ class Dashboard:
                         return
                     view = view_of(snapshot, query)
                     watch.keys, number = view.keys, snapshot.number
-                    points = self._collector.history.since(latest)
+                    points = collector.history.since(latest)
                     latest = points[-1].time if points else latest
-                    yield _event("snapshot", _content(snapshot, view.content, points))
+                    content = {"number": number, "time": snapshot.time, "totals": totals_of(snapshot)}
+                    content["points"] = [[round(value, 3) for value in point] for point in points]
+                    yield _event("snapshot", content | {"view": view.content})
         finally:
             self._streams -= 1
 
@@ -228,16 +219,6 @@ def _detail(query: Query, snapshot: Snapshot) -> bytes | None:
         return None
     seen = snapshot.named(query.name)
     return query.name.encode("utf-8", "surrogatepass") if seen is None else seen.state.key
-
-
-def _content(snapshot: Snapshot, view: dict[str, Any], points: Sequence[Point]) -> dict[str, Any]:
-    return {
-        "number": snapshot.number,
-        "time": snapshot.time,
-        "totals": totals_of(snapshot),
-        "view": view,
-        "points": [[round(value, 3) for value in point] for point in points],
-    }
 
 
 def _event(name: str, content: dict[str, Any]) -> bytes:

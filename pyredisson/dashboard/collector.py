@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from pyredisson._core import command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
-from pyredisson.dashboard.snapshot import Edge, History, PastHold, Seen, Snapshot, error_words, remember
+from pyredisson.dashboard.snapshot import History, PastHold, Seen, Snapshot, error_words, remember
 from pyredisson.inspection.announcements import read_clients
-from pyredisson.inspection.deadlocks import DeadlockSearch, find
+from pyredisson.inspection.deadlocks import Deadlock, DeadlockSearch, find
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import AnnouncedWait, ClientState, Evidence, State
 from pyredisson.inspection.states import MOST_LISTED, Inspector, waiters_of
@@ -78,8 +78,7 @@ class Collector:
         self._seen: dict[bytes, Seen] = {}
         self._clients: dict[str, ClientState] = {}
         self._past: dict[bytes, tuple[PastHold, ...]] = {}
-        self._deadlocks: tuple[str, ...] = ()
-        self._deadlocked: frozenset[Edge] = frozenset()
+        self._deadlocks: list[Deadlock] = []
         self._turns = Turns()
         self._client_position = 0
         self._watches: set[Watch] = set()
@@ -93,7 +92,6 @@ class Collector:
         self._silent: frozenset[Node] = frozenset()
         """The masters that didn't reply at the beginning of this round."""
         self._defect_logged = False
-        self._away_since: datetime | None = None
         self._walk_problem: str | None = None
         self._complete = False
         self._changed = asyncio.Event()
@@ -136,18 +134,17 @@ class Collector:
         not_before = time.monotonic() - 2 * self.interval
         if since > -math.inf and self.interval > SOON:
             self._wanted.set()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not self._is_fresh(self.snapshot, not_before, since) and not self.stopped:
+                while not self._is_fresh(not_before, since) and not self.stopped:
                     await self.next(self.snapshot.number)
-        except TimeoutError:
-            pass
         return None if self.stopped else self.snapshot
 
-    def _is_fresh(self, snapshot: Snapshot, not_before: float, since: float) -> bool:
+    def _is_fresh(self, not_before: float, since: float) -> bool:
+        latest = self.snapshot
         # While no server replies, there is nothing to wait for.
-        walked = snapshot.away_since is not None or snapshot.walked >= self._awake_since
-        return bool(snapshot.number) and walked and snapshot.at >= not_before and snapshot.began >= since
+        walked = latest.away_since is not None or latest.walked >= self._awake_since
+        return bool(latest.number) and walked and latest.at >= not_before and latest.began >= since
 
     def stop(self) -> None:
         """Ends all streams, and `run`."""
@@ -183,11 +180,9 @@ class Collector:
 
     async def _pause(self, until: float) -> None:
         """Until that moment, or until somebody looks again."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
                 await self._wanted.wait()
-        except TimeoutError:
-            pass
         # Not before: who has asked during the round waits for the next one.
         self._wanted.clear()
 
@@ -196,15 +191,43 @@ class Collector:
         began, walked = time.monotonic(), self._walked
         pings = await ping_all(self._nodes, self.config.timeout + LONGER)
         self._silent = pings.silent
-        problems = [*pings.problems]
+        problems, away_since = [*pings.problems], None
         if pings.round_trip is None:
-            self._away_since = self._away_since or datetime.now(UTC)
+            away_since = self.snapshot.away_since or datetime.now(UTC)
         else:
-            self._away_since = None
             problems += await self._read_or_say_why()
             if self._walk_problem is not None:
                 problems.append(self._walk_problem)
-        self._publish(tuple(dict.fromkeys(problems)), pings.round_trip, began, walked)
+        states = [each.state for each in self._seen.values()]
+        held, waiting = sum(state.owner_count for state in states), sum(state.waiting for state in states)
+        now = time.time()
+        # What the first walk finds in its first moments wasn't acquired then: the charts would begin with a rise.
+        begun = self._complete or time.monotonic() - self._began > FIRST_WALK
+        if away_since is None and begun:
+            self.history.add(now, held, waiting, self._clients.values())
+        self.snapshot = Snapshot(
+            number=self.snapshot.number + 1,
+            time=now,
+            at=time.monotonic(),
+            began=began,
+            walked=walked,
+            seen=dict(self._seen),
+            clients=dict(self._clients),
+            away_since=away_since,
+            problems=tuple(dict.fromkeys(problems)),
+            deadlocks=tuple(sorted(deadlock.text for deadlock in self._deadlocks)),
+            deadlocked=frozenset(edge for deadlock in self._deadlocks for edge in deadlock.edges),
+            scanned=self._discovery.scanned,
+            total=self._discovery.total,
+            complete=self._complete,
+            round_trip=pings.round_trip,
+            waiting=waiting,
+            held=held,
+            lost=self.history.lost,
+            past=dict(self._past),
+        )
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _read_or_say_why(self) -> list[str]:
         try:
@@ -250,17 +273,11 @@ class Collector:
         for key in self._seen.keys() - kept:
             remember(self._past, self._seen[key], None, time.monotonic())
         self._seen = {key: seen for key, seen in self._seen.items() if key in kept}
-        await self._find_deadlocks()
-        return problems
-
-    async def _find_deadlocks(self) -> None:
-        """Looks for owners that wait for each other, if that seems to be so."""
         waits = [wait for client in self._clients.values() for wait in client.waiting]
         seeming = find(waits, {key: seen.state for key, seen in self._seen.items()})
         keys = {wait.key for deadlock in seeming for wait in deadlock.waits}
-        found = await self._search.look(key for key in keys if not self._is_silent(key))
-        self._deadlocks = tuple(sorted(deadlock.text for deadlock in found))
-        self._deadlocked = frozenset(edge for deadlock in found for edge in deadlock.edges)
+        self._deadlocks = await self._search.look(key for key in keys if not self._is_silent(key))
+        return problems
 
     def _note(self, states: Iterable[State], asked: Iterable[bytes], at: float) -> None:
         """Remembers states. Of what was asked for, everything else is gone."""
@@ -270,13 +287,11 @@ class Collector:
             for wait in client.waiting:
                 waits.setdefault(wait.key, []).append(wait)
         # Clients say more of their waiters than the server knows. The queue of a fair lock is on the server.
-        states = [
-            state
-            if state.kind in ("fair", "unknown")
-            else replace(state, waiters=tuple(waiters_of(waits.get(state.key, ()))))
-            for state in states
-        ]
-        new = {state.key: Seen.of(state, at, before.get(state.key)) for state in states}
+        new = {}
+        for state in states:
+            if state.kind not in ("fair", "unknown"):
+                state = replace(state, waiters=tuple(waiters_of(waits.get(state.key, ()))))
+            new[state.key] = Seen.of(state, at, before.get(state.key))
         for key in {*asked, *new}:
             remember(self._past, before.pop(key, None), new.get(key), at)
         before.update(new)
@@ -339,41 +354,6 @@ class Collector:
     async def _until_somebody_looks(self) -> None:
         while not self._looking() and not self.stopped:
             await self._changed.wait()
-
-    # --- Publishing
-
-    def _publish(self, problems: tuple[str, ...], round_trip: float | None, began: float, walked: float) -> None:
-        states = [each.state for each in self._seen.values()]
-        held = sum(state.owner_count for state in states)
-        waiting = sum(state.waiting for state in states)
-        now = time.time()
-        # What the first walk finds in its first moments wasn't acquired then: the charts would begin with a rise.
-        begun = self._complete or time.monotonic() - self._began > FIRST_WALK
-        if self._away_since is None and begun:
-            self.history.add(now, held, waiting, self._clients.values())
-        self.snapshot = Snapshot(
-            number=self.snapshot.number + 1,
-            time=now,
-            at=time.monotonic(),
-            began=began,
-            walked=walked,
-            seen=dict(self._seen),
-            clients=dict(self._clients),
-            away_since=self._away_since,
-            problems=problems,
-            deadlocks=self._deadlocks,
-            deadlocked=self._deadlocked,
-            scanned=self._discovery.scanned,
-            total=self._discovery.total,
-            complete=self._complete,
-            round_trip=round_trip,
-            waiting=waiting,
-            held=held,
-            lost=self.history.lost,
-            past=dict(self._past),
-        )
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 # --- Which objects one round reads

@@ -39,27 +39,11 @@ def serve(config: Config, settings: Settings, ready: Callable[[str], None]) -> N
 
     Raises `OSError` if the address is in use or isn't one of this machine, and `RuntimeError` after a defect.
     """
-    with _listening(settings.host, settings.port) as listening:
+    found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, (host, port, *_) = found[0]
+    # uvicorn would end the process if it can't listen.
+    with socket.create_server((str(host), int(port)), family=family, backlog=256) as listening:
         asyncio.run(_serve(config, settings, listening, ready))
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens. uvicorn would end the process if it can't."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=256)
-
-
-def _token(settings: Settings) -> str | None:
-    """The token that is needed. A proxy on this machine passes on what others ask for, under another name."""
-    local = is_loopback(settings.host) and all(map(is_loopback, settings.allowed_hosts))
-    return settings.token if settings.token is not None or local else secrets.token_urlsafe(24)
-
-
-def _names(settings: Settings) -> list[str]:
-    """The names under which it is asked. The first one is shown to the user."""
-    everywhere = settings.host in ("", "0.0.0.0", "::")
-    own = socket.gethostname() if everywhere else settings.host
-    return [own, settings.host, *settings.allowed_hosts]
 
 
 def _url(host: str, port: int, token: str | None) -> str:
@@ -87,13 +71,17 @@ class _Server(uvicorn.Server):
 
 async def _serve(config: Config, settings: Settings, listening: socket.socket, ready: Callable[[str], None]) -> None:
     port = listening.getsockname()[1]
-    token = _token(settings)
+    # A proxy on this machine passes on what others ask for, under another name.
+    local = is_loopback(settings.host) and all(map(is_loopback, settings.allowed_hosts))
+    token = settings.token if settings.token is not None or local else secrets.token_urlsafe(24)
+    everywhere = settings.host in ("", "0.0.0.0", "::")
+    own_name = socket.gethostname() if everywhere else settings.host
     collector = Collector(config, settings.interval)
-    names = _names(settings)
 
     def on_failure() -> None:
         server.should_exit = True
 
+    names = [own_name, settings.host, *settings.allowed_hosts]
     app = make_app(collector, token, names, allow_unlock=settings.allow_unlock, on_failure=on_failure)
     served = uvicorn.Config(
         app,
@@ -106,7 +94,7 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
     )
     # A token of the user's own is no news, and what is printed may end up in a log.
     shown = token if settings.token is None else None
-    server = _Server(served, lambda: ready(_url(names[0], port, shown)))
+    server = _Server(served, lambda: ready(_url(own_name, port, shown)))
 
     def end() -> None:
         # Before the server is told: it waits for open streams, which end with the collector.

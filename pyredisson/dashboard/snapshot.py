@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -94,8 +94,6 @@ class PastHold(NamedTuple):
     most_waiting: int
 
 
-Past = Mapping[bytes, tuple[PastHold, ...]]
-"""The former holders of locks, the latest one last."""
 Edge = tuple[str | None, int | None, bytes]
 """A hold or a wait: the client, the id of the owner there, and the key of the lock."""
 
@@ -148,7 +146,8 @@ class Snapshot:
     held: int = 0
     lost: int = 0
     """Holds whose loss was announced since the dashboard began."""
-    past: Past = field(default_factory=dict)
+    past: Mapping[bytes, tuple[PastHold, ...]] = field(default_factory=dict)
+    """The former holders of locks, the latest one last."""
 
     def named(self, name: str) -> Seen | None:
         """The object that is shown under this name. Names that are no text may look like another one."""
@@ -188,20 +187,8 @@ class History:
         self.lost = 0
         """Losses of all points, also of dropped ones."""
 
-    def add(self, time: float, held: int, waiting: int, clients: Iterable[ClientState]) -> None:
+    def add(self, time: float, held: int, waiting: int, clients: Collection[ClientState]) -> None:
         """Adds a point. Points that are too old are dropped."""
-        known = list(clients)
-        waits, waited, lost = self._differences(known)
-        self.lost += lost
-        self._points.append(Point(time, held, waiting, len(known), waits, waited, lost))
-        while self._points[0].time < time - MINUTES * 60:
-            self._points.popleft()
-
-    def since(self, time: float) -> list[Point]:
-        """The points after that moment, the oldest first."""
-        return [point for point in self._points if point.time > time]
-
-    def _differences(self, clients: list[ClientState]) -> tuple[int, float, int]:
         waits, waited, lost = 0, 0.0, 0
         for client in clients:
             now = (client.waits, client.waited, client.lost)
@@ -217,7 +204,14 @@ class History:
         self._begun = True
         while len(self._counts) > MOST_CLIENTS:
             del self._counts[next(iter(self._counts))]
-        return waits, waited, lost
+        self.lost += lost
+        self._points.append(Point(time, held, waiting, len(clients), waits, waited, lost))
+        while self._points[0].time < time - MINUTES * 60:
+            self._points.popleft()
+
+    def since(self, time: float) -> list[Point]:
+        """The points after that moment, the oldest first."""
+        return [point for point in self._points if point.time > time]
 
 
 # --- Words

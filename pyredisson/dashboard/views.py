@@ -321,14 +321,19 @@ def client_rows(snapshot: Snapshot) -> list[Json]:
             holds[client] = holds.get(client, 0) + (owner.levels > 0)
             if client not in snapshot.clients:
                 unknown[client] = owner.holder
-    rows = [_announced_row(client, holds.get(client.id, 0)) for client in snapshot.clients.values()]
-    return rows + [_unknown_row(id_, holder, holds[id_]) for id_, holder in unknown.items()]
+    rows = []
+    for known in snapshot.clients.values():
+        here = Holder(known.id, known.name or None, known.host, known.pid, program=known.program)
+        rows.append(_client_row(known, here, holds.get(known.id, 0)))
+    for id_, holder in unknown.items():
+        nothing_announced = ClientState(id_, program="Redisson" if holder.foreign else "")
+        without_thread = Holder(id_, foreign=holder.foreign)
+        row = _client_row(nothing_announced, without_thread, holds[id_])
+        rows.append(row | {"announced": False, "ttl": None})
+    return rows
 
 
-def _announced_row(client: ClientState, held: int) -> Json:
-    here = Holder(
-        client_id=client.id, client_name=client.name or None, host=client.host, pid=client.pid, program=client.program
-    )
+def _client_row(client: ClientState, here: Holder, held: int) -> Json:
     return {
         "id": client.id,
         "who": who(here),
@@ -341,23 +346,6 @@ def _announced_row(client: ClientState, held: int) -> Json:
         "waits": client.waits,
         "waited": round(client.waited, 3),
         "lost": client.lost,
-    }
-
-
-def _unknown_row(id_: str, holder: Holder, held: int) -> Json:
-    without_thread = Holder(client_id=id_, foreign=holder.foreign)
-    return {
-        "id": id_,
-        "who": who(without_thread),
-        "announced": False,
-        "program": "Redisson" if holder.foreign else "",
-        "version": "",
-        "since": "",
-        "ttl": None,
-        "holds": held,
-        "waits": 0,
-        "waited": 0.0,
-        "lost": 0,
     }
 
 

@@ -167,23 +167,23 @@ class ClientState:
     """A client that has announced itself."""
 
     id: str
-    name: str
-    host: str
-    pid: int | None
-    program: str
-    version: str
-    since: datetime | None
+    name: str = ""
+    host: str = ""
+    pid: int | None = None
+    program: str = ""
+    version: str = ""
+    since: datetime | None = None
     """When the client began, by the clock of its server."""
-    time_to_live: float
+    time_to_live: float = 0.0
     """Seconds until the announcement ends, if it is not repeated."""
-    holds: tuple[AnnouncedHold, ...]
+    holds: tuple[AnnouncedHold, ...] = ()
     """At most 100 holds that have lived for a second; the oldest first."""
-    hold_count: int
+    hold_count: int = 0
     """All such holds."""
-    waits: int
+    waits: int = 0
     """How many calls had to wait, since the client began."""
-    waited: float
+    waited: float = 0.0
     """Seconds for which they have waited together."""
-    lost: int
+    lost: int = 0
     waiting: tuple[AnnouncedWait, ...] = ()
     """At most 100 calls that have waited for a second, the oldest first."""
