@@ -44,19 +44,19 @@ def bench(settings: Settings, seconds: float, threads: int, tasks: int | None) -
     """
     with reader(settings.config) as reading:
         ping = median(reading.round_trips(reading.masters()[0], PINGS))
-        run = _Run(seconds)
-        interrupted = False
+        run, status = _Run(seconds), 0
         try:
             if tasks is None:
                 run.in_threads(reading, threads)
             else:
                 asyncio.run(run.in_tasks(settings.config, tasks))
         except KeyboardInterrupt:
-            interrupted = True
+            status = INTERRUPTED
+        lasted = time.perf_counter() - run.began
         who = f"{threads} thread{'s' if threads > 1 else ''}" if tasks is None else f"{tasks} tasks"
-        click.echo(f"{who} for {run.lasted:.1f} s, at {settings.config.describe()}")
-        _report(sorted(run.pairs), run.lasted, ping)
-    return INTERRUPTED if interrupted else 0
+        click.echo(f"{who} for {lasted:.1f} s, at {settings.config.describe()}")
+        _report(sorted(run.pairs), lasted, ping)
+    return status
 
 
 def _report(pairs: list[float], lasted: float, ping: float) -> None:
@@ -75,46 +75,38 @@ class _Run:
     def __init__(self, seconds: float) -> None:
         self.pairs: list[float] = []
         """How long each took, in seconds."""
-        self.lasted = 0.0
-        self._seconds = seconds
+        self.began = time.perf_counter()
+        self._end = self.began + seconds
         self._prefix = f"{PREFIX}:{uuid.uuid4().hex[:8]}"
-        self._stop = False
 
     def in_threads(self, reading: Reader, count: int) -> None:
         """Raises the first error of a thread."""
-        began = time.perf_counter()
-        try:
-            with ThreadPoolExecutor(count) as pool:
-                try:
-                    for ended in [pool.submit(self._thread, reading, number, began) for number in range(count)]:
-                        ended.result()
-                finally:
-                    self._stop = True
-        finally:
-            self.lasted = time.perf_counter() - began
+        with ThreadPoolExecutor(count) as pool:
+            try:
+                for ended in [pool.submit(self._thread, reading, number) for number in range(count)]:
+                    ended.result()
+            finally:
+                self._end = 0.0
 
-    def _thread(self, reading: Reader, number: int, began: float) -> None:
+    def _thread(self, reading: Reader, number: int) -> None:
         lock = reading.client.get_lock(f"{self._prefix}:{number}")
-        while not self._stop and (now := time.perf_counter()) - began < self._seconds:
+        while (now := time.perf_counter()) < self._end:
             with lock:
                 pass
             self.pairs.append(time.perf_counter() - now)
 
     async def in_tasks(self, config: Config, count: int) -> None:
         """Raises the first error of a task."""
-        began = time.perf_counter()
         try:
             async with AioClient(Config.of(config, announce=False)) as client, asyncio.TaskGroup() as group:
                 for number in range(count):
-                    group.create_task(self._task(client, number, began))
+                    group.create_task(self._task(client, number))
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
-        finally:
-            self.lasted = time.perf_counter() - began
 
-    async def _task(self, client: AioClient, number: int, began: float) -> None:
+    async def _task(self, client: AioClient, number: int) -> None:
         lock = client.get_lock(f"{self._prefix}:{number}")
-        while (now := time.perf_counter()) - began < self._seconds:
+        while (now := time.perf_counter()) < self._end:
             async with lock:
                 pass
             self.pairs.append(time.perf_counter() - now)

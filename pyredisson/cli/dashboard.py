@@ -22,12 +22,7 @@ SHORTEST_TOKEN = 8
     "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere."
 )
 @click.option(
-    "--port",
-    metavar="PORT",
-    default=8787,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 is any that is free.",
+    "--port", metavar="PORT", default=8787, show_default=True, type=click.IntRange(0, 65535), help="0 is any free one."
 )
 @click.option(
     "--token",
@@ -60,7 +55,10 @@ def dashboard(settings: CommonSettings, **options: Any) -> None:
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
         # It is sent in a header.
         raise click.UsageError("--token must be of ASCII characters, without a space at its ends")
-    _log_releases()
+    # Each release by force is written to stderr.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("pyredisson.dashboard").addHandler(handler)
     _check_server(settings.config)
 
     def ready(url: str) -> None:
@@ -85,10 +83,3 @@ def _check_server(config: Config) -> None:
         if status != UNAVAILABLE or isinstance(error, UnsupportedServerError):
             raise
         say_error(f"{text}; the dashboard starts all the same, and tries again")
-
-
-def _log_releases() -> None:
-    """Writes each release by force to stderr."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("pyredisson.dashboard").addHandler(handler)

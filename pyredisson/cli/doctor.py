@@ -28,7 +28,6 @@ from pyredisson.cli.reading import Reader, reader
 from pyredisson.cli.tables import as_json
 from pyredisson.errors import RedissonError
 from pyredisson.inspection.announcements import with_missing_right
-from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import State
 from pyredisson.logic import retry
 from pyredisson.logic.announcement import client_key
@@ -67,26 +66,21 @@ The exit status is 1 if there is an error."""
 @common
 def doctor(settings: Settings, name: str, as_lines: bool) -> int:
     """Check the servers: version, rights, eviction, replicas, clocks, messages, round trip, leaks, deadlocks."""
-    worst = Level.OK
-    order = list(Level)
+    failed = False
     with reader(settings.config) as reading:
         checks = Checks(settings.config, reading, name)
-        several = len(checks.masters) > 1
         for finding in checks.all():
-            worst = max(worst, finding.level, key=order.index)
+            failed = failed or finding.level is Level.ERROR
             if as_lines:
                 click.echo(as_json(finding))
-            else:
-                _print(finding, several=several, color=settings.color)
-    return INCOMPLETE if worst is Level.ERROR else 0
-
-
-def _print(finding: Finding, *, several: bool, color: bool) -> None:
-    level = click.style(f"{finding.level:8}", fg=COLORS[finding.level])
-    where = f"{finding.server}: " if several and finding.server else ""
-    click.echo(f"{level} {finding.check:12} {where}{printable(finding.text)}", color=None if color else False)
-    if finding.advice:
-        click.echo(f"{'':21} -> {printable(finding.advice)}")
+                continue
+            level = click.style(f"{finding.level:8}", fg=COLORS[finding.level])
+            where = f"{finding.server}: " if len(checks.masters) > 1 and finding.server else ""
+            line = f"{level} {finding.check:12} {where}{printable(finding.text)}"
+            click.echo(line, color=None if settings.color else False)
+            if finding.advice:
+                click.echo(f"{'':21} -> {printable(finding.advice)}")
+    return INCOMPLETE if failed else 0
 
 
 # --- The checks
@@ -103,7 +97,7 @@ class Checks:
 
     def all(self) -> Iterator[Finding]:
         for node in self.masters:
-            yield from (self._at(node, finding) for finding in self._of_server(node))
+            yield from (replace(finding, server=node.address) for finding in self._of_server(node))
         if self._config.topology == "cluster":
             yield from self._cluster()
         yield from self._clocks()
@@ -111,9 +105,6 @@ class Checks:
         yield from self._announcement()
         yield from self._messages()
         yield from self._keys()
-
-    def _at(self, node: Node, finding: Finding) -> Finding:
-        return replace(finding, server=node.address)
 
     # --- What a server says of itself
 
@@ -149,12 +140,11 @@ class Checks:
         for node in self.masters:
             slots_reply, info_reply = self._reading.ask(node, *CLUSTER_QUERY)
             if isinstance(info_reply, RedisError):
-                yield self._at(node, _unchecked("cluster", "CLUSTER|INFO", info_reply))
+                yield _unchecked("cluster", "CLUSTER|INFO", info_reply, node.address)
             else:
-                info = findings.fields_of(info_reply)
-                yield from (self._at(node, finding) for finding in findings.cluster(info))
+                yield from findings.cluster(findings.fields_of(info_reply), node.address)
             if isinstance(slots_reply, RedisError):
-                yield self._at(node, _unchecked("cluster", "CLUSTER|SLOTS", slots_reply))
+                yield _unchecked("cluster", "CLUSTER|SLOTS", slots_reply, node.address)
             else:
                 views[node.address] = read_slots(slots_reply, node.endpoint)
         yield from findings.slot_maps(views)
@@ -164,7 +154,7 @@ class Checks:
         for node in self.masters:
             [reply] = self._reading.ask(node, command(b"TIME"))
             if isinstance(reply, RedisError):
-                yield self._at(node, _unchecked("clock", "TIME", reply))
+                yield _unchecked("clock", "TIME", reply, node.address)
                 return
             ahead.append(int(reply[0]) + int(reply[1]) / 1e6 - time.time())
         if max(ahead) - min(ahead) > CLOCKS_DIFFER:
@@ -181,18 +171,18 @@ class Checks:
 
     def _primitives(self) -> Iterator[Finding]:
         """Each primitive is used once, under a name of its own that is deleted."""
-        refused: dict[str, RedisError | RedissonError] = {}
+        all_usable = True
         for kind, use in USES.items():
             try:
                 use(self._reading.client, f"{self._name}:{kind}")
             except (RedisError, RedissonError) as error:
-                refused[kind] = with_missing_right(error) if isinstance(error, RedisError) else error
-        for kind, problem in refused.items():
-            level = Level.ERROR if kind == "Lock" else Level.WARNING
-            advice = RIGHTS if isinstance(problem, NoPermissionError) else "the server's log says more"
-            text = f"a {kind} can't be used: {problem}"
-            yield Finding("rights", level, text, f"{advice}; --name PREFIX tests other names")
-        if not refused:
+                all_usable = False
+                problem = with_missing_right(error) if isinstance(error, RedisError) else error
+                level = Level.ERROR if kind == "Lock" else Level.WARNING
+                advice = RIGHTS if isinstance(problem, NoPermissionError) else "the server's log says more"
+                text = f"a {kind} can't be used: {problem}"
+                yield Finding("rights", level, text, f"{advice}; --name PREFIX tests other names")
+        if all_usable:
             yield Finding("rights", Level.OK, f"every primitive can be used, for names such as {self._name}")
 
     def _announcement(self) -> Iterator[Finding]:
@@ -206,7 +196,7 @@ class Checks:
                 command(b"DEL", key),
                 command(b"TIME"),
             ):
-                self._reading.run(lambda payload=payload: retry.send(session.runtime, payload, retries=1))  # type: ignore[misc]
+                self._reading.run(retry.send, session.runtime, payload, retries=1)
         except NoPermissionError as error:
             text = f"clients can't announce themselves, so it can't be said who holds a lock: {error}"
             yield Finding("announce", Level.NOTE, text, "grant ~pyredisson_client:*, +hmget, +hdel and +time")
@@ -215,33 +205,28 @@ class Checks:
 
     def _messages(self) -> Iterator[Finding]:
         """Whether a waiter is woken by a release, on each master."""
-        for node, name in self._name_on_each():
-            if name is None:
-                text = "not tested: no name of this test is on this server"
-                advice = "run it again after a failover; --name without {...}, which keeps all names on one server"
-                yield self._at(node, Finding("pubsub", Level.NOTE, text, advice))
-                continue
-            try:
-                fastest = min(self._wakes(name) for _ in range(ROUNDS))
-            except (RedisError, RedissonError) as error:
-                yield self._at(node, Finding("pubsub", Level.ERROR, f"a waiter can't wait: {error}", RIGHTS))
-                continue
-            if fastest < LATE:
-                text = f"messages arrive: a waiter has the lock {fastest * 1000:.1f} ms after its release"
-                yield self._at(node, Finding("pubsub", Level.OK, text))
-            else:
-                text = f"messages don't arrive: a waiter has the lock {fastest:.1f} s after its release"
-                advice = "grant the channels (&...), and look at proxies and firewalls between client and server"
-                yield self._at(node, Finding("pubsub", Level.ERROR, text, advice))
+        for node in self.masters[:MOST_SHARDS]:
+            yield replace(self._message_through(node), server=node.address)
 
-    def _name_on_each(self) -> Iterator[tuple[Node, str | None]]:
-        """Masters, each with a name that it serves; None: there is none, as with a hash tag in `--name`."""
-        wanted = self.masters[:MOST_SHARDS]
-        shard_of = self._reading.session.runtime.shard_of
-        for node in wanted:
-            names = (f"{self._name}:{number}" for number in range(100_000))
-            alone = len(self.masters) == 1
-            yield node, next((name for name in names if alone or shard_of(name.encode()) is node), None)
+    def _message_through(self, node: Node) -> Finding:
+        alone, shard_of = len(self.masters) == 1, self._reading.session.runtime.shard_of
+        names = (f"{self._name}:{number}" for number in range(100_000))
+        name = next((name for name in names if alone or shard_of(name.encode()) is node), None)
+        if name is None:
+            # As with a hash tag in `--name`.
+            text = "not tested: no name of this test is on this server"
+            advice = "run it again after a failover; --name without {...}, which keeps all names on one server"
+            return Finding("pubsub", Level.NOTE, text, advice)
+        try:
+            fastest = min(self._wakes(name) for _ in range(ROUNDS))
+        except (RedisError, RedissonError) as error:
+            return Finding("pubsub", Level.ERROR, f"a waiter can't wait: {error}", RIGHTS)
+        if fastest < LATE:
+            text = f"messages arrive: a waiter has the lock {fastest * 1000:.1f} ms after its release"
+            return Finding("pubsub", Level.OK, text)
+        text = f"messages don't arrive: a waiter has the lock {fastest:.1f} s after its release"
+        advice = "grant the channels (&...), and look at proxies and firewalls between client and server"
+        return Finding("pubsub", Level.ERROR, text, advice)
 
     def _wakes(self, name: str) -> float:
         """Seconds from a release to the acquire of a waiter in another client."""
@@ -270,12 +255,8 @@ class Checks:
     def _keys(self) -> Iterator[Finding]:
         """Objects that stay for ever, and waiters that are dead."""
         end = time.monotonic() + WALK_TIME
-
-        def within(walk: Discovery) -> bool:
-            return time.monotonic() < end and walk.scanned < MOST_KEYS
-
         try:
-            discovery = self._reading.walk(on_step=within)
+            discovery = self._reading.walk(on_step=lambda walk: time.monotonic() < end and walk.scanned < MOST_KEYS)
             found = dict(list(discovery.found.items())[:MOST_OBJECTS])
             states, failed = self._reading.found(found, [*discovery.clients])
         except NoPermissionError as error:
@@ -329,9 +310,9 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= SHOWN else f"{shown}, ..."
 
 
-def _unchecked(check: str, what: str, error: RedisError) -> Finding:
+def _unchecked(check: str, what: str, error: RedisError, server: str = "") -> Finding:
     text = f"can't be checked: {what.replace('|', ' ')} is refused ({error})"
-    return Finding(check, Level.NOTE, text, f"grant +{what.lower()} to see it")
+    return Finding(check, Level.NOTE, text, f"grant +{what.lower()} to see it", server)
 
 
 # --- One use of each primitive. None leaves a key without a TTL

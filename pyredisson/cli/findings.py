@@ -103,12 +103,12 @@ def replication(info: Mapping[str, str], *, expects_replicas: bool) -> Iterator[
         yield Finding("replication", Level.OK, f"{count} replica{'s' if count > 1 else ''}, none behind")
 
 
-def cluster(info: Mapping[str, str]) -> Iterator[Finding]:
+def cluster(info: Mapping[str, str], server: str = "") -> Iterator[Finding]:
     """Whether a node sees the whole cluster. The reply of CLUSTER INFO."""
     state, assigned = info.get("cluster_state"), info.get("cluster_slots_assigned")
     if state != "ok" or assigned != str(SLOTS):
         text = f"cluster_state is {state}, {assigned} of {SLOTS} slots served"
-        yield Finding("cluster", Level.ERROR, text, "redis-cli --cluster check HOST:PORT")
+        yield Finding("cluster", Level.ERROR, text, "redis-cli --cluster check HOST:PORT", server)
 
 
 def slot_maps(views: Mapping[str, TopologyView]) -> Iterator[Finding]:

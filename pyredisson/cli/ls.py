@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import get_args
 
 import click
 from redis.exceptions import RedisError
@@ -116,7 +115,6 @@ def inspect(settings: Settings, name: str, kind: Kind | None, as_line: bool) -> 
 
     The kind is found out from what the server has. If it can't be, or is wrong, say it with --as.
     """
-    assert kind is None or kind in get_args(Kind)
     with reader(settings.config) as reading:
         state = read_state(reading, name, kind=kind)
         deadlocks = reading.deadlocks([state.key]) if state.waiters else []

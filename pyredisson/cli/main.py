@@ -81,7 +81,12 @@ def group(context: click.Context, /, **_: object) -> None:
 
 def start(arguments: list[str] | None = None) -> int:
     """Runs a command and returns the exit status. Every error becomes one line, unless PYREDISSON_DEBUG is set."""
-    _prepare_output()
+    # What goes wrong is said by the commands. The library's warnings would come in between.
+    logging.getLogger("pyredisson").addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name may have characters that the terminal's encoding has not.
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = group.main(arguments, prog_name="pyredisson", standalone_mode=False)
         return status if isinstance(status, int) else 0
@@ -106,12 +111,3 @@ def _usage(error: click.ClickException) -> str:
     text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
     return text if context is None else f"{text}; see '{context.command_path} --help'"
-
-
-def _prepare_output() -> None:
-    # What goes wrong is said by the commands. The library's warnings would come in between.
-    logging.getLogger("pyredisson").addHandler(logging.NullHandler())
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A name may have characters that the terminal's encoding has not.
-            stream.reconfigure(errors="backslashreplace")

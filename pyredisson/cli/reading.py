@@ -4,7 +4,8 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
@@ -29,6 +30,7 @@ RETRIES = 1
 RIGHTS = "+@read +eval +evalsha +time +pubsub"
 AT_ONCE = 1000
 """Objects whose states are read in one call, so that no call takes long."""
+P = ParamSpec("P")
 T = TypeVar("T")
 _PING = command(b"PING")
 COMPLETION_TIME = 1.0
@@ -48,10 +50,10 @@ class Reader:
         self.nodes = client._runtime
         self.inspector = Inspector(self.session)
 
-    def run(self, operation: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run(self, operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs an operation of the inspection. Raises what Redis and the network report, not `NoReply`."""
         try:
-            return run(operation)
+            return run(partial(operation, *args, **kwargs))
         except NoReply as failure:
             raise failure.error from None
         except NoPermissionError as error:
@@ -62,7 +64,7 @@ class Reader:
 
     def ask(self, node: Node, *payloads: bytes) -> list[Any]:
         """The replies of one server to some commands; error replies are in the list."""
-        return self.run(lambda: self.nodes.ask(node, payloads))
+        return self.run(self.nodes.ask, node, payloads)
 
     def round_trips(self, node: Node, count: int) -> list[float]:
         """How long so many PINGs took, in seconds, the shortest first."""
@@ -88,23 +90,23 @@ class Reader:
         keys = list(found)
         for first in range(0, len(keys), AT_ONCE):
             part = {key: found[key] for key in keys[first : first + AT_ONCE]}
-            known, its_failed = self.run(lambda part=part: self.inspector.found(part, clients=clients, limit=limit))  # type: ignore[misc]
+            known, its_failed = self.run(self.inspector.found, part, clients=clients, limit=limit)
             states += known
             failed.update(its_failed)
         return States(states, failed)
 
     def named(self, key: bytes, kind: Kind | None, clients: Sequence[str] = ()) -> States:
         """The state of an object that the user names, with all that can be listed."""
-        return self.run(lambda: self.inspector.states([key], kind=kind, clients=clients, limit=MOST_LISTED))
+        return self.run(self.inspector.states, [key], kind=kind, clients=clients, limit=MOST_LISTED)
 
     def deadlocks(self, keys: Iterable[bytes]) -> list[str]:
         """Owners that wait for each other, and hold these locks or wait for them. If there is one, it looks twice."""
         search, wanted = deadlocks.DeadlockSearch(self.inspector), [*keys]
-        self.run(lambda: search.look(wanted))
+        self.run(search.look, wanted)
         if not search.suspected:
             return []
         time.sleep(deadlocks.CONFIRMED_AFTER)
-        return sorted(deadlock.text for deadlock in self.run(lambda: search.look(wanted)))
+        return sorted(deadlock.text for deadlock in self.run(search.look, wanted))
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingCommands, KeepingFairLock, KeepingFencedLock
 
+EXCLUSIVE = (("wait", "no_wait"), ("fair", "semaphore"), ("lease", "at_most"), ("lease", "ttl"), ("quiet", "verbose"))
 Block = TypeVar("Block", bound=AbstractContextManager[Any])
 
 
@@ -149,21 +150,23 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
     released after COMMAND has ended.
     """
     wanted = Wanted(**options)
-    if no_wait and wanted.wait is not None:
-        raise click.UsageError("--wait and --no-wait exclude each other")
-    if wanted.fair and wanted.semaphore is not None:
-        raise click.UsageError("--fair and --semaphore exclude each other")
-    if wanted.lease is not None and wanted.at_most is not None:
-        raise click.UsageError("--lease and --at-most exclude each other")
-    if wanted.lease is not None and wanted.ttl is not None:
-        raise click.UsageError("--lease and --ttl exclude each other")
-    if wanted.semaphore is not None and (wanted.at_most is not None or wanted.ttl is not None):
+    given = {
+        name for name, value in (options | {"no_wait": no_wait}).items() if value is not None and value is not False
+    }
+    for one, other in EXCLUSIVE:
+        if {one, other} <= given:
+            raise click.UsageError(f"--{one} and --{other} exclude each other".replace("_", "-"))
+    if "semaphore" in given and given & {"at_most", "ttl"}:
         raise click.UsageError("--at-most and --ttl are for locks: use --lease with --semaphore")
-    if wanted.quiet and wanted.verbose:
-        raise click.UsageError("--quiet and --verbose exclude each other")
     if no_wait:
         wanted = wanted._replace(wait=0.0)
-    _check(wanted, settings.config)
+    try:
+        for seconds in (wanted.lease, wanted.at_least, wanted.at_most, wanted.ttl):
+            if seconds:
+                lease_ms(seconds)
+        key_of(wanted.name, settings.config.name_mapper, settings.config.topology == "cluster")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     try:
         return _run(wanted, settings.config, arguments)
     except Stopped as stopped:
@@ -171,17 +174,6 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
     except NotStarted as failure:
         wanted.say(f"{printable(arguments[0])}: {failure.strerror}")
         return NOT_FOUND if failure.errno == errno.ENOENT else NOT_EXECUTABLE
-
-
-def _check(wanted: Wanted, config: Config) -> None:
-    """Raises `click.UsageError` for a name or a time that no lock can have."""
-    try:
-        for seconds in (wanted.lease, wanted.at_least, wanted.at_most, wanted.ttl):
-            if seconds:
-                lease_ms(seconds)
-        key_of(wanted.name, config.name_mapper, config.topology == "cluster")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _run(wanted: Wanted, config: Config, arguments: Sequence[str]) -> int:

@@ -152,14 +152,11 @@ def table(
     widths = {at: max(_length(row[at]) for row in (columns, *rows)) for at in range(len(columns))}
     if width is not None:
         _fit(widths, [columns.index(column) for column in optional], width)
-    last = max(widths)
-    return [
-        (" " * GAP).join(
-            _padded(cut(row[at], widths[at]) if at == 0 else _cut_end(row[at], widths[at]), widths[at], at == last)
-            for at in widths
-        )
-        for row in (columns, *rows)
-    ]
+    lines = []
+    for row in (columns, *rows):
+        cells = [(cut if at == 0 else _cut_end)(row[at], width) for at, width in widths.items()]
+        lines.append((" " * GAP).join(map(set_cell_size, cells, widths.values())).rstrip())
+    return lines
 
 
 def _fit(widths: dict[int, int], optional: list[int], width: int) -> None:
@@ -182,10 +179,6 @@ def _fit(widths: dict[int, int], optional: list[int], width: int) -> None:
 
 def _total(widths: dict[int, int]) -> int:
     return sum(widths.values()) + GAP * (len(widths) - 1)
-
-
-def _padded(text: str, width: int, is_last: bool) -> str:
-    return text if is_last else text + " " * (width - _length(text))
 
 
 def _cut_end(text: str, width: int) -> str:

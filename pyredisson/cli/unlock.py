@@ -52,7 +52,9 @@ def unlock(settings: Settings, name: str, yes: bool, all_readers: bool, permit: 
         for owner in owners:
             click.echo(f"{what} is held by {_holder(owner)}.")
         if not yes:
-            _ask(_question(owners))
+            only_kept = all(owner.kept for owner in owners)
+            warning = "" if only_kept else " The holder finds out at its next renewal, and may still be working."
+            _ask(f"Release it?{warning}")
         _release(reading, state, owners, what)
 
 
@@ -92,12 +94,6 @@ def _ask(question: str) -> None:
         fail(INCOMPLETE, "nothing was done")
 
 
-def _question(owners: Sequence[Owner]) -> str:
-    if all(owner.kept for owner in owners):
-        return "Release it?"
-    return "Release it? The holder finds out at its next renewal, and may still be working."
-
-
 @contextmanager
 def _in_doubt(text: str) -> Iterator[None]:
     """Around a command that is sent once: without a reply it isn't known whether it has run, as the text says."""
@@ -113,7 +109,7 @@ def _release(reading: Reader, state: State, owners: Sequence[Owner], what: str) 
     released = 0
     for owner in owners:
         with _in_doubt(f"no reply to the release: 'pyredisson inspect' says whether {what} was released"):
-            released += reading.run(lambda owner=owner: release_shown(reading.session, state, owner))  # type: ignore[misc]
+            released += reading.run(release_shown, reading.session, state, owner)
     if released < len(owners):
         left = "nothing was done" if not released else f"{released} of {len(owners)} were released"
         fail(INCOMPLETE, f"the holder of {what} has changed meanwhile: {left}")
@@ -210,7 +206,10 @@ def permits(settings: Settings, name: str, wanted: int | None, yes: bool) -> Non
             raise click.UsageError(f"{printable(state.name)!r} may be something else: --yes is refused ({doubt})")
         if not yes:
             _ask(f"Set it to {_count(wanted)}? Those who have a permit now will add it when they release it.")
-        _correct(reading, state, wanted, what)
+        with _in_doubt(f"no reply: 'pyredisson permits' says whether the number of {what} was set"):
+            done = reading.run(correct_free, reading.session, state, wanted)
+        if not done:
+            fail(INCOMPLETE, f"the number of free permits of {what} has changed meanwhile: nothing was done")
         click.echo(f"{what} has {_count(wanted)}.")
 
 
@@ -229,13 +228,6 @@ def _semaphore(reading: Reader, name: str) -> tuple[State, str]:
     if state.kind != "semaphore":
         raise click.UsageError(f"{shown!r} is a {KINDS[state.kind]}, not a semaphore")
     return state, ""
-
-
-def _correct(reading: Reader, state: State, wanted: int, what: str) -> None:
-    with _in_doubt(f"no reply: 'pyredisson permits' says whether the number of {what} was set"):
-        done = reading.run(lambda: correct_free(reading.session, state, wanted))
-    if not done:
-        fail(INCOMPLETE, f"the number of free permits of {what} has changed meanwhile: nothing was done")
 
 
 def _count(permits: int | None) -> str:

@@ -233,16 +233,8 @@ def _owner(owner: Owner, passed: float) -> Json:
 
 
 def _waiter(waiter: WaitingOwner, passed: float) -> Json:
-    return {
-        "place": waiter.place,
-        "raw": waiter.owner.raw,
-        "who": who(waiter.owner.holder),
-        "client": waiter.owner.holder.client_id,
-        "alive": waiter.alive,
-        "side": waiter.owner.side,
-        "since": _moment(waiter.owner.holder.since),
-        "lasts": _left(waiter.place_lasts, passed),
-    }
+    lasts = _left(waiter.place_lasts, passed)
+    return _owner(waiter.owner, passed) | {"place": waiter.place, "alive": waiter.alive, "lasts": lasts}
 
 
 def _past(hold: PastHold, snapshot: Snapshot) -> Json:

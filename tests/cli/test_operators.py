@@ -13,6 +13,7 @@ from pyredisson._protocol.scripts import script
 from pyredisson.cli import INCOMPLETE, doctor, reading, unlock
 from pyredisson.cli.findings import Finding, buffers, cluster, memory, persistence, replication
 from pyredisson.errors import LockLostError
+from pyredisson.inspection.unlocking import correct_free
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
 from tests.support.inspecting import DEADLOCK, add_foreign_keys, announce_deadlock
@@ -124,13 +125,11 @@ class TestPermits:
     def test_nothing_is_done_if_the_number_has_changed(
         self, cli: Run, redis: Any, seats: pyredisson.Semaphore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        correct = unlock._correct
-
-        def late(*arguments: Any) -> None:
+        async def late(*arguments: Any) -> bool:
             redis.incr("seats")
-            correct(*arguments)
+            return await correct_free(*arguments)
 
-        monkeypatch.setattr(unlock, "_correct", late)
+        monkeypatch.setattr(unlock, "correct_free", late)
         ended = cli("permits", "seats", "--free", "3", "--yes")
         assert (ended.status, redis.get("seats")) == (1, b"3")
         assert "of semaphore 'seats' has changed meanwhile: nothing was done" in ended.err
