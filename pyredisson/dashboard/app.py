@@ -20,9 +20,8 @@ from starlette.routing import Route
 from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson.dashboard.collector import Collector
 from pyredisson.dashboard.guards import Guard
-from pyredisson.dashboard.metrics import METRICS_TYPE, metrics_of
 from pyredisson.dashboard.snapshot import Snapshot, who
-from pyredisson.dashboard.views import Query, QueryError, query_of, totals_of, view_of
+from pyredisson.dashboard.views import METRICS_TYPE, Query, QueryError, metrics_of, query_of, totals_of, view_of
 from pyredisson.errors import ClosedError
 from pyredisson.inspection.states import MOST_LISTED
 from pyredisson.inspection.unlocking import release_shown

@@ -1,7 +1,7 @@
 """From a snapshot and a query to what a browser shows: rows that are filtered, sorted and cut into pages."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -38,6 +38,7 @@ MOST_EDGES = 50
 """Holds and waits in the graph."""
 MOST_ON_WALL = 10
 """Locks, and clients, that are shown on a wall."""
+METRICS_TYPE = "text/plain; version=0.0.4"
 _DISTANT = datetime.max.replace(tzinfo=UTC)
 
 
@@ -384,3 +385,35 @@ def _left(time_to_live: float | None, passed: float) -> float | None:
 
 def _moment(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- The metrics for Prometheus, in its text format
+
+
+def metrics_of(snapshot: Snapshot) -> str:
+    """All metrics. While no server replies, the ones of what it holds are left out: nobody knows them."""
+    return "".join(
+        f"# HELP {name} {text}\n# TYPE {name} {type_}\n"
+        + "".join(f"{name}{labels} {value}\n" for labels, value in samples.items())
+        for name, type_, text, samples in _metrics(snapshot)
+    )
+
+
+def _metrics(snapshot: Snapshot) -> Iterator[tuple[str, str, str, Mapping[str, float]]]:
+    """The name, the type, the meaning and the samples of each: for each set of labels, as it is written, the value."""
+    round_trip, lost, clients = snapshot.round_trip, {"": snapshot.lost}, {"": len(client_rows(snapshot))}
+    replies = {"": int(round_trip is not None)}
+    yield "pyredisson_dashboard_server_up", "gauge", "Whether a Redis server replies.", replies
+    yield "pyredisson_dashboard_lost_holds_total", "counter", "Losses announced since the dashboard began.", lost
+    if round_trip is None:
+        return
+    slowest, waiting = {"": round_trip}, {"": snapshot.waiting}
+    deadlocks, complete = {"": len(snapshot.deadlocks)}, {"": int(snapshot.complete)}
+    kinds: list[str] = [seen.state.kind for seen in snapshot.seen.values() if seen.state.held]
+    held = {f'{{kind="{kind}"}}': kinds.count(kind) for kind in KINDS["locks"]}
+    yield "pyredisson_dashboard_round_trip_seconds", "gauge", "A PING; of several servers the slowest.", slowest
+    yield "pyredisson_dashboard_held_locks", "gauge", "Locks that are held.", held
+    yield "pyredisson_dashboard_waiters", "gauge", "Places in queues, and clients that wait for a release.", waiting
+    yield "pyredisson_dashboard_clients", "gauge", "Clients that announce themselves, hold or wait.", clients
+    yield "pyredisson_dashboard_deadlocks", "gauge", "Groups of owners that wait for each other.", deadlocks
+    yield "pyredisson_dashboard_complete", "gauge", "Whether all keys were looked at.", complete

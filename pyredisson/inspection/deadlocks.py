@@ -101,7 +101,7 @@ class DeadlockSearch:
             if not wanted:
                 break
             asked |= wanted
-            known, found = await self._inspector.states_and_waits(wanted)
+            (known, _), found = await self._inspector.read(dict.fromkeys(wanted))
             states.update((state.key, state) for state in known)
             waits.update((wait.node, wait) for wait in found if wait.firm)
             wanted = {wait.key for wait in waits.values()} - asked

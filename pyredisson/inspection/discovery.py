@@ -145,7 +145,6 @@ class Discovery:
             self._rate_allows = max(self._rate_allows, began) + looked_at / self._rate
 
     async def _ask(self, walk: _Walk) -> Reply:
-        """Has the server look at some keys."""
         scripts = self._session.runtime.scripts
         payload = pack(scripts.inspect_scan, walk.cursor, KEYS_IN_A_STEP)
         size, *_, reply = await self._nodes.ask(walk.node, (_DBSIZE, *self._before, payload))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from pyredisson._core import latch_channel, pack, prefixed, suffixed
@@ -64,8 +63,7 @@ def state_command(scripts: ScriptSet, key: bytes, limit: int) -> bytes:
     return pack(scripts.inspect_state, key, *keys, names.leases, limit, *names.channels)
 
 
-@dataclass(frozen=True)
-class QueuePlace:
+class QueuePlace(NamedTuple):
     """One place in the queue of a fair lock."""
 
     owner: bytes
@@ -81,13 +79,14 @@ class Raw:
     """What the server knows of one object."""
 
     key: bytes
-    names: Companions
     now: int
     """The server's time, ms."""
-    types: Mapping[bytes, str]
-    """Of the object and its companion keys; `none`: there is no such key."""
-    ttls: Mapping[bytes, int]
-    """What PTTL replies for them."""
+    type: str
+    """`none`: there is no such key."""
+    owner_ttl: int
+    """What PTTL replies for the object."""
+    companions: tuple[Companion, ...]
+    """The companion keys that exist."""
     hash_class: str
     """What it is as a hash: `lock`, `read-write`, `group`, `rate-limiter`. Empty: none of them."""
     mode: str
@@ -112,44 +111,31 @@ class Raw:
     waiting: Sequence[str]
     """The ids of the clients that wait for a release, the first ones."""
 
-    @cached_property
-    def companions(self) -> tuple[Companion, ...]:
-        """The companion keys that exist."""
-        return tuple(
-            Companion(key, self.types[key], seconds_of(self.ttls[key]), purpose)
-            for key, purpose in self.names.keys
-            if self.types[key] != NO_TYPE
-        )
-
     def has(self, *prefixes: bytes) -> bool:
         """Whether a companion key with one of these prefixes exists."""
         return any(companion.key.partition(b":")[0] in prefixes for companion in self.companions)
-
-    @property
-    def type(self) -> str:
-        return self.types[self.key]
-
-    @property
-    def owner_ttl(self) -> int:
-        return self.ttls[self.key]
 
 
 def raw_state(key: bytes, reply: Reply) -> Raw:
     """The reply to `state_command` for this object."""
     now, types, ttls, hash_class, mode, size, fields, leases, text, length, waiters, token = reply[:12]
     in_use, ended, permits, subscribed, entries = reply[12:]
-    names = companions_of(key)
-    keys = [key, *(companion for companion, _ in names.keys)]
+    type_, *types = (each.decode() for each in types)
+    companions = [
+        Companion(companion, its_type, seconds_of(ttl), purpose)
+        for (companion, purpose), its_type, ttl in zip(companions_of(key).keys, types, ttls[1:], strict=True)
+        if its_type != NO_TYPE
+    ]
     owners = fields[::2]
     places = [waiters[at : at + 4] for at in range(0, len(waiters), 4)]
     # Another program may have written any score, also an infinite one.
     ends = [int(min(max(float(score), 0.0), FOREVER)) for score in permits[1::2]]
     return Raw(
         key=key,
-        names=names,
         now=now,
-        types=dict(zip(keys, (each.decode() for each in types), strict=True)),
-        ttls=dict(zip(keys, ttls, strict=True)),
+        type=type_,
+        owner_ttl=ttls[0],
+        companions=tuple(companions),
         hash_class=hash_class.decode(),
         mode=mode.decode(),
         fields=dict(zip(owners, fields[1::2], strict=True)),

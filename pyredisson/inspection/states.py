@@ -75,17 +75,12 @@ class Inspector:
         server knows only the ids of permits, and not all that wait. `limit`: how many owners, waiters and permits of
         each are listed.
         """
-        states, _ = await self._read(dict.fromkeys(keys), clients, limit, kind)
+        states, _ = await self.read(dict.fromkeys(keys), clients, limit, kind)
         return states
-
-    async def states_and_waits(self, keys: Iterable[bytes]) -> tuple[list[State], list[AnnouncedWait]]:
-        """The states of these objects, and what the clients wait for that hold these objects or wait for them."""
-        states, waits = await self._read(dict.fromkeys(keys), (), LIMIT)
-        return states.known, waits
 
     async def waiters(self, key: bytes) -> list[Waiter]:
         """The waiters for one object, in order where there is one, else the oldest first. Raises what Redis reports."""
-        states, _ = await self._read({key: None}, (), MOST_LISTED)
+        states, _ = await self.read({key: None}, limit=MOST_LISTED)
         for error in states.failed.values():
             raise error
         return [
@@ -101,12 +96,17 @@ class Inspector:
         self, found: Mapping[bytes, Evidence], *, clients: Sequence[str] = (), limit: int = LIMIT
     ) -> States:
         """The states of the objects that a walk has found; without the names that turn out to be none."""
-        (known, failed), _ = await self._read(found, clients, limit)
+        (known, failed), _ = await self.read(found, clients, limit)
         return States(_without_doubles([state for state in known if state.kind != "unknown"]), failed)
 
-    async def _read(
-        self, keys: Mapping[bytes, Evidence | None], clients: Sequence[str], limit: int, kind: Kind | None = None
+    async def read(
+        self,
+        keys: Mapping[bytes, Evidence | None],
+        clients: Sequence[str] = (),
+        limit: int = LIMIT,
+        kind: Kind | None = None,
     ) -> tuple[States, list[AnnouncedWait]]:
+        """As `states`, and what the clients wait for that hold these objects or wait for them."""
         runtime = self.session.runtime
         limit = max(1, min(limit, MOST_LISTED))
         asked = await ask_all(self.session, [state_command(runtime.scripts, key, limit) for key in keys])

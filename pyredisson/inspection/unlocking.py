@@ -9,12 +9,15 @@ from pyredisson.logic.locks.read_write_lock import ReadCommands, WriteCommands
 from pyredisson.logic.permits.commands import PermitCommands, SemaphoreCommands
 from pyredisson.logic.session import Session
 
-_COMMANDS: dict[str, type[LockCommands]] = {
-    "lock": LockCommands,
-    "fair": FairLockCommands,
-    "fenced": FencedLockCommands,
-    "spin": LockCommands,
+_COMMANDS: dict[tuple[str, str | None], type[LockCommands]] = {
+    ("lock", None): LockCommands,
+    ("fair", None): FairLockCommands,
+    ("fenced", None): FencedLockCommands,
+    ("spin", None): LockCommands,
+    ("read-write", "read"): ReadCommands,
+    ("read-write", "write"): WriteCommands,
 }
+"""By the kind of the lock, and the side."""
 
 
 async def release_shown(session: Session, state: State, owner: Owner) -> bool:
@@ -29,10 +32,11 @@ async def release_shown(session: Session, state: State, owner: Owner) -> bool:
     """
     session.check_open()
     if state.kind == "permits":
-        payload = PermitCommands(session, state.key).release([owner.id], all_or_none=True)
-        unknown = await _send(session, payload)
-        return not unknown
-    released = await _send(session, _commands(session, state, owner).release(owner.id, 0)) is not None
+        return not await _send(session, PermitCommands(session, state.key).release([owner.id], all_or_none=True))
+    if (state.kind, owner.side) not in _COMMANDS:
+        raise ValueError(f"the holds of {state.name!r}, which is {state.kind}, can't be released one by one")
+    commands = _COMMANDS[state.kind, owner.side](session, state.key)
+    released = await _send(session, commands.release(owner.id, 0)) is not None
     if released and state.kind == "lock" and not state.certain:
         # It may be a fair lock, whose waiters have channels of their own.
         notice = FairLockCommands(session, state.key).wake_waiters()
@@ -50,15 +54,6 @@ async def correct_free(session: Session, state: State, free: int) -> bool:
         raise ValueError(f"{state.name!r} is no semaphore that exists")
     slot = session.slots.allocate()
     return bool(await session.slots.send(slot, SemaphoreCommands(session, state.key).correct(slot, state.free, free)))
-
-
-def _commands(session: Session, state: State, owner: Owner) -> LockCommands:
-    if state.kind == "read-write":
-        side = WriteCommands if owner.side == "write" else ReadCommands
-        return side(session, state.key)
-    if state.kind not in _COMMANDS:
-        raise ValueError(f"the holds of {state.name!r}, which is {state.kind}, can't be released one by one")
-    return _COMMANDS[state.kind](session, state.key)
 
 
 async def _send(session: Session, payload: bytes) -> object:

@@ -105,14 +105,13 @@ class OpenTelemetryObserver:
             span = None if number is None else spans.pop((event.client_id, number), None)
         if span is None:
             return None
-        outcome = event.what
-        attributes: Attributes = {"pyredisson.outcome": outcome}
+        attributes: Attributes = {"pyredisson.outcome": event.what}
         for name in ("waited", "held", "token"):
             value = getattr(event, name)
             if value is not None:
                 attributes[f"pyredisson.{name}"] = value
         span.set_attributes(attributes)
-        if outcome == "lost":
+        if event.what == "lost":
             span.add_event("lock lost", {"pyredisson.reason": error or ""}, event.time_ns)
         if error is not None:
             span.set_status(Status(StatusCode.ERROR, error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -84,14 +85,11 @@ class PrometheusObserver:
                 series.held.inc()
 
     def timed_out(self, event: Event) -> None:
-        """An acquire has not succeeded in time."""
+        """An acquire has not succeeded in time, or has raised."""
         with self._mutex:
             self._acquire_ended(event)
 
-    def failed(self, event: Event) -> None:
-        """An acquire has raised."""
-        with self._mutex:
-            self._acquire_ended(event)
+    failed = timed_out
 
     def released(self, event: Event) -> None:
         """A hold has ended."""
@@ -175,28 +173,21 @@ class _Metrics:
 
     def __init__(self, registry: CollectorRegistry, buckets: Sequence[float], namespace: str) -> None:
         of_lock = ("kind", "name")
-
-        def histogram(name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> Histogram:
-            return Histogram(name, text, labels, namespace=namespace, registry=registry, buckets=bounds)
-
-        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-            return Counter(name, text, labels, namespace=namespace, registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            # Of several processes: the sum of all that live.
-            return Gauge(name, text, of_lock, namespace=namespace, registry=registry, multiprocess_mode="livesum")
-
+        counter = functools.partial(Counter, namespace=namespace, registry=registry)
+        histogram = functools.partial(Histogram, namespace=namespace, registry=registry)
+        # Of several processes: the sum of all that live.
+        gauge = functools.partial(Gauge, namespace=namespace, registry=registry, multiprocess_mode="livesum")
         try:
-            self.wait = histogram("wait_seconds", "From the call of an acquire to its end", of_lock, buckets)
+            self.wait = histogram("wait_seconds", "From the call of an acquire to its end", of_lock, buckets=buckets)
         except ValueError as error:
             raise ValueError(f"{error}. One PrometheusObserver serves all clients of a process") from None
-        self.hold = histogram("hold_seconds", "From an acquire to the end of the hold", of_lock, buckets)
+        self.hold = histogram("hold_seconds", "From an acquire to the end of the hold", of_lock, buckets=buckets)
         self.acquires = counter("acquires", "Acquires that have ended, by outcome", (*of_lock, "outcome"))
-        self.waiting = gauge("waiting", "Acquires that wait now")
-        self.held = gauge("held", "Locks and renewed permits that are held now")
+        self.waiting = gauge("waiting", "Acquires that wait now", of_lock)
+        self.held = gauge("held", "Locks and renewed permits that are held now", of_lock)
         self.lost = counter("lost", "Holds that were lost", of_lock)
         self.renewed = counter("renewed_locks", "Leases that were extended")
-        self.late = histogram("renewal_late_seconds", "How late leases were extended", (), LATE_BUCKETS)
+        self.late = histogram("renewal_late_seconds", "How late leases were extended", buckets=LATE_BUCKETS)
         self.renewal_failures = counter("renewal_failures", "Leases that a command failed to extend")
         self.disconnects = counter("disconnects", "Outages of a server that have begun", ("server",))
         self.reconnects = counter("reconnects", "Outages of a server that have ended", ("server",))
@@ -234,7 +225,14 @@ class BoundedLabels:
 
     def of(self, name: str) -> str:
         """The value for a name. Called on threads of observers only."""
-        value = self._computed(name)
+        try:
+            value = str(self._label(name))
+        except Exception:  # noqa: BLE001
+            # Without a value the event would be missing in all sums.
+            if not self._failed:
+                self._failed = True
+                logger.exception("the label of %r could not be computed, it is %r; this is logged once", name, OTHER)
+            value = OTHER
         with self._mutex:
             if value in self._values:
                 return value
@@ -246,13 +244,3 @@ class BoundedLabels:
             text = "more than %d different labels: the label of %r and of all further new names is %r"
             logger.warning(text, self._most, name, OTHER)
         return OTHER
-
-    def _computed(self, name: str) -> str:
-        try:
-            return str(self._label(name))
-        except Exception:  # noqa: BLE001
-            # Without a value the event would be missing in all sums.
-            if not self._failed:
-                self._failed = True
-                logger.exception("the label of %r could not be computed, it is %r; this is logged once", name, OTHER)
-            return OTHER

@@ -19,7 +19,6 @@ from pyredisson._settings.config import Config
 from pyredisson.dashboard import collector as collectors
 from pyredisson.dashboard.app import Dashboard, make_app
 from pyredisson.dashboard.collector import Collector, Turns, is_new
-from pyredisson.dashboard.metrics import metrics_of
 from pyredisson.dashboard.snapshot import (
     MINUTES,
     MOST_CHANGED,
@@ -31,7 +30,7 @@ from pyredisson.dashboard.snapshot import (
     remember,
     who,
 )
-from pyredisson.dashboard.views import MOST_EDGES, Query, query_of, totals_of, view_of
+from pyredisson.dashboard.views import MOST_EDGES, Query, metrics_of, query_of, totals_of, view_of
 from pyredisson.holder import Holder
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import ClientState, Evidence, Owner, State, WaitingOwner
