@@ -143,11 +143,8 @@ def _masters_of_slots(view: TopologyView) -> tuple[bytes, ...]:
 
 def buffers(setting: str) -> Iterator[Finding]:
     """Whether a burst of messages ends subscriptions. The setting client-output-buffer-limit."""
-    words = setting.split()
-    if "pubsub" in words:
-        at = words.index("pubsub")
-        limits = [int(word) for word in words[at + 1 : at + 3]]
-        if any(0 < limit < MEBIBYTE for limit in limits):
-            setting = f"client-output-buffer-limit pubsub is {limits[0]} {limits[1]}"
-            text = f"{setting}: a burst of messages ends subscriptions"
-            yield Finding("buffers", Level.WARNING, text, "set it to 32mb 8mb 60, the default")
+    hard_and_soft = setting.partition("pubsub ")[2].split()[:2]
+    if any(0 < int(limit) < MEBIBYTE for limit in hard_and_soft):
+        limits = " ".join(hard_and_soft)
+        text = f"client-output-buffer-limit pubsub is {limits}: a burst of messages ends subscriptions"
+        yield Finding("buffers", Level.WARNING, text, "set it to 32mb 8mb 60, the default")

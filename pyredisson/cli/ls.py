@@ -2,10 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import click
-from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import printable, readable
 from pyredisson.cli import INCOMPLETE, INTERRUPTED
@@ -61,7 +60,12 @@ def ls(settings: Settings, pattern: str, as_lines: bool, everything: bool, kind:
         say_error(f"{like} is held at {settings.config.describe()}")
     if interrupted:
         fail(INTERRUPTED, "interrupted: there may be more")
-    _say_what_is_missing(discovery, failed.values())
+    if discovery.topology_changed:
+        say_error("slots moved during the search, so something may be missing; run it again")
+    problems = [f"{address} ({error})" for address, error in discovery.failed.items()]
+    problems += sorted({str(error) for error in failed.values()})
+    if problems:
+        fail(INCOMPLETE, f"incomplete: {'; '.join(problems)}")
 
 
 def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
@@ -85,15 +89,6 @@ def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
 def row(state: State) -> tuple[str, ...]:
     name = printable(state.name)
     return name, state.kind, holders(state), moment(state.since), lasts(state), waiters(state)
-
-
-def _say_what_is_missing(discovery: Discovery, failed: Iterable[RedisError]) -> None:
-    if discovery.topology_changed:
-        say_error("slots moved during the search, so something may be missing; run it again")
-    problems = [f"{address} ({error})" for address, error in discovery.failed.items()]
-    errors = {str(error) for error in failed}
-    if problems or errors:
-        fail(INCOMPLETE, f"incomplete: {'; '.join([*problems, *sorted(errors)])}")
 
 
 # --- inspect

@@ -91,7 +91,11 @@ def start(arguments: list[str] | None = None) -> int:
         status = group.main(arguments, prog_name="pyredisson", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.ClickException as error:
-        say_error(_usage(error))
+        # One line, as for every error.
+        text = " ".join(error.format_message().split()).rstrip(".")
+        context = getattr(error, "ctx", None)
+        see = "" if context is None else f"; see '{context.command_path} --help'"
+        say_error(f"{text[:1].lower()}{text[1:]}{see}")
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -103,11 +107,3 @@ def start(arguments: list[str] | None = None) -> int:
             raise
         say_error(f"unexpected error: {type(error).__name__}: {error}; PYREDISSON_DEBUG=1 shows the traceback")
         return DEFECT
-
-
-def _usage(error: click.ClickException) -> str:
-    # One line, as for every error.
-    text = " ".join(error.format_message().split()).rstrip(".")
-    text = text[:1].lower() + text[1:]
-    context = getattr(error, "ctx", None)
-    return text if context is None else f"{text}; see '{context.command_path} --help'"

@@ -84,7 +84,6 @@ class Reader:
         return discovery
 
     def found(self, found: Mapping[bytes, Evidence], clients: Sequence[str], limit: int = LIMIT) -> States:
-        """The states of what a walk has found."""
         states: list[Any] = []
         failed: dict[bytes, RedisError] = {}
         keys = list(found)

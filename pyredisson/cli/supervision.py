@@ -92,28 +92,20 @@ class Child:
             return self.status is None
         return True
 
-    def poll(self) -> int | None:
-        """The exit status, 128 + n after signal n; None: the command runs."""
-        if self.status is None:
-            self._wait(os.WNOHANG)
-        return self.status
-
-    def wait(self) -> int:
-        if self.status is None:
-            self._wait(0)
-        assert self.status is not None
-        return self.status
-
-    def _wait(self, options: int) -> None:
+    def wait(self, options: int = 0) -> int | None:
+        """The exit status, 128 + n after signal n. None: with the option WNOHANG, while the command runs."""
+        if self.status is not None:
+            return self.status
         try:
             pid, status = os.waitpid(self.pid, options)
         except ChildProcessError:
             # It ended while SIGCHLD was ignored, as this process was started: the system has forgotten its status.
             self.status = NOT_EXECUTABLE
-            return
+            return self.status
         if pid:
             code = os.waitstatus_to_exitcode(status)
             self.status = code if code >= 0 else 128 - code
+        return self.status
 
 
 def has_terminal() -> bool:
@@ -234,7 +226,7 @@ def supervise(
         hold.listen(lambda _: signals.wake())
     lost, kill_at = False, None
     while True:
-        ended = child.poll() is not None
+        status = child.wait(os.WNOHANG)
         if not lost and ((hold is not None and hold.state is LOST) or clock() >= ends):
             lost = True
             child.send(signal.SIGTERM)
@@ -243,13 +235,12 @@ def supervise(
             # At last: nothing that goes wrong in it keeps the command running.
             on_lost()
         # What the command has started may need the grace as well.
-        if ended and not (kill_at is not None and child.own_group and child.send(0)):
-            assert child.status is not None
-            return Ended(child.status, lost)
+        if status is not None and not (kill_at is not None and child.own_group and child.send(0)):
+            return Ended(status, lost)
         if kill_at is not None and time.monotonic() >= kill_at:
             child.send(signal.SIGKILL)
             kill_at = None
-        select.select([signals.woken], [], [], _timeout(ended, kill_at, None if lost else ends))
+        select.select([signals.woken], [], [], _timeout(status is not None, kill_at, None if lost else ends))
         for number in signals.taken():
             if number in FORWARDED and (child.own_group or number not in OF_THE_TERMINAL):
                 child.send(number)

@@ -8,7 +8,7 @@ import sys
 import termios
 import time
 import tty
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 from redis.exceptions import NoPermissionError, RedisError
@@ -23,13 +23,12 @@ from pyredisson.cli.options import Seconds, Settings, common, fail
 from pyredisson.cli.reading import Reader, reader
 from pyredisson.cli.tables import table
 from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.model import State
+from pyredisson.inspection.model import DISTANT, State
 
 RATE = 20_000
 """Keys a second that are looked at, on all servers together."""
 HEAD = 3
 """Lines above and below the table: how many, its heading, and what is not shown."""
-LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @click.command(
@@ -120,7 +119,7 @@ class _Seen:
         # What isn't known now is shown as it was.
         gone = {state.key: state for state in self.states if state.key in failed}
         used = [*(state for state in states if state.in_use), *gone.values()]
-        self.states = sorted(used, key=lambda state: (state.since or LATEST, state.name))
+        self.states = sorted(used, key=lambda state: (state.since or DISTANT, state.name))
 
     def problem(self) -> str:
         """What is wrong, if a server doesn't answer."""

@@ -63,10 +63,9 @@ class Watch:
 
 
 class Collector:
-    """Makes a snapshot of what the servers hold in each interval. Belongs to one event loop."""
+    """Makes a snapshot of what the servers hold every `interval` seconds. Belongs to one event loop."""
 
     def __init__(self, config: Config, interval: float) -> None:
-        """`interval`: seconds from one snapshot to the next."""
         # Each round is another try. A retry would only delay the news that the server doesn't reply.
         self.config = replace(config, retry_attempts=0, observer=None, announce=False)
         self.interval = interval
@@ -417,11 +416,9 @@ async def ping_all(nodes: Nodes, timeout: float) -> Pings:
     if not masters:
         return Pings(("no master is known",))
     results = await asyncio.gather(*(_ping(nodes, node, timeout) for node in masters))
-    return Pings(
-        tuple(result for result in results if isinstance(result, str)),
-        frozenset(node for node, result in zip(masters, results, strict=True) if isinstance(result, str)),
-        max((result for result in results if not isinstance(result, str)), default=None),
-    )
+    silent = {node: why for node, why in zip(masters, results, strict=True) if isinstance(why, str)}
+    slowest = max((result for result in results if not isinstance(result, str)), default=None)
+    return Pings(tuple(silent.values()), frozenset(silent), slowest)
 
 
 async def _ping(nodes: Nodes, node: Node, timeout: float) -> float | str:

@@ -78,11 +78,14 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
     own_name = socket.gethostname() if everywhere else settings.host
     collector = Collector(config, settings.interval)
 
-    def on_failure() -> None:
+    names = [own_name, settings.host, *settings.allowed_hosts]
+
+    def end() -> None:
+        # Before the server is told: it waits for open streams, which end with the collector.
+        collector.stop()
         server.should_exit = True
 
-    names = [own_name, settings.host, *settings.allowed_hosts]
-    app = make_app(collector, token, names, allow_unlock=settings.allow_unlock, on_failure=on_failure)
+    app = make_app(collector, token, names, allow_unlock=settings.allow_unlock, on_failure=end)
     served = uvicorn.Config(
         app,
         lifespan="on",
@@ -95,12 +98,6 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
     # A token of the user's own is no news, and what is printed may end up in a log.
     shown = token if settings.token is None else None
     server = _Server(served, lambda: ready(_url(own_name, port, shown)))
-
-    def end() -> None:
-        # Before the server is told: it waits for open streams, which end with the collector.
-        collector.stop()
-        server.should_exit = True
-
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)

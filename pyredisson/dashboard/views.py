@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from pyredisson._diagnostics import readable
 from pyredisson.dashboard.snapshot import PastHold, Seen, Snapshot, sole_client, waiting_of, who
 from pyredisson.holder import Holder
-from pyredisson.inspection.model import ClientState, Owner, WaitingOwner
+from pyredisson.inspection.model import DISTANT, ClientState, Owner, WaitingOwner
 
 ViewName = Literal["locks", "semaphores", "latches", "clients", "lock", "client", "graph", "wall"]
 VIEWS = get_args(ViewName)
@@ -39,7 +39,6 @@ MOST_EDGES = 50
 MOST_ON_WALL = 10
 """Locks, and clients, that are shown on a wall."""
 METRICS_TYPE = "text/plain; version=0.0.4"
-_DISTANT = datetime.max.replace(tzinfo=UTC)
 
 
 class QueryError(ValueError):
@@ -158,7 +157,7 @@ _SORTED_BY: dict[str, Callable[[Seen], Any]] = {
     "name": lambda seen: seen.state.name,
     "kind": lambda seen: (seen.state.kind, seen.state.name),
     "holder": lambda seen: (seen.holder == "", seen.holder, seen.state.name),
-    "since": lambda seen: (seen.state.since or _DISTANT, seen.state.name),
+    "since": lambda seen: (seen.state.since or DISTANT, seen.state.name),
     "ttl": lambda seen: (math.inf if seen.state.time_to_live is None else seen.state.time_to_live, seen.state.name),
     "waiters": lambda seen: (seen.state.waiting, seen.state.name),
     "used": lambda seen: (seen.state.owner_count, seen.state.name),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -12,6 +12,9 @@ from pyredisson.holder import Holder
 
 Kind = Literal["lock", "fair", "fenced", "spin", "read-write", "semaphore", "permits", "latch", "group", "unknown"]
 """`permits`: a semaphore whose permits have ids. `group`: several locks of Redisson in one hash."""
+Side = Literal["read", "write"]
+DISTANT = datetime.max.replace(tzinfo=UTC)
+"""Sorts what has no known moment behind everything else."""
 
 
 class Evidence(IntEnum):
@@ -36,7 +39,7 @@ class Owner:
     """The name on the server: `client:owner...`; of a permit its id in hex digits."""
     holder: Holder
     levels: int = 1
-    side: Literal["read", "write"] | None = None
+    side: Side | None = None
     """Of a read-write lock."""
     kept: bool = False
     """The lock is only kept for a minimum time; the work is done."""
@@ -115,7 +118,6 @@ class State:
 
     @property
     def in_use(self) -> bool:
-        """Whether it is held, or has a queue."""
         return self.held or bool(self.waiter_count)
 
     @property

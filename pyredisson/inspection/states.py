@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -12,7 +12,7 @@ from pyredisson._diagnostics import readable
 from pyredisson._protocol.node import Node
 from pyredisson.holder import Holder, Waiter, holder_of, seconds_of
 from pyredisson.inspection.announcements import Announced, ask_all, read_announced
-from pyredisson.inspection.model import AnnouncedWait, Evidence, Kind, Owner, State, States, WaitingOwner
+from pyredisson.inspection.model import DISTANT, AnnouncedWait, Evidence, Kind, Owner, Side, State, States, WaitingOwner
 from pyredisson.inspection.raw import (
     FOREVER,
     LATCH,
@@ -40,7 +40,6 @@ MOST_QUESTIONS = 100_000
 ALIVE = 1500
 """Milliseconds for which a waiter counts as alive after it has asked for a lock, as in `fair_queue.lua`."""
 
-_DISTANT = datetime.max.replace(tzinfo=UTC)
 _MODE = b"mode"
 _WRITER = b":write"
 _KEPT = b":kept"
@@ -257,13 +256,11 @@ class _Builder:
         levels = number_of(raw.fields[field]) or 1
         if self.kind != "read-write":
             return self._owner(field, levels, raw.owner_ttl, kept=field.endswith(_KEPT))
-        side: Literal["read", "write"] = "write" if field.endswith(_WRITER) else "read"
+        side: Side = "write" if field.endswith(_WRITER) else "read"
         ttl = raw.owner_ttl if side == "write" else max(raw.leases.get(field, 0), 0)
         return self._owner(field, levels, ttl, side=side)
 
-    def _owner(
-        self, owner: bytes, levels: int, ttl: int, *, side: Literal["read", "write"] | None = None, kept: bool = False
-    ) -> Owner:
+    def _owner(self, owner: bytes, levels: int, ttl: int, *, side: Side | None = None, kept: bool = False) -> Owner:
         holder = holder_of(owner, ttl)
         client, _, rest = owner.partition(b":")
         if announced := self.announced.get(readable(client)):
@@ -308,8 +305,8 @@ class _Builder:
 def waiters_of(waits: Iterable[AnnouncedWait]) -> list[WaitingOwner]:
     """The calls that wait for one object, as their clients say; the oldest first."""
     waiters = []
-    for wait in sorted(waits, key=lambda wait: (wait.holder.since or _DISTANT, str(wait.node))):
-        side: Literal["read", "write"] | None = wait.kind if wait.kind in ("read", "write") else None  # type: ignore[assignment]
+    for wait in sorted(waits, key=lambda wait: (wait.holder.since or DISTANT, str(wait.node))):
+        side: Side | None = wait.kind if wait.kind in ("read", "write") else None  # type: ignore[assignment]
         raw = ":".join(str(part) for part in wait.node if part is not None)
         waiters.append(WaitingOwner(Owner(raw, wait.holder, 0, side, id=raw.encode())))
     return waiters

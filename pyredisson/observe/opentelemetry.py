@@ -41,11 +41,9 @@ class OpenTelemetryObserver:
         self._pid = os.getpid()
 
     def waiting(self, event: Event) -> None:
-        """Begins the span of a wait."""
         self._begin(self._waits, event.wait_id, "lock wait", event)
 
     def acquired(self, event: Event) -> None:
-        """Ends the span of the wait, and begins the span of the hold."""
         waited = self._end(self._waits, event.wait_id, event)
         links = [] if waited is None else [Link(waited.get_span_context())]
         self._begin(self._holds, event.hold_id, "lock hold", event, links)
@@ -55,11 +53,9 @@ class OpenTelemetryObserver:
         self._end(self._waits, event.wait_id, event)
 
     def failed(self, event: Event) -> None:
-        """Ends the span of the wait with an error."""
         self._end(self._waits, event.wait_id, event, event.error or "")
 
     def released(self, event: Event) -> None:
-        """Ends the span of the hold."""
         self._end(self._holds, event.hold_id, event)
 
     def lost(self, event: Event) -> None:

@@ -69,7 +69,6 @@ class PrometheusObserver:
         self._pid = os.getpid()
 
     def waiting(self, event: Event) -> None:
-        """An acquire waits."""
         with self._mutex:
             series = self._series_of(event)
             if event.wait_id is not None:
@@ -85,31 +84,26 @@ class PrometheusObserver:
                 series.held.inc()
 
     def timed_out(self, event: Event) -> None:
-        """An acquire has not succeeded in time, or has raised."""
         with self._mutex:
             self._acquire_ended(event)
 
     failed = timed_out
 
     def released(self, event: Event) -> None:
-        """A hold has ended."""
         with self._mutex:
             self._hold_ended(event)
 
     def lost(self, event: Event) -> None:
-        """A hold was lost."""
         with self._mutex:
             self._hold_ended(event).lost.inc()
 
     def renewed(self, event: Event) -> None:
-        """Leases were extended."""
         self._metrics.renewed.inc(event.count)
         if event.late is not None:
             # An earlier one is in time. A negative value would make the sum of the histogram smaller.
             self._metrics.late.observe(max(0.0, event.late))
 
     def renewal_failed(self, event: Event) -> None:
-        """Leases were not extended."""
         self._metrics.renewal_failures.inc(event.count)
 
     def discovered(self, event: Event) -> None:
@@ -119,11 +113,9 @@ class PrometheusObserver:
         self._metrics.reconnects.labels(server)
 
     def disconnected(self, event: Event) -> None:
-        """An outage begins."""
         self._metrics.disconnects.labels(self._servers.of(event.server or "")).inc()
 
     def connected(self, event: Event) -> None:
-        """An outage has ended."""
         self._metrics.reconnects.labels(self._servers.of(event.server or "")).inc()
 
     def dropped(self, event: Event) -> None:
