@@ -6,7 +6,6 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from pyredisson._settings.config import Config
 from pyredisson.cli import UNAVAILABLE
 from pyredisson.cli.options import Seconds, common, explained, fail, say_error
 from pyredisson.cli.options import Settings as CommonSettings
@@ -59,7 +58,15 @@ def dashboard(settings: CommonSettings, **options: Any) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("pyredisson.dashboard").addHandler(handler)
-    _check_server(settings.config)
+    try:
+        with reader(settings.config):
+            pass
+    except RedisError as error:
+        status, text = explained(error, settings.config)
+        if status != UNAVAILABLE or isinstance(error, UnsupportedServerError):
+            # Waiting can't mend it.
+            raise
+        say_error(f"{text}; the dashboard starts all the same, and tries again")
 
     def ready(url: str) -> None:
         click.echo(f"The dashboard of {settings.config.describe()} is at {url}")
@@ -71,15 +78,3 @@ def dashboard(settings: CommonSettings, **options: Any) -> None:
         reason = (error.strerror or str(error)).lower()
         where = f"{wanted.host}, port {wanted.port}"
         fail(UNAVAILABLE, f"can't listen at {where} ({reason}); give another --host or --port")
-
-
-def _check_server(config: Config) -> None:
-    """Says on stderr if no server replies, and goes on: it may be started later. Raises what waiting can't mend."""
-    try:
-        with reader(config):
-            pass
-    except RedisError as error:
-        status, text = explained(error, config)
-        if status != UNAVAILABLE or isinstance(error, UnsupportedServerError):
-            raise
-        say_error(f"{text}; the dashboard starts all the same, and tries again")

@@ -192,7 +192,12 @@ def _run(wanted: Wanted, config: Config, arguments: Sequence[str]) -> int:
 def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) -> int:
     ended: Ended | None = None
     with Client(config) as client:
-        _check_server(client, wanted)
+        # A server that is away is an error at once. From now on an outage is survived.
+        exists = command(b"EXISTS", key_of(wanted.name, config.name_mapper))
+        try:
+            _ = Run(retry.send_once, client._session.runtime, exists).result
+        except NoReply as problem:
+            raise problem.error from None
         try:
             with _held(client, wanted) as held:
                 signals.raising = False
@@ -243,16 +248,6 @@ def _lost(wanted: Wanted, held: Held) -> None:
     elif reason == AT_MOST:
         ended = "the time of --at-most is over"
     wanted.say(f"{ended}; stopping the command")
-
-
-def _check_server(client: Client, wanted: Wanted) -> None:
-    """A server that is away is an error at once. From now on an outage is survived."""
-    session = client._session
-    key = key_of(wanted.name, client._config.name_mapper)
-    try:
-        _ = Run(retry.send_once, session.runtime, command(b"EXISTS", key)).result
-    except NoReply as problem:
-        raise problem.error from None
 
 
 def _refusal(error: LockTimeoutError) -> str:

@@ -129,7 +129,12 @@ def _run(command: Sequence[str], parent: int, begin: int, failure: int, *, own_g
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         if own_group:
             os.setpgid(0, 0)
-        _die_with(parent)
+        if sys.platform == "linux":
+            # The system sends SIGTERM when the parent dies.
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(0)
         with os.fdopen(begin, encoding="utf-8") as given:
             text = given.read()
         if not text:
@@ -146,15 +151,6 @@ def _run(command: Sequence[str], parent: int, begin: int, failure: int, *, own_g
         with contextlib.suppress(BaseException):
             os.write(failure, str(getattr(error, "errno", None) or errno.EINVAL).encode())
     os._exit(NOT_EXECUTABLE)
-
-
-def _die_with(parent: int) -> None:
-    """Has the system send SIGTERM when the parent dies."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 # --- Waiting for its end

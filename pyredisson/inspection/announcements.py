@@ -64,7 +64,7 @@ class Announced:
     def kind(self, hold: bytes) -> str | None:
         """The kind of the lock with that hold. None: the hold isn't listed."""
         value = self.holds.get(hold)
-        return None if value is None else _kind_and_begin(value)[0]
+        return None if value is None else readable(value.partition(b" ")[2])
 
 
 async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]) -> dict[str, Announced]:
@@ -162,13 +162,9 @@ def _client_state(client: str, values: Reply, ttl: int, size: int, scanned: Repl
 def _announced_hold(field: bytes, value: bytes) -> AnnouncedHold:
     # The owner contains no space, so the first one ends it.
     owner, _, name = field.removeprefix(HOLD_PREFIX).partition(b" ")
-    kind, since = _kind_and_begin(value)
-    return AnnouncedHold(kind, readable(name), readable(owner), since or datetime.fromtimestamp(0, UTC))
-
-
-def _kind_and_begin(value: bytes) -> tuple[str, datetime | None]:
     since, _, kind = value.partition(b" ")
-    return readable(kind), moment_of(since)
+    began = moment_of(since) or datetime.fromtimestamp(0, UTC)
+    return AnnouncedHold(readable(kind), readable(name), readable(owner), began)
 
 
 # --- Commands that only read. Each that was not served is repeated
@@ -180,25 +176,18 @@ async def ask_all(session: Session, payloads: Sequence[bytes]) -> list[Reply]:
     # Waiting for a server that doesn't answer takes seconds. So of each such server, and of each slot whose keys are on
     # two servers, one command is repeated; and to such a server no further ones are sent.
     failed: dict[Hashable, RedisError] = {}
+    runtime = session.runtime
     replies: list[Reply] = []
     for first in range(0, len(payloads), MOST_AT_ONCE):
-        replies += await _ask_together(session, payloads[first : first + MOST_AT_ONCE], failed)
-    return replies
-
-
-async def _ask_together(session: Session, payloads: Sequence[bytes], failed: dict[Hashable, RedisError]) -> list[Reply]:
-    """`failed`: the servers and slots that don't serve, as far as it is known."""
-    runtime = session.runtime
-    replies: list[Reply] = [failed.get(runtime.shard_of_command(payload)) if failed else None for payload in payloads]
-    asked = [at for at, failure in enumerate(replies) if failure is None]
-    if not asked:
-        return replies
-    try:
-        served = await runtime.send_all([payloads[at] for at in asked])
-    except NoReply as failure:
-        served = [failure.error] * len(asked)
-    for at, reply in zip(asked, served, strict=True):
-        replies[at] = await _repeated(session, payloads[at], failed) if isinstance(reply, RedisError) else reply
+        together = range(first, min(first + MOST_AT_ONCE, len(payloads)))
+        replies += [failed.get(runtime.shard_of_command(payloads[at])) if failed else None for at in together]
+        asked = [at for at in together if replies[at] is None]
+        try:
+            served = await runtime.send_all([payloads[at] for at in asked]) if asked else []
+        except NoReply as failure:
+            served = [failure.error] * len(asked)
+        for at, reply in zip(asked, served, strict=True):
+            replies[at] = await _repeated(session, payloads[at], failed) if isinstance(reply, RedisError) else reply
     return replies
 
 
