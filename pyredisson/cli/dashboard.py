@@ -10,7 +10,7 @@ from pyredisson.cli import UNAVAILABLE
 from pyredisson.cli.options import Seconds, common, explained, fail, say_error
 from pyredisson.cli.options import Settings as CommonSettings
 from pyredisson.cli.reading import reader
-from pyredisson.dashboard.server import Settings, serve
+from pyredisson.dashboard.app import Settings, serve
 from pyredisson.errors import UnsupportedServerError
 
 SHORTEST_TOKEN = 8

@@ -1,15 +1,21 @@
-"""The HTTP side of the dashboard: the page, the stream, the same data once for scripts, and releases by force."""
+"""The HTTP side of the dashboard: the page, the stream, the same data for scripts, releases by force; the server."""
 
 import asyncio
 import json
 import logging
 import math
+import secrets
+import signal
+import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
+import uvicorn
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -18,8 +24,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from pyredisson._backends.aio.operations import cancel_and_wait
+from pyredisson._settings.config import Config
 from pyredisson.dashboard.collector import Collector
-from pyredisson.dashboard.guards import Guard
+from pyredisson.dashboard.guards import Guard, is_loopback
 from pyredisson.dashboard.snapshot import Snapshot, who
 from pyredisson.dashboard.views import METRICS_TYPE, Query, QueryError, metrics_of, query_of, totals_of, view_of
 from pyredisson.errors import ClosedError
@@ -30,7 +37,7 @@ from pyredisson.version import VERSION
 logger = logging.getLogger("pyredisson.dashboard")
 
 LAST_SECONDS = 2
-"""Seconds that a round has to end when the dashboard is stopped."""
+"""Seconds that a round has to end when the dashboard is stopped, and open requests."""
 KEEP_ALIVE = 5.0
 """Seconds after which a stream says that it is there, if there is no snapshot."""
 FIRST_SNAPSHOT = 5.0
@@ -238,3 +245,92 @@ async def _json(request: Request) -> dict[str, Any]:
         # The latter: lists in lists in lists.
         return {}
     return content if isinstance(content, dict) else {}
+
+
+# --- Running it until a signal comes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    host: str = "127.0.0.1"
+    port: int = 8787
+    """0: any that is free."""
+    token: str | None = None
+    """None: one is made if others than the programs of this machine can ask."""
+    allowed_hosts: Sequence[str] = ()
+    """Names under which it is asked, besides `localhost`, `host` and all addresses."""
+    allow_unlock: bool = False
+    interval: float = 1.0
+    """Seconds from one snapshot to the next."""
+
+
+def serve(config: Config, settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT. `ready` gets the URL to open, with the token if one is needed.
+
+    Raises `OSError` if the address is in use or isn't one of this machine, and `RuntimeError` after a defect.
+    """
+    found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, (host, port, *_) = found[0]
+    # uvicorn would end the process if it can't listen.
+    with socket.create_server((str(host), int(port)), family=family, backlog=256) as listening:
+        asyncio.run(_serve(config, settings, listening, ready))
+
+
+def _url(host: str, port: int, token: str | None) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    # What follows # is sent to no server, so it is in no log.
+    return f"http://{shown}:{port}/" + ("" if token is None else f"#token={quote(token, safe='')}")
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and leaves the signals to `_serve`."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+async def _serve(config: Config, settings: Settings, listening: socket.socket, ready: Callable[[str], None]) -> None:
+    port = listening.getsockname()[1]
+    # A proxy on this machine passes on what others ask for, under another name.
+    local = is_loopback(settings.host) and all(map(is_loopback, settings.allowed_hosts))
+    token = settings.token if settings.token is not None or local else secrets.token_urlsafe(24)
+    everywhere = settings.host in ("", "0.0.0.0", "::")
+    own_name = socket.gethostname() if everywhere else settings.host
+    collector = Collector(config, settings.interval)
+
+    names = [own_name, settings.host, *settings.allowed_hosts]
+
+    def end() -> None:
+        # Before the server is told: it waits for open streams, which end with the collector.
+        collector.stop()
+        server.should_exit = True
+
+    app = make_app(collector, token, names, allow_unlock=settings.allow_unlock, on_failure=end)
+    served = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=LAST_SECONDS,
+    )
+    # A token of the user's own is no news, and what is printed may end up in a log.
+    shown = token if settings.token is None else None
+    server = _Server(served, lambda: ready(_url(own_name, port, shown)))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    await server.serve(sockets=[listening])
+    if collector.failure is not None:
+        raise RuntimeError("what the servers hold can't be read") from collector.failure

@@ -233,7 +233,8 @@ class _Builder:
         if self.kind == "permits" and number is not None:
             # What has ended is freed by whoever acquires next.
             return number + raw.ended, number + raw.ended + raw.in_use, None
-        return number if self.kind == "semaphore" else None, None, (number or 0) if self.kind == "latch" else None
+        free = number if self.kind == "semaphore" else None
+        return free, None, (number or 0) if self.kind == "latch" else None
 
     # --- Owners
 
