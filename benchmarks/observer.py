@@ -36,7 +36,7 @@ def _hooks(rounds: int) -> Row:
     with one_core(), Server() as server, pyredisson.connect(server.url) as client:
         contenders = {
             "pyredisson": _by_thread(client.get_lock("a")),
-            "without hooks": _by_thread(client._lock(Lock, without_hooks(), "a", None)),
+            "without hooks": _by_thread(client._lock(Lock, without_hooks(), "a")),
         }
         samples = interleave(contenders, rounds)
     return Row(

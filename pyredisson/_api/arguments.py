@@ -30,14 +30,17 @@ MAX_COUNT = 2**63 - 1
 Name = str | bytes
 
 
-class HasLogic(Protocol):
-    """A lock."""
+class LockHandle(Protocol):
+    """A lock, as one place in a program has it."""
+
+    _explicit_owner: Owner | None
 
     @property
     def _logic(self) -> LockLogic: ...
+    def _owner(self) -> Owner: ...
 
 
-AnyLock = TypeVar("AnyLock", bound=HasLogic)
+AnyLock = TypeVar("AnyLock", bound=LockHandle)
 
 
 class LockOptions(TypedDict, total=False):
@@ -85,11 +88,6 @@ def _decoded(name: bytes) -> str:
     except UnicodeDecodeError as error:
         text = f"the name {name!r} isn't UTF-8 (position {error.start}), so the name_mapper can't be given its text"
         raise ValueError(text) from None
-
-
-def name_to_keep(name: Name, mapper: Callable[[str], str] | None) -> Name | None:
-    """The name, if it can't be computed from the key; else None, so that a million locks don't store it twice."""
-    return name if mapper is not None or isinstance(name, bytes) else None
 
 
 def explicit_owner(session: Session, owner: AnyOwner | None) -> Owner | None:

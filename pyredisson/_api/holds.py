@@ -1,22 +1,25 @@
-"""What public objects have in common for threads and asyncio: names, losses, and what a client holds."""
+"""What public objects have in common for threads and asyncio: names, losses, what a client holds, groups of locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from itertools import combinations
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from pyredisson._api.arguments import Name, key_of, package_of
+from pyredisson._api.arguments import AnyLock, LockHandle, Name, explicit_owner, key_of, package_of
 from pyredisson._diagnostics import readable
 from pyredisson._settings.config import Config
+from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.errors import LockLostError, LockTimeoutError
 from pyredisson.holder import Hold
 from pyredisson.logic import holds
-from pyredisson.logic.groups.group import GroupHold
-from pyredisson.logic.holds import HELD, LOST
+from pyredisson.logic.groups.group import GroupHold, GroupOwner
+from pyredisson.logic.holds import HELD, LOST, RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
+from pyredisson.owners import AnyOwner
 
 LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 
@@ -188,6 +191,21 @@ class AnyClient:
     def _key(self, name: Name) -> bytes:
         return key_of(name, self._config.name_mapper, self._on_cluster)
 
+    def _kept(self, name: Name) -> Name | None:
+        """The name, if it can't be computed from the key; else None, so that a million locks don't store it twice."""
+        return name if self._config.name_mapper is not None or isinstance(name, bytes) else None
+
+    def _with_options(
+        self, lock: AnyLock, owner: AnyOwner | None = None, watchdog_timeout: Duration | None = None
+    ) -> AnyLock:
+        """The lock, with the options of `get_lock`."""
+        if watchdog_timeout is not None:
+            renewal = RenewedLease(lease_ms(watchdog_timeout, "watchdog_timeout"))
+            lock._logic.renewal = renewal
+            self._session.expect_lease(renewal)
+        lock._explicit_owner = explicit_owner(self._session, owner)
+        return lock
+
 
 def _all(session: Session) -> Iterator[holds.Hold]:
     for hold in list(session.holds.table.values()):
@@ -208,3 +226,64 @@ def state_of_lock(logic: LockLogic, owner: Owner | None, caller: str) -> str:
     if hold.state is HELD and hold.valid_until > now:
         return f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
     return f": {LOST.value if hold.state is HELD else hold.state.value}"
+
+
+# --- Groups of locks
+
+
+def _refuses(reason: str) -> Callable[..., NoReturn]:
+    """A method of a lock that makes no sense for a group."""
+
+    def refuse(_: Group, *__: object) -> NoReturn:
+        raise NotImplementedError(reason)
+
+    refuse.__doc__ = f"Not for a group: {reason}. Raises `NotImplementedError`."
+    return refuse
+
+
+class Group:
+    """Several locks as one: the owner of its calls, and the methods that make no sense for a group."""
+
+    __slots__ = ()
+
+    _locks: Sequence[LockHandle]
+    _group_owner: GroupOwner | None
+    """The owner of every call of this object; None: the members' owners for the calling thread or task."""
+
+    name = property(_refuses("a group of locks has no name: ask its members"))
+    is_locked = locked = _refuses("a group may be locked in part: ask its members")
+    is_held_by = _refuses("an owner has another id in each member's client: ask the members")
+    get_hold_count = _refuses("a group's members may be held by other calls too: ask its members")
+    remain_time_to_live = _refuses("each member of a group has a lease of its own: ask its members")
+    holder = _refuses("a group's members may be held by different owners: ask its members")
+    waiters = _refuses("a group's members are waited for one by one: ask its members")
+    hand_off = _refuses("a group of locks can't be handed off: its members may be on several servers")
+    force_unlock = delete = _refuses("a group's members may be held by different owners: force each that must go")
+
+    def _owner(self) -> GroupOwner:
+        return self._group_owner or GroupOwner([lock._owner() for lock in self._locks])
+
+    def __repr__(self) -> str:
+        return f"<{package_of(type(self))}.{type(self).__name__} of {', '.join(map(repr, self._locks))}>"
+
+
+def members_of(locks: Sequence[AnyLock], kind: type[AnyLock]) -> list[AnyLock]:
+    """The members of a group, in the order in which every program acquires them.
+
+    `TypeError` for a member that is no lock of the same package (`kind`); `ValueError` if there is no member, or if one
+    is there twice.
+    """
+    if not locks:
+        raise ValueError("a group needs at least one lock")
+    for lock in locks:
+        if not isinstance(lock, kind):
+            raise TypeError(f"a member must be a lock of {package_of(kind)}, not {lock!r}")
+    if any(_are_same(one._logic, other._logic) for one, other in combinations(locks, 2)):
+        raise ValueError("the same lock stands twice in a group: it would wait for itself")
+    return sorted(locks, key=lambda lock: (lock._logic.session.server, lock._logic.key, lock._logic.order_in_group))
+
+
+def _are_same(one: LockLogic, other: LockLogic) -> bool:
+    if one.identity != other.identity:
+        return False
+    return one.session is other.session or one.session.config.names_same_data(other.session.config)

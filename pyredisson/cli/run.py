@@ -300,9 +300,9 @@ def _lock(client: Client, wanted: Wanted) -> Lock:
     kept = lease_ms(wanted.at_least) if wanted.at_least else 0
     if wanted.fair:
         fair = functools.partial(KeepingFairLock, at_least=kept) if kept else FairLockLogic
-        return limited(client._lock(FairLock, fair, wanted.name, None, wanted.ttl), wanted.at_most)
+        return limited(client._lock(FairLock, fair, wanted.name, watchdog_timeout=wanted.ttl), wanted.at_most)
     fenced = functools.partial(KeepingFencedLock, at_least=kept) if kept else FencedLockLogic
-    return limited(client._lock(FencedLock, fenced, wanted.name, None, wanted.ttl), wanted.at_most)
+    return limited(client._lock(FencedLock, fenced, wanted.name, watchdog_timeout=wanted.ttl), wanted.at_most)
 
 
 @contextlib.contextmanager

@@ -27,10 +27,8 @@ from pyredisson._api.aio.singletons import Singleton
 from pyredisson._api.arguments import (
     LockOptions,
     Name,
-    explicit_owner,
     key_of,
     limited,
-    name_to_keep,
     renewed_lease_of,
     wait_of,
 )
@@ -41,7 +39,6 @@ from pyredisson._settings.config import Config
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson._settings.fields import ConfigFields
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
-from pyredisson.logic.holds import RenewedLease
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingLock
@@ -58,6 +55,7 @@ from pyredisson.owners import AnyOwner, new_owner
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MakeLogic = Callable[[Session, bytes], LockLogic]
 
 
 def connect(address: object = None, **fields: Unpack[ConfigFields]) -> Client:
@@ -97,11 +95,11 @@ class Client(ClientConnections):
         return self._lock(Lock, LockLogic, name, **options)
 
     def get_fair_lock(self, name: Name, **options: Unpack[LockOptions]) -> FairLock:
-        """The fair lock of that name. Sends nothing. `owner`, `watchdog_timeout` and errors as for `get_lock`."""
+        """The fair lock of that name. Sends nothing. Options and errors as for `get_lock`."""
         return self._lock(FairLock, FairLockLogic, name, **options)
 
     def get_read_write_lock(self, name: Name, **options: Unpack[LockOptions]) -> ReadWriteLock:
-        """The read-write lock of that name. Sends nothing. `owner`, `watchdog_timeout` and errors as for `get_lock`."""
+        """The read-write lock of that name. Sends nothing. Options and errors as for `get_lock`."""
         return ReadWriteLock(
             self._lock(ReadLock, ReadLogic, name, **options),
             self._lock(WriteLock, WriteLogic, name, **options),
@@ -114,15 +112,12 @@ class Client(ClientConnections):
         Without it, an acquire waits until somebody does, which is logged once, as a warning.
         """
         logic = SemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
-        return Semaphore(logic, name_to_keep(name, self._config.name_mapper))
+        return Semaphore(logic, self._kept(name))
 
     def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
-        """The semaphore of that name whose permits have ids and leases. Sends nothing.
-
-        `must_exist` as for `get_semaphore`.
-        """
+        """The semaphore whose permits have ids and leases. Sends nothing. `must_exist` as for `get_semaphore`."""
         logic = PermitExpirableSemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
-        return PermitExpirableSemaphore(logic, name_to_keep(name, self._config.name_mapper))
+        return PermitExpirableSemaphore(logic, self._kept(name))
 
     def get_count_down_latch(self, name: Name, *, must_exist: bool = False) -> CountDownLatch:
         """The count-down latch of that name. Sends nothing.
@@ -131,34 +126,25 @@ class Client(ClientConnections):
         or it has come down to zero already. Without it, `wait()` returns at once then, which is logged once, at INFO.
         """
         logic = CountDownLatchLogic(self._session, self._key(name), must_exist=must_exist)
-        return CountDownLatch(logic, name_to_keep(name, self._config.name_mapper))
+        return CountDownLatch(logic, self._kept(name))
 
     def get_fenced_lock(self, name: Name, **options: Unpack[LockOptions]) -> FencedLock:
-        """The lock of that name with fencing tokens. Sends nothing.
-
-        `owner`, `watchdog_timeout` and errors as for `get_lock`.
-        """
+        """The lock of that name with fencing tokens. Sends nothing. Options and errors as for `get_lock`."""
         return self._lock(FencedLock, FencedLockLogic, name, **options)
 
     def get_non_reentrant_lock(self, name: Name, **options: Unpack[LockOptions]) -> NonReentrantLock:
-        """The lock of that name that its holder can't acquire again. Sends nothing.
-
-        `owner`, `watchdog_timeout` and errors as for `get_lock`.
-        """
+        """The lock that its holder can't acquire again. Sends nothing. Options and errors as for `get_lock`."""
         return self._lock(NonReentrantLock, NonReentrantLockLogic, name, **options)
 
     def get_non_reentrant_fair_lock(self, name: Name, **options: Unpack[LockOptions]) -> NonReentrantFairLock:
-        """The fair lock of that name that its holder can't acquire again. Sends nothing.
-
-        `owner`, `watchdog_timeout` and errors as for `get_lock`.
-        """
+        """The fair lock that its holder can't acquire again. Sends nothing. Options and errors as for `get_lock`."""
         return self._lock(NonReentrantFairLock, NonReentrantFairLockLogic, name, **options)
 
     def get_spin_lock(self, name: Name, backoff: Backoff = DEFAULT_BACKOFF, **options: Unpack[LockOptions]) -> SpinLock:
         """The lock of that name whose waiters try again and again. Sends nothing.
 
-        `backoff` is the pause between two tries: an `ExponentialBackoff` or a `ConstantBackoff`. `owner`,
-        `watchdog_timeout` and errors as for `get_lock`.
+        `backoff` is the pause between two tries: an `ExponentialBackoff` or a `ConstantBackoff`. Options and errors as
+        for `get_lock`.
         """
         return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, **options)
 
@@ -171,10 +157,7 @@ class Client(ClientConnections):
         return MultiLock(locks)
 
     def get_red_lock(self, *locks: Lock) -> RedLock:
-        """One lock on several independent masters, each with a client of its own. Sends nothing.
-
-        `locks` and errors as for `get_multi_lock`.
-        """
+        """One lock on several masters, each with a client of its own. Sends nothing. Errors as for `get_multi_lock`."""
         return RedLock(locks)
 
     def adopt(self, token: str, *, owner: AnyOwner | None = None) -> Coroutine[Any, Any, Lock]:
@@ -189,20 +172,18 @@ class Client(ClientConnections):
         what the call may have adopted is put back in the background.
         """
         handed = HandedOff.of(token)
-        lock = self._adopting(handed, owner)
-        return self._adopted(lock, lock._owner(), handed)
-
-    async def _adopted(self, lock: Lock, owner: Owner, handed: HandedOff) -> Lock:
-        await lock._logic.adopt(owner, handed)
-        return lock
-
-    def _adopting(self, handed: HandedOff, owner: AnyOwner | None) -> Lock:
         kind, make = LOCKS[handed.kind]
         # The key was made of the name by the former owner's client.
         key = key_of(handed.key_bytes, None, self._on_cluster)
         renewed = handed.lease / 1000 if handed.lease not in (0, self._session.lease_ms) else None
         kept = handed.name or (None if handed.key.encode("utf-8", "replace") == key else key)
-        return self._made(kind, make(self._session, key), owner, renewed, kept)
+        made = kind(make(self._session, key), self._callers, None, kept)
+        lock = self._with_options(made, owner, renewed)
+        return self._adopted(lock, lock._owner(), handed)
+
+    async def _adopted(self, lock: Lock, owner: Owner, handed: HandedOff) -> Lock:
+        await lock._logic.adopt(owner, handed)
+        return lock
 
     def locked(
         self,
@@ -266,7 +247,7 @@ class Client(ClientConnections):
         logic = functools.partial(KeepingLock, at_least=kept) if kept else LockLogic
 
         def make() -> Lock:
-            return limited(self._lock(Lock, logic, name, new_owner()), at_most)
+            return limited(self._lock(Lock, logic, name, owner=new_owner()), at_most)
 
         # A name that can't be used is an error here, not at the first run.
         make()
@@ -287,7 +268,7 @@ class Client(ClientConnections):
 
         `at_most` (seconds or a timedelta): no term lasts for longer, also if the leader hangs.
         """
-        lock = self._lock(FencedLock, FencedLockLogic, name, new_owner())
+        lock = self._lock(FencedLock, FencedLockLogic, name, owner=new_owner())
         return Election(limited(lock, at_most), on_elected, on_deposed)
 
     async def __aenter__(self) -> Client:
@@ -296,32 +277,12 @@ class Client(ClientConnections):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.close()
 
-    def _lock(
-        self,
-        lock: type[AnyLock],
-        logic: Callable[[Session, bytes], LockLogic],
-        name: Name,
-        owner: AnyOwner | None = None,
-        watchdog_timeout: Duration | None = None,
-    ) -> AnyLock:
-        kept = name_to_keep(name, self._config.name_mapper)
-        return self._made(lock, logic(self._session, self._key(name)), owner, watchdog_timeout, kept)
-
-    def _made(
-        self,
-        lock: type[AnyLock],
-        made: LockLogic,
-        owner: AnyOwner | None,
-        watchdog_timeout: Duration | None,
-        kept: Name | None,
-    ) -> AnyLock:
-        if watchdog_timeout is not None:
-            made.renewal = RenewedLease(lease_ms(watchdog_timeout, "watchdog_timeout"))
-            self._session.expect_lease(made.renewal)
-        return lock(made, self._callers, explicit_owner(self._session, owner), kept)
+    def _lock(self, lock: type[AnyLock], logic: MakeLogic, name: Name, **options: Unpack[LockOptions]) -> AnyLock:
+        made = lock(logic(self._session, self._key(name)), self._callers, None, self._kept(name))
+        return self._with_options(made, **options)
 
 
-LOCKS: dict[str, tuple[type[Lock], Callable[[Session, bytes], LockLogic]]] = {
+LOCKS: dict[str, tuple[type[Lock], MakeLogic]] = {
     "lock": (Lock, LockLogic),
     "fair": (FairLock, FairLockLogic),
     "fenced": (FencedLock, FencedLockLogic),

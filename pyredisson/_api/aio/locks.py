@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.aio.releases import GroupReleases, LockReleases, wait_for_end
 from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
-from pyredisson._api.groups import Group, members_of
-from pyredisson._api.holds import AnyLost, Named, Primitive, state_of_lock
+from pyredisson._api.holds import AnyLost, Group, Named, Primitive, members_of, state_of_lock
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
