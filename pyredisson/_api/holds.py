@@ -65,16 +65,10 @@ class Logic(Protocol):
     async def release(self, owner: Any, hold: Any) -> None: ...
     async def extend_hold(self, owner: Any, lease: int) -> None: ...
     def hold_of(self, owner_id: Any) -> Any: ...
+    def expire_if_due(self, hold: Any) -> bool: ...
     def named(self, owner: Any) -> str: ...
     def loss_of(self, owner: Any, hold: Any) -> LockLostError: ...
     async def timed_out(self, owner: Any, wait: float) -> LockTimeoutError: ...
-
-
-class HoldChecker(Protocol):
-    """What decides by the clock whether a hold is lost."""
-
-    def expire_if_due(self, hold: Any) -> bool:
-        """Declares the hold lost if its lease has ended. True: it is not held any more."""
 
 
 class Holdable:
@@ -119,11 +113,11 @@ class Holdable:
 class AnyLost:
     """Whether one hold is lost. Once it is, that doesn't change any more."""
 
-    __slots__ = ("_hold", "_holds", "_lock")
+    __slots__ = ("_hold", "_lock", "_logic")
 
-    def __init__(self, hold: holds.Hold | GroupHold | None, checker: HoldChecker, lock: object) -> None:
+    def __init__(self, hold: holds.Hold | GroupHold | None, logic: Logic, lock: object) -> None:
         self._hold = hold
-        self._holds = checker
+        self._logic = logic
         self._lock = lock
 
     def is_set(self) -> bool:
@@ -131,7 +125,7 @@ class AnyLost:
 
         Sends nothing to the server. False if there was no hold.
         """
-        return self._hold is not None and self._holds.expire_if_due(self._hold) and self._hold.state is LOST
+        return self._hold is not None and self._logic.expire_if_due(self._hold) and self._hold.state is LOST
 
     def __repr__(self) -> str:
         state = "no hold" if self._hold is None else "lost" if self.is_set() else self._hold.state.value

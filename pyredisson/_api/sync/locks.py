@@ -39,12 +39,11 @@ class Lockable(Enterable):
     def lock(self, lease_time: Duration | None = None, *, at_most: Duration | None = None) -> None:
         """Acquires the lock; waits as long as that takes.
 
-        `lease_time` (seconds or a timedelta, at least 1 ms): the server frees the lock after that time. None: the lock
-        is held until it is released. Its lease of `lock_watchdog_timeout` seconds is renewed for as long as the process
-        lives, as Redisson's watchdog does.
+        `lease_time` (seconds or a timedelta, at least 1 ms): the server frees the lock after that time. None: it is
+        held until it is released. While the process lives, its lease of `lock_watchdog_timeout` seconds is renewed.
 
-        `at_most` (seconds or a timedelta): it is renewed as without a `lease_time`, but not beyond so long after the
-        acquire. Then the hold is lost: a job that hangs doesn't keep the lock for ever.
+        `at_most` (seconds or a timedelta): the same, but the hold is lost so long after the acquire: a job that hangs
+        doesn't keep the lock for ever.
 
         Raises `ClosedError` if the client is closed, also while this waits, and redis-py's errors for what the server
         or the network reports.
@@ -58,9 +57,8 @@ class Lockable(Enterable):
     ) -> bool:
         """As `lock`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
         deadline = deadline_of(wait_time, "wait_time")
-        return Run(
-            self._logic.acquire, self._owner(), renewed_lease_of(self._logic.renewed_ms, lease_time, at_most), deadline
-        ).result
+        lease = renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
+        return Run(self._logic.acquire, self._owner(), lease, deadline).result
 
     def extend(self, lease_time: Duration) -> None:
         """Has the calling thread's hold last for `lease_time` (seconds or a timedelta) from now on.
@@ -80,6 +78,11 @@ class Lockable(Enterable):
     def release(self) -> None:
         """`threading.Lock.release`: the same as `unlock`."""
         self.unlock()
+
+    @property
+    def lost(self) -> Lost:
+        """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
+        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 
 class Lock(LockReleases, Lockable, Named):
@@ -123,12 +126,17 @@ class Lock(LockReleases, Lockable, Named):
         return Run(self._logic.force_release).result
 
     def delete(self) -> bool:
-        """As `force_unlock`. Of a fair lock it also removes the queue; waiters that are alive join it again."""
+        """As `force_unlock`. Of a fair lock it also removes the queue; waiters that are alive join it again.
+
+        Of a fenced lock it also removes the counter of tokens. The next token is larger than all before it even so.
+        """
         return Run(self._logic.delete).result
 
     def is_locked(self) -> bool:
-        """Whether any owner holds the lock, as the server says."""
+        """Whether any owner holds the lock, as the server says. `locked` is the name that `threading.Lock` has."""
         return Run(self._logic.is_locked).result
+
+    locked = is_locked
 
     def is_held(self) -> bool:
         """Whether the calling thread holds the lock, as the server says and the local clock confirms."""
@@ -171,15 +179,6 @@ class Lock(LockReleases, Lockable, Named):
         """
         logic = Inspector(self._logic.session)
         return Run(logic.waiters, self._logic.key).result
-
-    def locked(self) -> bool:
-        """`threading.Lock.locked`: the same as `is_locked`."""
-        return Run(self._logic.is_locked).result
-
-    @property
-    def lost(self) -> Lost:
-        """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic.session.holds, self)
 
     def __repr__(self) -> str:
         owner = self._explicit_owner
@@ -285,13 +284,6 @@ class FencedLock(Lock):
         """The latest token on the server, whoever got it; 0: none yet. The calling thread's own one is `token`."""
         return Run(self._logic.newest_token).result
 
-    def delete(self) -> bool:
-        """Removes the lock, whoever holds it, and its counter of tokens. Returns whether anything was removed.
-
-        The next token is larger than all before it even so.
-        """
-        return Run(self._logic.delete).result
-
 
 class ReadLock(Lock):
     """The read side of a `ReadWriteLock`: many owners may hold it at a time, while no other owner holds the write side.
@@ -344,12 +336,13 @@ class LockGroup(Group, GroupReleases, Lockable):
 
     __slots__ = ("_locks",)
 
+    _kind: Callable[[Sequence[LockLogic]], GroupLogic]
     _logic: GroupLogic
 
-    def __init__(self, logic: Callable[[Sequence[LockLogic]], GroupLogic], locks: Sequence[Lock]) -> None:
-        self._locks = locks
+    def __init__(self, locks: Sequence[Lock]) -> None:
+        self._locks = locks = members_of(locks, Lock)
         self._group_owner = None
-        self._logic = logic([lock._logic for lock in locks])
+        self._logic = self._kind([lock._logic for lock in locks])
         # The owner of the group is the calling thread as soon as that is so for one member.
         first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
         self._callers = first._callers
@@ -361,11 +354,6 @@ class LockGroup(Group, GroupReleases, Lockable):
         return Run(self._logic.is_held, self._owner()).result
 
     is_held_by_current_thread = is_held
-
-    @property
-    def lost(self) -> Lost:
-        """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 
 class MultiLock(LockGroup):
@@ -379,8 +367,7 @@ class MultiLock(LockGroup):
 
     __slots__ = ()
 
-    def __init__(self, locks: Sequence[Lock]) -> None:
-        super().__init__(MultiLockLogic, members_of(locks, Lock))
+    _kind = MultiLockLogic
 
 
 class RedLock(LockGroup):
@@ -397,5 +384,4 @@ class RedLock(LockGroup):
 
     __slots__ = ()
 
-    def __init__(self, locks: Sequence[Lock]) -> None:
-        super().__init__(RedLockLogic, members_of(locks, Lock))
+    _kind = RedLockLogic

@@ -70,6 +70,10 @@ class LockStatus:
         """The latest hold of the owner, lost or not."""
         return self.session.holds.table.get((self.identity, owner_id))
 
+    def expire_if_due(self, hold: Hold) -> bool:
+        """Declares the hold lost if its lease has ended. True: it is not held any more."""
+        return self.session.holds.expire_if_due(hold)
+
     async def holder(self) -> Holder | None:
         """Who holds the lock; None: nobody. Of several readers one, and of a writer that also reads the writer."""
         found = await holders.find(self.session, self.key, self._identities(), self._query)
