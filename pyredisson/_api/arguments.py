@@ -232,15 +232,13 @@ def warn_not_released(what: str, error: RedisError) -> None:
     logger.warning("%s is not released yet, though its work is done; the release goes on: %s", what, error)
 
 
-def was_handed_off(failure: BaseException) -> bool:
-    """Whether a release has failed because `hand_off` had ended the hold. A block is left without that error."""
-    return isinstance(failure, LockNotHeldError) and failure.handed_off
+def tell_release_failure(failure: BaseException, error: BaseException | None) -> None:
+    """Tells that the release after a block has failed: raises that, or notes it in the exception of the block's body.
 
-
-def add_release_failure(error: BaseException, failure: BaseException) -> None:
-    """Notes in the exception of a block's body that the release after it failed, too.
-
-    The body's own exception goes on: the user must see it.
+    The body's own exception goes on: the user must see it. That `hand_off` had ended the hold is no failure.
     """
-    if not was_handed_off(failure):
-        error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")
+    if isinstance(failure, LockNotHeldError) and failure.handed_off:
+        return
+    if error is None:
+        raise failure
+    error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")

@@ -6,9 +6,6 @@ import string
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
-PATH = re.compile(r"[.\[]")
-"""What begins the path behind the name of a field, as in `order.id`."""
-
 
 class Template:
     """The name of a lock with fields for arguments, as `"order:{order_id}"`, for one function.
@@ -75,7 +72,8 @@ def _fields(text: str) -> Iterator[str]:
     """The names of the fields, also of those inside a format. `ValueError` for a text that can't be parsed."""
     for _, field, spec, _ in string.Formatter().parse(text):
         if field is not None:
-            yield PATH.split(field, maxsplit=1)[0]
+            # Behind the name begins a path, as in `order.id`.
+            yield re.split(r"[.\[]", field, maxsplit=1)[0]
             yield from _fields(spec or "")
 
 

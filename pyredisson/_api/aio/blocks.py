@@ -10,14 +10,7 @@ from typing import Any, Generic, Self, TypeVar, Union
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import (
-    add_release_failure,
-    deadline_after,
-    renewed_lease_of,
-    repr_of_holding,
-    wait_of,
-    was_handed_off,
-)
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_release_failure, wait_of
 from pyredisson._api.holds import Holdable
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._core import ReleaseCall
@@ -198,11 +191,9 @@ class Scope:
                 # The body ended before the cancellation was delivered, so it was delivered at the `await` above.
                 raise logic.loss_of(self.owner, self._hold) from None
             raise
-        except Exception as failure:
-            if error is not None and not (only_ours and isinstance(error, asyncio.CancelledError)):
-                add_release_failure(error, failure)
-            elif not was_handed_off(failure):
-                raise
+        except Exception as failure:  # noqa: BLE001
+            is_ours = only_ours and isinstance(error, asyncio.CancelledError)
+            tell_release_failure(failure, None if is_ours else error)
 
     def _is_not_cancelled(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether no other code has requested a cancellation of the task since it entered."""
@@ -295,8 +286,5 @@ async def leave(lock: Enterable, entered: Entered, error: BaseException | None) 
         return
     try:
         await lock.unlock()
-    except Exception as failure:
-        if error is not None:
-            add_release_failure(error, failure)
-        elif not was_handed_off(failure):
-            raise
+    except Exception as failure:  # noqa: BLE001
+        tell_release_failure(failure, error)

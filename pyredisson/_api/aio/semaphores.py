@@ -9,13 +9,13 @@ from typing import Any, Self, overload
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
 from pyredisson._api.arguments import (
     MAX_COUNT,
-    add_release_failure,
     count_of,
     deadline_of,
     lease_of,
     lease_of_permits,
     permit_id_of,
     permit_timeout_error,
+    tell_release_failure,
     wait_of,
 )
 from pyredisson._api.holds import Primitive
@@ -106,10 +106,8 @@ class Semaphore(Primitive):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await release_permits(self._logic, 1, only_existing=False)
-        except Exception as failure:
-            if error is None:
-                raise
-            add_release_failure(error, failure)
+        except Exception as failure:  # noqa: BLE001
+            tell_release_failure(failure, error)
 
 
 class PermitExpirableSemaphore(Primitive):
@@ -276,10 +274,8 @@ class Permit:
         ids, self._ids, self._entered = self._ids, [], False
         try:
             await release_permit_ids(self._semaphore._logic, ids, must=True)
-        except Exception as failure:
-            if error is None:
-                raise
-            add_release_failure(error, failure)
+        except Exception as failure:  # noqa: BLE001
+            tell_release_failure(failure, error)
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, Union
 
-from pyredisson._api.arguments import (
-    add_release_failure,
-    deadline_after,
-    renewed_lease_of,
-    repr_of_holding,
-    wait_of,
-    was_handed_off,
-)
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_release_failure, wait_of
 from pyredisson._api.holds import Holdable
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
 from pyredisson._diagnostics import warn_user
 from pyredisson._settings.durations import Duration
-from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.owners import Owner
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
@@ -99,17 +91,10 @@ class Enterable(Holdable):
         elif block is not None:
             leave_elsewhere(self, self, error)
             return
-        if error is None:
-            try:
-                self.unlock()
-            except LockNotHeldError as failure:
-                if not failure.handed_off:
-                    raise
-            return
         try:
             self.unlock()
         except Exception as failure:  # noqa: BLE001
-            add_release_failure(error, failure)
+            tell_release_failure(failure, error)
 
     def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
         return lambda: callback(self)
@@ -151,17 +136,10 @@ class Holding(Generic[AnyEnterable]):
         elif block is not None:
             leave_elsewhere(self, lock, error)
             return
-        if error is None:
-            try:
-                lock.unlock()
-            except LockNotHeldError as failure:
-                if not failure.handed_off:
-                    raise
-            return
         try:
             lock.unlock()
         except Exception as failure:  # noqa: BLE001
-            add_release_failure(error, failure)
+            tell_release_failure(failure, error)
 
     def __repr__(self) -> str:
         return repr_of_holding(self, self._wait, self._lease)
@@ -189,11 +167,8 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
             break
     try:
         releaser.unlock()
-    except Exception as failure:
-        if error is not None:
-            add_release_failure(error, failure)
-        elif not was_handed_off(failure):
-            raise
+    except Exception as failure:  # noqa: BLE001
+        tell_release_failure(failure, error)
     finally:
         _remove_taken(entered)
     if elsewhere and lock._explicit_owner is None and not lock._callers.warned_of_exit:

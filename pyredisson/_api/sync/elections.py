@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyredisson._api import terms
-from pyredisson._api.arguments import add_release_failure
+from pyredisson._api.arguments import tell_release_failure
 from pyredisson._api.sync.locks import FencedLock, Lost
 from pyredisson._api.sync.releases import REPORTED
 from pyredisson._api.terms import AnyElection, AnyTerm
@@ -68,9 +68,7 @@ class Election(AnyElection):
         try:
             self._resign()
         except REPORTED as failure:
-            if error is None:
-                raise
-            add_release_failure(error, failure)
+            tell_release_failure(failure, error)
         finally:
             self._abandon()
 
@@ -155,7 +153,7 @@ class Election(AnyElection):
             try:
                 self._resign()
             except REPORTED as failure:
-                add_release_failure(error, failure)
+                tell_release_failure(failure, error)
             raise
         try:
             self._resign()

@@ -10,13 +10,13 @@ from typing import Self, overload
 
 from pyredisson._api.arguments import (
     MAX_COUNT,
-    add_release_failure,
     count_of,
     deadline_of,
     lease_of,
     lease_of_permits,
     permit_id_of,
     permit_timeout_error,
+    tell_release_failure,
     wait_of,
 )
 from pyredisson._api.holds import Primitive
@@ -108,10 +108,8 @@ class Semaphore(Primitive):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             release_permits(self._logic, 1, only_existing=False)
-        except Exception as failure:
-            if error is None:
-                raise
-            add_release_failure(error, failure)
+        except Exception as failure:  # noqa: BLE001
+            tell_release_failure(failure, error)
 
 
 class PermitExpirableSemaphore(Primitive):
@@ -278,10 +276,8 @@ class Permit:
         ids, self._ids, self._entered = self._ids, [], False
         try:
             release_permit_ids(self._semaphore._logic, ids, must=True)
-        except Exception as failure:
-            if error is None:
-                raise
-            add_release_failure(error, failure)
+        except Exception as failure:  # noqa: BLE001
+            tell_release_failure(failure, error)
 
     def __repr__(self) -> str:
         return f"<pyredisson.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"

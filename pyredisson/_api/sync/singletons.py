@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import add_release_failure, deadline_after, warn_not_released
+from pyredisson._api.arguments import deadline_after, tell_release_failure, warn_not_released
 from pyredisson._api.naming import check_function
 from pyredisson._api.sync.locks import Lock
 from pyredisson._api.sync.releases import REPORTED
@@ -106,12 +106,10 @@ class _Turn:
         try:
             self.lock.unlock()
         except REPORTED as failure:
-            if error is not None:
-                add_release_failure(error, failure)
-            elif isinstance(failure, RedisError):
+            if error is None and isinstance(failure, RedisError):
                 warn_not_released(self.lock._logic.label, failure)
             else:
-                raise
+                tell_release_failure(failure, error)
 
     def release_in_background(self) -> None:
         """Releases what an interrupted entry has acquired."""
