@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
@@ -12,7 +13,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import package_of
 from pyredisson._api.holds import AnyLost
-from pyredisson._core import AcquireCall
+from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.replies import code_of, is_transient
 from pyredisson.errors import LockNotHeldError, NotReplicatedError
@@ -92,6 +93,8 @@ class AnyElection:
         self._owner: Owner = lock._owner()
         self._on_elected = on_elected
         self._on_deposed = on_deposed
+        self._busy = threading.Lock()
+        """Held while a thread or a task takes part."""
         self._call: AcquireCall | None = None
         """The campaign."""
         self._term = None
@@ -108,6 +111,19 @@ class AnyElection:
 
     def __repr__(self) -> str:
         return f"<{package_of(type(self))}.Election {readable(self._logic.key)!r}: {self.state.value}>"
+
+    def _begin(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(f"this candidate of {readable(self._logic.key)!r} takes part already: make another one")
+
+    def _abandon(self) -> None:
+        """Takes part no more for now. Releases what an interrupt or a cancellation has left."""
+        self._term = None
+        hold = self._logic.hold_of(self._owner.id)
+        if hold is not None:
+            self._logic.release_in_background(self._owner, hold, ReleaseCall())
+        if self._busy.locked():
+            self._busy.release()
 
     def _give_up(self, call: AcquireCall) -> None:
         """Has a campaign return False. While the server is away, when it is back."""
@@ -142,11 +158,6 @@ def check_callback(callback: Callable[..., object] | None, name: str) -> None:
     """`TypeError` for anything that can't be called."""
     if callback is not None and not callable(callback):
         raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
-
-
-def log_failure(term: AnyTerm[Any], what: str) -> None:
-    """An exception of a user's callback must not end the election."""
-    logger.exception("%s of election %r failed", what, term.name)
 
 
 def _will_pass(error: Exception) -> bool:

@@ -15,7 +15,7 @@ from pyredisson._api.aio.locks import FencedLock, Lost
 from pyredisson._api.arguments import tell_release_failure
 from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.aio.operations import until_ended
-from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson.errors import ClosedError, RedissonError
 from pyredisson.holder import Holder
@@ -39,8 +39,6 @@ class Election(AnyElection):
         self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
     ) -> None:
         super().__init__(lock, on_elected, on_deposed)
-        self._busy = False
-        """Whether a task takes part."""
         self._block: Holding[FencedLock] | None = None
         self._stop = asyncio.Event()
         """Set by `close`."""
@@ -73,12 +71,13 @@ class Election(AnyElection):
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        assert self._block is not None
+        block, self._block = self._block, None
+        assert block is not None
         try:
             await self._end_term()
         finally:
             try:
-                await self._block.__aexit__(kind, error, trace)
+                await block.__aexit__(kind, error, trace)
             finally:
                 self._abandon()
 
@@ -124,11 +123,6 @@ class Election(AnyElection):
             if self._call is not None:
                 task.cancel()
             await asyncio.wait([task])
-
-    def _begin(self) -> None:
-        if self._busy:
-            raise RuntimeError(f"this candidate of {readable(self._logic.key)!r} takes part already: make another one")
-        self._busy = True
 
     async def _campaign(self) -> Term | None:
         """Waits until this candidate is elected. None: the election was closed."""
@@ -222,23 +216,16 @@ class Election(AnyElection):
         finally:
             self._term = None
 
-    def _abandon(self) -> None:
-        """Takes part no more for now. Releases what a cancellation has left."""
-        self._term = self._block = None
-        hold = self._logic.hold_of(self._owner.id)
-        if hold is not None:
-            self._logic.release_in_background(self._owner, hold, ReleaseCall())
-        self._busy = False
-
     async def _tell_beginning(self, term: Term) -> None:
         if self._on_elected is None:
             return
+        # An exception of a callback must not end the election.
         try:
             result = self._on_elected(term)
             if inspect.isawaitable(result):
                 await result
         except Exception:  # noqa: BLE001
-            terms.log_failure(term, "on_elected")
+            logger.exception("on_elected of election %r failed", term.name)
 
     async def _tell_end(self, term: Term) -> None:
         """Calls `on_deposed`, to its end: it may stop the work of the term, and the lock is released next."""
@@ -260,7 +247,7 @@ class Election(AnyElection):
                 cancellation = await until_ended(ending)
                 ending.result()
         except Exception:  # noqa: BLE001
-            terms.log_failure(term, "on_deposed")
+            logger.exception("on_deposed of election %r failed", term.name)
         finally:
             self._ending = None
         if cancellation is not None:

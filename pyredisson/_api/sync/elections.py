@@ -13,7 +13,7 @@ from pyredisson._api.sync.releases import REPORTED
 from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._core import AcquireCall, ReleaseCall, Run
+from pyredisson._core import AcquireCall, Run
 from pyredisson._diagnostics import logger, readable
 from pyredisson.errors import ClosedError
 from pyredisson.holder import Holder
@@ -37,8 +37,6 @@ class Election(AnyElection):
         self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
     ) -> None:
         super().__init__(lock, on_elected, on_deposed)
-        self._busy = threading.Lock()
-        """Held by the thread that takes part."""
         self._stop = ThreadWakeup()
         """Set by `close`."""
         self._waiting: ThreadWakeup | None = None
@@ -111,10 +109,6 @@ class Election(AnyElection):
         if thread is not None and thread is not threading.current_thread():
             thread.join(terms.CLOSE_LIMIT)
 
-    def _begin(self) -> None:
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError(f"this candidate of {readable(self._logic.key)!r} takes part already: make another one")
-
     def _campaign(self) -> Term | None:
         """Waits until this candidate is elected. None: the election was closed."""
         call = self._call = AcquireCall(self._owner, None, None)
@@ -143,10 +137,6 @@ class Election(AnyElection):
             return True
         if term is None:
             return False
-        self._serve(term, work)
-        return True
-
-    def _serve(self, term: Term, work: Callable[[Term], object]) -> None:
         try:
             work(term)
         except BaseException as error:
@@ -159,6 +149,7 @@ class Election(AnyElection):
             self._resign()
         except REPORTED as error:
             terms.handle_release_error(term, error)
+        return True
 
     def _resign(self) -> None:
         try:
@@ -168,22 +159,14 @@ class Election(AnyElection):
             self._term = None
             self._lock.unlock()
 
-    def _abandon(self) -> None:
-        """Takes part no more for now. Releases what an interrupt has left."""
-        self._term = None
-        hold = self._logic.hold_of(self._owner.id)
-        if hold is not None:
-            self._logic.release_in_background(self._owner, hold, ReleaseCall())
-        if self._busy.locked():
-            self._busy.release()
-
     def _tell(self, callback: Callable[[Term], object] | None, term: Term, what: str) -> None:
         if callback is None:
             return
         try:
             callback(term)
         except Exception:  # noqa: BLE001
-            terms.log_failure(term, what)
+            # It must not end the election.
+            logger.exception("%s of election %r failed", what, term.name)
 
     def _run_in_background(self) -> None:
         try:
