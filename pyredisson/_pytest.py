@@ -4,8 +4,7 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
 import pytest
 from redis import Redis
@@ -94,9 +93,8 @@ class Connections(Generic[C]):
 
     def __call__(self, address: object = None, **fields: Unpack[ConfigFields]) -> C:
         if address is None:
-            client = self._connect(self._address.config, **(self._address.fields | fields))
-        else:
-            client = self._connect(address, **fields)
+            address, fields = self._address.config, self._address.fields | fields
+        client = self._connect(address, **fields)
         self.clients.append(client)
         return client
 
@@ -136,8 +134,7 @@ def _check_held(request: pytest.FixtureRequest, left: list[str]) -> None:
 # --- The faults of the marker `pyredisson_faults`
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """One fault for one run of a test."""
 
     name: str

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Unpack, get_args
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._api.aio.client import Client, connect
+from pyredisson._api.aio.client import LOCKS, Client, connect
 from pyredisson._api.aio.locks import Lock
 from pyredisson._api.aio.semaphores import PermitExpirableSemaphore
 from pyredisson._api.arguments import warn_not_released
@@ -99,7 +99,7 @@ def locked(
     name_of = _from_template(name, types) if isinstance(name, str) else name
 
     async def hold(connection: HTTPConnection, name: str = Depends(name_of)) -> AsyncIterator[Lock]:
-        lock = _lock(_client_of(connection), kind, name)
+        lock = _client_of(connection)._lock(*LOCKS[kind], name, owner=new_owner())
         async with _held(lock, lock.hold(wait_time, lease_time, at_most=at_most), busy, retry_after):
             yield lock
 
@@ -130,15 +130,6 @@ def permit(
             yield id_
 
     return Depends(hold, scope=scope)
-
-
-def _lock(client: Client, kind: Kind, name: str) -> Lock:
-    owner = new_owner()
-    if kind in ("read", "write"):
-        both = client.get_read_write_lock(name, owner=owner)
-        return both.read_lock() if kind == "read" else both.write_lock()
-    make = {"lock": client.get_lock, "fair": client.get_fair_lock, "fenced": client.get_fenced_lock}[kind]
-    return make(name, owner=owner)
 
 
 @asynccontextmanager

@@ -24,14 +24,7 @@ from pyredisson._api.aio.locks import (
 )
 from pyredisson._api.aio.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
 from pyredisson._api.aio.singletons import Singleton
-from pyredisson._api.arguments import (
-    LockOptions,
-    Name,
-    key_of,
-    limited,
-    renewed_lease_of,
-    wait_of,
-)
+from pyredisson._api.arguments import LockOptions, Name, key_of, limited, renewed_lease_of, wait_of
 from pyredisson._api.naming import LockKind, Template, check_function, check_kind
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle
@@ -100,10 +93,8 @@ class Client(ClientConnections):
 
     def get_read_write_lock(self, name: Name, **options: Unpack[LockOptions]) -> ReadWriteLock:
         """The read-write lock of that name. Sends nothing. Options and errors as for `get_lock`."""
-        return ReadWriteLock(
-            self._lock(ReadLock, ReadLogic, name, **options),
-            self._lock(WriteLock, WriteLogic, name, **options),
-        )
+        read = self._lock(ReadLock, ReadLogic, name, **options)
+        return ReadWriteLock(read, self._lock(WriteLock, WriteLogic, name, **options))
 
     def get_semaphore(self, name: Name, *, must_exist: bool = False) -> Semaphore:
         """The semaphore of that name. Sends nothing.
@@ -111,8 +102,7 @@ class Client(ClientConnections):
         `must_exist`: an acquire raises `NotSetError` if the semaphore doesn't exist because nobody has set its permits.
         Without it, an acquire waits until somebody does, which is logged once, as a warning.
         """
-        logic = SemaphoreLogic(self._session, self._key(name), must_exist=must_exist)
-        return Semaphore(logic, self._kept(name))
+        return Semaphore(SemaphoreLogic(self._session, self._key(name), must_exist=must_exist), self._kept(name))
 
     def get_permit_expirable_semaphore(self, name: Name, *, must_exist: bool = False) -> PermitExpirableSemaphore:
         """The semaphore whose permits have ids and leases. Sends nothing. `must_exist` as for `get_semaphore`."""
@@ -225,11 +215,7 @@ class Client(ClientConnections):
         return decorate
 
     def singleton(
-        self,
-        name: Name,
-        wait_time: Duration | None = 0,
-        at_least: Duration = 0,
-        at_most: Duration | None = None,
+        self, name: Name, wait_time: Duration | None = 0, at_least: Duration = 0, at_most: Duration | None = None
     ) -> Singleton:
         """Work of which one instance runs at a time across all machines: a decorator, and a context manager.
 
