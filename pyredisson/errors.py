@@ -90,21 +90,5 @@ class StaleTokenError(RedissonError):
     """A write with a fencing token smaller than one that the resource has seen. Nothing was written."""
 
 
-__all__ = [
-    "ClosedError",
-    "ConfigError",
-    "LockAlreadyHeldError",
-    "LockLostError",
-    "LockNotHeldError",
-    "LockTimeoutError",
-    "LockUpgradeError",
-    "NotReplicatedError",
-    "NotSetError",
-    "PermitNotHeldError",
-    "RedissonError",
-    "StaleTokenError",
-]
-
-
 class UnsupportedServerError(ConfigError, RedisError):
     """The server is too old, or is no single server. Trying again doesn't help."""

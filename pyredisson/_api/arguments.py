@@ -109,10 +109,7 @@ def lease_of(lease_time: Duration | None) -> int | None:
 
 
 def renewed_lease_of(renewed: int, lease_time: Duration | None, at_most: Duration | None) -> int | None:
-    """As `lease_of`, for an acquire that may have `at_most`. `ValueError` for both.
-
-    `renewed`: the lease in ms with which the lock is renewed.
-    """
+    """As `lease_of`; with `at_most` a lease of `renewed` ms that is renewed for so long. `ValueError` for both."""
     if at_most is None:
         return lease_of(lease_time)
     if lease_time is not None:
@@ -140,10 +137,7 @@ def deadline_of(wait: Duration, name: str) -> float | None:
 
 
 def deadline_after(wait: float | None) -> float | None:
-    """The deadline of a wait of at most so many seconds that begins now; None: no deadline.
-
-    Without time to wait (0), it is `LIMITED_BY_RETRIES`.
-    """
+    """The deadline of a wait of so many seconds that begins now; None: no deadline. Of 0 it is `LIMITED_BY_RETRIES`."""
     if not wait:
         return None if wait is None else LIMITED_BY_RETRIES
     return clock() + wait

@@ -363,7 +363,6 @@ def test_the_reference_has_every_public_name() -> None:
     assert len(documented) == len(set(documented))
     assert set(documented) - {"fencing", "testing"} == set(pyredisson.__all__) - NOT_DOCUMENTED
     assert set(pyredisson.asyncio.__all__) <= {*documented, "RLock"}
-    assert set(pyredisson.errors.__all__) <= set(documented)
 
 
 @pytest.mark.parametrize("name", sorted({*pyredisson.__all__} - {"__version__", "asyncio"}))

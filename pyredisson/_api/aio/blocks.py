@@ -111,28 +111,12 @@ class Scope:
     collected, no code can leave the block any more, and the scope releases the hold itself.
     """
 
-    __slots__ = (
-        "_callers",
-        "_cancel_requests_before",
-        "_cancelled",
-        "_entered",
-        "_finalizer",
-        "_has_explicit_owner",
-        "_hold",
-        "_logic",
-        "_loop",
-        "_task_to_cancel",
-        "entering_task",
-        "identity",
-        "owner",
-    )
-
     def __init__(self, lock: Enterable, entered: Entered, identity: object = None) -> None:
         """`identity`: the lock's, if any handle of it may run the block's exit in the same task; else None."""
         self.identity = identity
         self.owner = lock._owner()
         self.entering_task: asyncio.Task[Any] | None = None
-        self._entered = weakref.ref(entered)
+        self.entered = weakref.ref(entered)
         self._has_explicit_owner = lock._explicit_owner is not None
         self._callers = lock._callers
         self._logic = lock._logic
@@ -144,10 +128,6 @@ class Scope:
         """Whether this scope has cancelled the task."""
         self._cancel_requests_before = 0
         """The task's number of cancellation requests when it entered."""
-
-    def was_entered_by(self, entered: Entered) -> bool:
-        """Whether `async with` was applied to that object."""
-        return self._entered() is entered
 
     async def enter(self, wait: float | None, lease: int | None, *, cancel_on_lost: bool) -> None:
         """Acquires the lock. Raises `LockTimeoutError` if that took longer than `wait` seconds."""
@@ -169,7 +149,7 @@ class Scope:
             if self._hold is not None:
                 self._hold.listen(self._hold_ended)
         self._callers.current_blocks().append(self)
-        if (entered := self._entered()) is not None:
+        if (entered := self.entered()) is not None:
             if entered._blocks is None:
                 entered._blocks = {}
             entered._blocks[self] = None
@@ -206,7 +186,7 @@ class Scope:
         if self._has_explicit_owner:
             # Any task may release the lock in the name of that owner.
             return
-        if (entered := self._entered()) is None:
+        if (entered := self.entered()) is None:
             self._release_abandoned()
         else:
             self._finalizer = weakref.finalize(entered, self._entered_was_collected)
@@ -221,7 +201,7 @@ class Scope:
         blocks = self._callers.blocks.get(self.entering_task)
         if blocks is not None and self in blocks:
             blocks.remove(self)
-        if (entered := self._entered()) is not None and entered._blocks is not None:
+        if (entered := self.entered()) is not None and entered._blocks is not None:
             entered._blocks.pop(self, None)
 
     def _entered_was_collected(self) -> None:
@@ -273,7 +253,7 @@ async def leave(lock: Enterable, entered: Entered, error: BaseException | None) 
     a hold of the lock. (Of an exclusive lock, all holds but the latest owner's are lost.)
     """
     blocks_of_task = lock._callers.blocks.get(asyncio.current_task(), ())
-    scope = next((scope for scope in reversed(blocks_of_task) if scope.was_entered_by(entered)), None)
+    scope = next((scope for scope in reversed(blocks_of_task) if scope.entered() is entered), None)
     if scope is None and entered is lock:
         identity = lock._logic.identity
         scope = next((scope for scope in reversed(blocks_of_task) if scope.identity == identity), None)

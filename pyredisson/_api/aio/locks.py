@@ -77,6 +77,12 @@ class Lockable(Enterable):
         """`threading.Lock.release`, awaited: the same as `unlock`."""
         return self.unlock()
 
+    def is_held(self) -> Coroutine[Any, Any, bool]:
+        """Whether the calling task holds the lock, as the server says and the local clock confirms."""
+        return self._logic.is_held(self._owner())
+
+    is_held_by_current_thread = is_held
+
     @property
     def lost(self) -> Lost:
         """Whether the calling task's present hold is lost, as an object that may be passed to other tasks."""
@@ -136,12 +142,6 @@ class Lock(LockReleases, Lockable, Named):
         return await self._logic.is_locked()
 
     locked = is_locked
-
-    def is_held(self) -> Coroutine[Any, Any, bool]:
-        """Whether the calling task holds the lock, as the server says and the local clock confirms."""
-        return self.is_held_by(self._owner().id)
-
-    is_held_by_current_thread = is_held
 
     async def is_held_by(self, owner_id: AnyOwner) -> bool:
         """Whether that owner holds the lock through this client.
@@ -349,12 +349,6 @@ class LockGroup(Group, GroupReleases, Lockable):
         self._callers = first._callers
         self._explicit_owner = first._explicit_owner
         self._blocks = None
-
-    def is_held(self) -> Coroutine[Any, Any, bool]:
-        """Whether the calling task holds the group, as the servers say and the local clock confirms."""
-        return self._logic.is_held(self._owner())
-
-    is_held_by_current_thread = is_held
 
 
 class MultiLock(LockGroup):

@@ -133,33 +133,29 @@ class PermitExpirableSemaphore(Primitive):
         (`must_exist=True`) and doesn't, `ValueError` for a `lease_time` with `renew`, and redis-py's errors for what
         the server or the network reports.
         """
-        lease = lease_of_permits(lease_time, renew)
-        ids = await self._logic.acquire(1, lease, None, renew)
+        ids = await self._logic.acquire(1, lease_of_permits(lease_time, renew), None, renew)
         return ids[0]
 
     async def try_acquire(
         self, wait_time: Duration = 0, lease_time: Duration | None = None, *, renew: bool = False
     ) -> str | None:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). None: not acquired."""
-        lease = lease_of_permits(lease_time, renew)
         deadline = deadline_of(wait_time, "wait_time")
-        ids = await self._logic.acquire(1, lease, deadline, renew)
+        ids = await self._logic.acquire(1, lease_of_permits(lease_time, renew), deadline, renew)
         return ids[0] if ids else None
 
     async def acquire_many(self, permits: int, lease_time: Duration | None = None, *, renew: bool = False) -> list[str]:
         """As `acquire`, for so many permits, all at once. Returns their ids."""
-        lease = lease_of_permits(lease_time, renew)
         count = count_of(permits, "permits", MOST_AT_ONCE)
-        return await self._logic.acquire(count, lease, None, renew)
+        return await self._logic.acquire(count, lease_of_permits(lease_time, renew), None, renew)
 
     async def try_acquire_many(
         self, permits: int, wait_time: Duration = 0, lease_time: Duration | None = None, *, renew: bool = False
     ) -> list[str]:
         """As `acquire_many`, but waits at most `wait_time` (seconds or a timedelta). An empty list: not acquired."""
         count = count_of(permits, "permits", MOST_AT_ONCE)
-        lease = lease_of_permits(lease_time, renew)
         deadline = deadline_of(wait_time, "wait_time")
-        return await self._logic.acquire(count, lease, deadline, renew)
+        return await self._logic.acquire(count, lease_of_permits(lease_time, renew), deadline, renew)
 
     def permit(
         self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, renew: bool = False

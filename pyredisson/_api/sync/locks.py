@@ -79,6 +79,12 @@ class Lockable(Enterable):
         """`threading.Lock.release`: the same as `unlock`."""
         self.unlock()
 
+    def is_held(self) -> bool:
+        """Whether the calling thread holds the lock, as the server says and the local clock confirms."""
+        return Run(self._logic.is_held, self._owner()).result
+
+    is_held_by_current_thread = is_held
+
     @property
     def lost(self) -> Lost:
         """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
@@ -137,12 +143,6 @@ class Lock(LockReleases, Lockable, Named):
         return Run(self._logic.is_locked).result
 
     locked = is_locked
-
-    def is_held(self) -> bool:
-        """Whether the calling thread holds the lock, as the server says and the local clock confirms."""
-        return self.is_held_by(self._owner().id)
-
-    is_held_by_current_thread = is_held
 
     def is_held_by(self, owner_id: AnyOwner) -> bool:
         """Whether that owner holds the lock through this client.
@@ -348,12 +348,6 @@ class LockGroup(Group, GroupReleases, Lockable):
         self._callers = first._callers
         self._explicit_owner = first._explicit_owner
         self._blocks = None
-
-    def is_held(self) -> bool:
-        """Whether the calling thread holds the group, as the servers say and the local clock confirms."""
-        return Run(self._logic.is_held, self._owner()).result
-
-    is_held_by_current_thread = is_held
 
 
 class MultiLock(LockGroup):

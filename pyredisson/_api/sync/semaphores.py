@@ -135,33 +135,29 @@ class PermitExpirableSemaphore(Primitive):
         (`must_exist=True`) and doesn't, `ValueError` for a `lease_time` with `renew`, and redis-py's errors for what
         the server or the network reports.
         """
-        lease = lease_of_permits(lease_time, renew)
-        ids = Run(self._logic.acquire, 1, lease, None, renew).result
+        ids = Run(self._logic.acquire, 1, lease_of_permits(lease_time, renew), None, renew).result
         return ids[0]
 
     def try_acquire(
         self, wait_time: Duration = 0, lease_time: Duration | None = None, *, renew: bool = False
     ) -> str | None:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). None: not acquired."""
-        lease = lease_of_permits(lease_time, renew)
         deadline = deadline_of(wait_time, "wait_time")
-        ids = Run(self._logic.acquire, 1, lease, deadline, renew).result
+        ids = Run(self._logic.acquire, 1, lease_of_permits(lease_time, renew), deadline, renew).result
         return ids[0] if ids else None
 
     def acquire_many(self, permits: int, lease_time: Duration | None = None, *, renew: bool = False) -> list[str]:
         """As `acquire`, for so many permits, all at once. Returns their ids."""
-        lease = lease_of_permits(lease_time, renew)
         count = count_of(permits, "permits", MOST_AT_ONCE)
-        return Run(self._logic.acquire, count, lease, None, renew).result
+        return Run(self._logic.acquire, count, lease_of_permits(lease_time, renew), None, renew).result
 
     def try_acquire_many(
         self, permits: int, wait_time: Duration = 0, lease_time: Duration | None = None, *, renew: bool = False
     ) -> list[str]:
         """As `acquire_many`, but waits at most `wait_time` (seconds or a timedelta). An empty list: not acquired."""
         count = count_of(permits, "permits", MOST_AT_ONCE)
-        lease = lease_of_permits(lease_time, renew)
         deadline = deadline_of(wait_time, "wait_time")
-        return Run(self._logic.acquire, count, lease, deadline, renew).result
+        return Run(self._logic.acquire, count, lease_of_permits(lease_time, renew), deadline, renew).result
 
     def permit(
         self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, renew: bool = False

@@ -59,6 +59,10 @@ class LockStatus:
         # The number on the server is a copy of ours, and may be an old one.
         return hold.count
 
+    async def is_held(self, owner: Owner) -> bool:
+        """Whether the owner holds the lock, as the server says and the local clock confirms."""
+        return await self.hold_count(owner.id) > 0
+
     async def remain_time_to_live(self) -> float | None:
         """Seconds until the lock frees itself; None: it is free; inf: never."""
         milliseconds = int(await self._query(command(b"PTTL", self.key)))
