@@ -1,7 +1,4 @@
-"""Redisson's locks and synchronizers for Python, on the same keys as Redisson for Java. For threads.
-
-`pyredisson.asyncio` has the same names for asyncio.
-"""
+"""Redisson's locks and synchronizers for threads, on the same keys as in Java. For asyncio: `pyredisson.asyncio`."""
 
 try:
     from pyredisson._core import Run as _Run  # noqa: F401 - tests whether the core is compiled

@@ -34,8 +34,7 @@ INJECTED = pytest.StashKey["Injection"]()
 class GivenServer:
     """A server that runs already, and whose data is not the tests' own.
 
-    The clients of the fixtures put a random prefix before the names of their objects. So tests don't meet each other's
-    locks, nor the locks of a program.
+    The fixtures' clients put a random prefix before all names: so no test meets another one's locks, or a program's.
     """
 
     def __init__(self, url: str) -> None:

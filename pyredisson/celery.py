@@ -284,10 +284,7 @@ def _marked(lock: Lock) -> list[str]:
 
 
 def _leave(lock: Lock, lease: float | None = None) -> None:
-    """Leaves the lock to the message that has its name: this client neither renews nor releases it from now on.
-
-    `lease`: how long it lasts from now on, at least.
-    """
+    """Leaves the lock to the message with its name, for `lease` seconds: this client doesn't renew or release it."""
     logic = lock._logic
     session, hold = logic.session, logic.hold_of(lock._owner().id)
     if hold is None:

@@ -1,7 +1,4 @@
-"""The errors that pyredisson raises. Their messages name the object and the owner.
-
-The errors of redis-py (`redis.exceptions`) pass through unchanged.
-"""
+"""The errors that pyredisson raises. Messages name object and owner. redis-py's errors pass through unchanged."""
 
 from redis.exceptions import RedisError
 
@@ -65,10 +62,7 @@ class LockUpgradeError(RedissonError, RuntimeError):
 
 
 class LockTimeoutError(_LockError, TimeoutError):
-    """A block of `hold(wait_time=...)` didn't get the lock in time, or a block of `permit(wait_time=...)` no permit.
-
-    The message of the former names the holder.
-    """
+    """A block of `hold()` got no lock in time, and the message names the holder; or one of `permit()` no permit."""
 
 
 class PermitNotHeldError(RedissonError, ValueError):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a lock, to permits, or to the connection to a server. Fields that don't apply are
-    None."""
+    """Something that happened to a lock, to permits or to a connection. Fields that don't apply are None."""
 
     what: str
     """The name of the observer's method that gets it."""
@@ -57,8 +56,7 @@ class Observer:
         """An acquire was refused, or comes behind others of this client, and waits."""
 
     def acquired(self, event: Event) -> None:
-        """A new hold; or permits; or a latch has opened. A nested acquire is reported only if it had to wait, without
-        a `hold_id`."""
+        """A new hold, permits, or an open latch. A nested acquire is reported only if it waited, without `hold_id`."""
 
     def timed_out(self, event: Event) -> None:
         """An acquire ended without success, in time."""
@@ -79,8 +77,7 @@ class Observer:
         """The leases of `count` locks were not extended. That is tried again."""
 
     def discovered(self, event: Event) -> None:
-        """The client knows a server: at its begin the one that it was given, later each that it finds. Nothing is said
-        of whether the server is available."""
+        """The client knows a server, available or not: first the one that it was given, later each that it finds."""
 
     def disconnected(self, event: Event) -> None:
         """A server is not available."""

@@ -46,10 +46,7 @@ AnyOwner = ExplicitOwner | str | int
 
 
 def id_of_owner(owner: AnyOwner) -> int:
-    """The id of an owner that a user passed.
-
-    `TypeError` for another type; `ValueError` for an empty `str` or a negative number.
-    """
+    """The id of an owner that a user passed. `TypeError` for another type; `ValueError` for no text, and below 0."""
     if isinstance(owner, ExplicitOwner):
         return owner.id
     if isinstance(owner, str):

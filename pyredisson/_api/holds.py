@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -78,8 +78,7 @@ class Holdable:
     __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
 
     _explicit_owner: Owner | None
-    """None: the owner is the calling thread or task. A group has one only if all its members have one: the first
-    one's."""
+    """None: the calling thread or task. A group has one, its first member's, only if all its members have one."""
     _logic: Logic
 
     def on_lost(self, callback: LostCallback) -> LostCallback:
@@ -122,10 +121,7 @@ class AnyLost:
         self._lock = lock
 
     def is_set(self) -> bool:
-        """Whether the hold is lost: the server no longer knew it, or by the local clock its lease is over.
-
-        Sends nothing to the server. False if there was no hold.
-        """
+        """Whether a hold was lost: gone on the server, or its lease over by our clock. Sends nothing."""
         return self._hold is not None and self._logic.expire_if_due(self._hold) and self._hold.state is LOST
 
     def __repr__(self) -> str:
@@ -153,15 +149,15 @@ class AnyClient:
     def holds(self) -> list[Hold]:
         """What this client holds now, the oldest first; also lost holds that were not released yet.
 
-        As far as the client knows: it sends nothing. Of permits only renewed ones are listed. With 100,000
-        holds it takes some tenths of a second.
+        Sends nothing. Of permits only renewed ones are listed. With 100,000 holds it takes some tenths of a second.
         """
         session = self._session
         now, wall = session.clock(), datetime.now(UTC)
         found = []
-        for hold in _all(session):
+        held = list(session.holds.table.values())
+        for hold in [*held, *(lost for each in held if (lost := each.lost_below) is not None)]:
             session.holds.expire_if_due(hold)
-            lost = hold.state is LOST
+            is_lost = hold.state is LOST
             # It may be released by another thread meanwhile.
             if not hold.count:
                 continue
@@ -173,9 +169,9 @@ class AnyClient:
                     since=wall - timedelta(seconds=now - hold.begun),
                     levels=hold.count,
                     token=hold.token or None,
-                    valid_for=0.0 if lost else max(0.0, hold.valid_until - now),
+                    valid_for=0.0 if is_lost else max(0.0, hold.valid_until - now),
                     renewed=hold.renewed,
-                    lost=lost,
+                    lost=is_lost,
                 )
             )
         return sorted(found, key=lambda hold: hold.since)
@@ -200,13 +196,6 @@ class AnyClient:
             self._session.expect_lease(renewal)
         lock._explicit_owner = explicit_owner(self._session, owner)
         return lock
-
-
-def _all(session: Session) -> Iterator[holds.Hold]:
-    for hold in list(session.holds.table.values()):
-        yield hold
-        if hold.lost_below is not None:
-            yield hold.lost_below
 
 
 def state_of_lock(logic: LockLogic, owner: Owner | None, caller: str) -> str:
@@ -265,8 +254,7 @@ class Group:
 def members_of(locks: Sequence[AnyLock], kind: type[AnyLock]) -> list[AnyLock]:
     """The members of a group, in the order in which every program acquires them.
 
-    `TypeError` for a member that is no lock of the same package (`kind`); `ValueError` if there is no member, or if one
-    is there twice.
+    `TypeError` for a member that is no lock of the same package (`kind`); `ValueError` for none, or for one twice.
     """
     if not locks:
         raise ValueError("a group needs at least one lock")

@@ -48,10 +48,7 @@ class Template:
 
 
 def check_function(function: object, *, asynchronous: bool, decorator: str) -> None:
-    """`TypeError` for what the decorator can't wrap.
-
-    The lock would be released as soon as a generator or a coroutine was made, before it has done anything.
-    """
+    """`TypeError` for what can't be wrapped: around a generator, the lock would be released before the code has run."""
     binds = isinstance(function, (classmethod, staticmethod))
     if not callable(function) or inspect.isclass(function) or binds:
         kind = "a class" if inspect.isclass(function) else type(function).__name__

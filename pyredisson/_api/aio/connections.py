@@ -60,14 +60,12 @@ class ClientConnections(AnyClient):
         if isinstance(servers, SingleServer):
             self._runtime = AioRuntime(servers.node, post)
             channels = ChannelRegistry(clock)
-            listener = AioListener(servers.node, channels)
-            channels.attach(listener)
-            self._listener = listener
+            self._listener = AioListener(servers.node, channels)
+            channels.attach(self._listener)
         else:
-            runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
+            self._runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
             channels = RoutedChannels(clock, servers.table)
-            listeners = AioListeners(channels)
-            channels.open(listeners)
-            runtime.before_wait = listeners.before_wait
-            self._runtime, self._listener = runtime, listeners
+            self._listener = AioListeners(channels)
+            channels.open(self._listener)
+            self._runtime.before_wait = self._listener.before_wait
         return self._runtime, self._listener.drop, channels

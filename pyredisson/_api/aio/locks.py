@@ -144,10 +144,7 @@ class Lock(LockReleases, Lockable, Named):
     locked = is_locked
 
     async def is_held_by(self, owner_id: AnyOwner) -> bool:
-        """Whether that owner holds the lock through this client.
-
-        `owner_id` is what `owner=` of the client's methods takes, or the id of any owner.
-        """
+        """Whether that owner holds the lock through this client. `owner_id`: as for `owner=`, or any owner's id."""
         return await self._logic.hold_count(id_of_owner(owner_id)) > 0
 
     def get_hold_count(self) -> Coroutine[Any, Any, int]:
@@ -275,10 +272,7 @@ class FencedLock(Lock):
 
     @property
     def token(self) -> int:
-        """The token of the calling task's hold, from its latest acquire; also if the hold was lost.
-
-        Sends nothing to the server. Raises `LockNotHeldError` without a hold.
-        """
+        """The token of the calling task's last acquire, also if lost. Sends nothing. `LockNotHeldError`: no hold."""
         return self._logic.token_of(self._owner())
 
     async def get_token(self) -> int:

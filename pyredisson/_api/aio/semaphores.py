@@ -182,10 +182,7 @@ class PermitExpirableSemaphore(Primitive):
     @overload
     async def try_release(self, permits: Iterable[str]) -> int: ...
     async def try_release(self, permits: str | Iterable[str]) -> bool | int:
-        """As `release`, but doesn't raise `PermitNotHeldError`.
-
-        Returns for an id whether it was released, for several ids how many were: all or 0.
-        """
+        """As `release`, but instead of `PermitNotHeldError` it returns False; for several, how many: all or 0."""
         count = await release_permit_ids(self._logic, permits, must=False)
         return count > 0 if isinstance(permits, str) else count
 
@@ -197,10 +194,7 @@ class PermitExpirableSemaphore(Primitive):
         return await self._logic.update_lease(permit_id_of(permit), lease_of(lease_time))
 
     async def get_lease_time(self, permit: str) -> float:
-        """Seconds until a permit's lease is over; `math.inf`: it is endless.
-
-        Raises `PermitNotHeldError` if the permit is unknown or has ended.
-        """
+        """Seconds until a permit's lease ends, or `math.inf`. `PermitNotHeldError`: it is unknown or has ended."""
         remaining = await self._logic.lease_left(permit_id_of(permit))
         return math.inf if remaining == ENDLESS else remaining / 1000
 

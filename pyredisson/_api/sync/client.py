@@ -133,8 +133,7 @@ class Client(ClientConnections):
     def get_spin_lock(self, name: Name, backoff: Backoff = DEFAULT_BACKOFF, **options: Unpack[LockOptions]) -> SpinLock:
         """The lock of that name whose waiters try again and again. Sends nothing.
 
-        `backoff` is the pause between two tries: an `ExponentialBackoff` or a `ConstantBackoff`. Options and errors as
-        for `get_lock`.
+        `backoff`, the pause between tries: an `ExponentialBackoff` or a `ConstantBackoff`. Otherwise as `get_lock`.
         """
         return self._lock(SpinLock, functools.partial(SpinLockLogic, backoff=backoff_of(backoff)), name, **options)
 

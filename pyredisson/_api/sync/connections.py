@@ -50,9 +50,8 @@ class ClientConnections(AnyClient):
         if isinstance(servers, SingleServer):
             self._runtime = ThreadRuntime(servers.node, post, size)
             channels = ChannelRegistry(clock)
-            listener = ThreadListener(servers.node, channels)
-            channels.attach(listener)
-            self._listener = listener
+            self._listener = ThreadListener(servers.node, channels)
+            channels.attach(self._listener)
         else:
             self._runtime = RoutedThreadRuntime(self._config, servers.scripts, servers.keeper, post, size)
             channels = RoutedChannels(clock, servers.table)

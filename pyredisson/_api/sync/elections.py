@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from pyredisson._api import terms
 from pyredisson._api.arguments import tell_release_failure
 from pyredisson._api.sync.locks import FencedLock, Lost
-from pyredisson._api.sync.releases import REPORTED
+from pyredisson._api.sync.releases import REPORTED, wait_for_end
 from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -177,16 +176,10 @@ class Election(AnyElection):
 
     def _wait_for_end(self, term: Term) -> None:
         """Returns when the term ends, or the election is closed."""
-
-        def ended(_: Any) -> None:
-            wakeup.set()
-
         wakeup = self._waiting = ThreadWakeup()
-        term._hold.listen(ended)
         try:
             # `close` either sets the wakeup, or is seen here.
             if not self._closed:
-                wakeup.wait(threading.TIMEOUT_MAX)
+                wait_for_end(term._hold, None, wakeup)
         finally:
             self._waiting = None
-            term._hold.unlisten(ended)

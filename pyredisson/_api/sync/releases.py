@@ -141,9 +141,12 @@ def release_permit_ids(logic: PermitExpirableSemaphoreLogic, permits: str | Iter
         raise
 
 
-def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
-    """Waits until the hold has ended, lost or released, but at most so many seconds (None: no limit)."""
-    wakeup = ThreadWakeup()
+def wait_for_end(hold: Hold | GroupHold, seconds: float | None, wakeup: ThreadWakeup | None = None) -> None:
+    """Waits until the hold has ended, lost or released, but at most so many seconds (None: no limit).
+
+    `wakeup`: a caller that sets it ends the wait.
+    """
+    wakeup = ThreadWakeup() if wakeup is None else wakeup
 
     def hold_ended(_: object) -> None:
         wakeup.set()

@@ -184,10 +184,7 @@ class PermitExpirableSemaphore(Primitive):
     @overload
     def try_release(self, permits: Iterable[str]) -> int: ...
     def try_release(self, permits: str | Iterable[str]) -> bool | int:
-        """As `release`, but doesn't raise `PermitNotHeldError`.
-
-        Returns for an id whether it was released, for several ids how many were: all or 0.
-        """
+        """As `release`, but instead of `PermitNotHeldError` it returns False; for several, how many: all or 0."""
         count = release_permit_ids(self._logic, permits, must=False)
         return count > 0 if isinstance(permits, str) else count
 
@@ -199,10 +196,7 @@ class PermitExpirableSemaphore(Primitive):
         return Run(self._logic.update_lease, permit_id_of(permit), lease_of(lease_time)).result
 
     def get_lease_time(self, permit: str) -> float:
-        """Seconds until a permit's lease is over; `math.inf`: it is endless.
-
-        Raises `PermitNotHeldError` if the permit is unknown or has ended.
-        """
+        """Seconds until a permit's lease ends, or `math.inf`. `PermitNotHeldError`: it is unknown or has ended."""
         remaining = Run(self._logic.lease_left, permit_id_of(permit)).result
         return math.inf if remaining == ENDLESS else remaining / 1000
 

@@ -23,9 +23,7 @@ R = TypeVar("R")
 class Singleton:
     """One instance at a time across all machines: a decorator, and a context manager.
 
-    `Client.singleton()` makes it.
-
-    Each run has an owner of its own. So a second run in the same thread doesn't begin, either.
+    `Client.singleton()` makes it. Each run has an owner of its own, so a second run in the same thread doesn't begin.
     """
 
     __slots__ = ("_make", "_turns", "_wait")
