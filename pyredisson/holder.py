@@ -108,13 +108,8 @@ def holder_of(field: bytes, ttl: int) -> Holder:
     owner_id = int(number)
     # Redisson uses the ids of Java's threads. They are small, as the ids of explicit owners may be.
     foreign = False if owner_id >= FIRST_AUTOMATIC_ID else None
-    return Holder(
-        client_id=client_id,
-        owner_id=owner_id,
-        time_to_live=seconds,
-        foreign=foreign,
-        kept=suffix.rpartition(":")[2] == KEPT,
-    )
+    kept = suffix.rpartition(":")[2] == KEPT
+    return Holder(client_id=client_id, owner_id=owner_id, time_to_live=seconds, foreign=foreign, kept=kept)
 
 
 def seconds_of(ttl: int) -> float:
@@ -130,15 +125,10 @@ def with_announcement(holder: Holder, values: Sequence[bytes | None]) -> Holder:
             return dataclasses.replace(holder, foreign=True)
         return holder
     name, host, pid, program, version, _ = (None if value is None else printable(readable(value)) for value in values)
+    number = int(pid) if pid is not None and _is_number(pid) else None
+    since = moment_of((values[-1] or b"").partition(b" ")[0])
     return dataclasses.replace(
-        holder,
-        client_name=name,
-        host=host,
-        pid=int(pid) if pid is not None and _is_number(pid) else None,
-        program=program,
-        version=version,
-        since=moment_of((values[-1] or b"").partition(b" ")[0]),
-        foreign=False,
+        holder, client_name=name, host=host, pid=number, program=program, version=version, since=since, foreign=False
     )
 
 

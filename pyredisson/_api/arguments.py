@@ -13,7 +13,7 @@ from pyredisson._backends.clock import clock
 from pyredisson._core import parts_on_cluster
 from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
-from pyredisson.errors import LockNotHeldError, LockTimeoutError
+from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.holds import RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -24,8 +24,6 @@ from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner
 
 MAX_PERMITS = 2**31 - 1
 """The largest `int` of Java, which is Redisson's type for permits."""
-MAX_COUNT = 2**63 - 1
-"""The largest `long` of Java, which is Redisson's type for a latch's count, and the largest integer of the server."""
 
 Name = str | bytes
 
@@ -191,17 +189,11 @@ def permit_ids_of(permits: str | Iterable[str]) -> list[bytes]:
     return ids
 
 
-def lease_of_permits(lease_time: Duration | None, renew: bool) -> int | None:
+def permit_lease_of(lease_time: Duration | None, renew: bool) -> int | None:
     """A lease of permits in milliseconds; None: endless, or renewed. `ValueError` for a `lease_time` with `renew`."""
     if renew and lease_time is not None:
         raise ValueError("renew=True is for permits without a lease_time")
     return lease_of(lease_time)
-
-
-def permit_timeout_error(key: bytes, wait: float | None) -> LockTimeoutError:
-    """The error of `permit(...)` when no permit was acquired within `wait` seconds."""
-    name = readable(key)
-    return LockTimeoutError(f"no permit of semaphore {name!r} was acquired in {wait or 0.0:g} s", name=name)
 
 
 def package_of(kind: type) -> str:
@@ -226,7 +218,7 @@ def warn_not_released(what: str, error: RedisError) -> None:
     logger.warning("%s is not released yet, though its work is done; the release goes on: %s", what, error)
 
 
-def tell_release_failure(failure: BaseException, error: BaseException | None) -> None:
+def tell_failed_release(failure: BaseException, error: BaseException | None) -> None:
     """Tells that the release after a block has failed: raises that, or notes it in the exception of the block's body.
 
     The body's own exception goes on: the user must see it. That `hand_off` had ended the hold is no failure.

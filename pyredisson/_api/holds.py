@@ -129,6 +129,26 @@ class AnyLost:
         return f"<{package_of(type(self))}.Lost of {self._lock!r}: {state}>"
 
 
+class AnySingleton:
+    """Work of which one instance runs at a time, and its blocks."""
+
+    __slots__ = ("_make", "_turns", "_wait")
+
+    def __init__(self, make: Callable[[], Any], wait: float | None) -> None:
+        self._make = make
+        self._wait = wait
+        self._turns: list[Any] = []
+        """The blocks that were entered on this object, and not left yet."""
+
+    def _turn_to_leave(self, runner: object) -> Any:
+        """The latest block of this thread or task; else the oldest one, as another one may run the exit."""
+        mine = [turn for turn in self._turns if turn.runner == runner]
+        return mine[-1] if mine else self._turns[0]
+
+    def __repr__(self) -> str:
+        return f"<{package_of(type(self))}.Singleton {readable(self._make()._logic.key)!r}>"
+
+
 class AnyClient:
     """What a client says of itself, as it knows without asking the server."""
 
@@ -196,6 +216,12 @@ class AnyClient:
             self._session.expect_lease(renewal)
         lock._explicit_owner = explicit_owner(self._session, owner)
         return lock
+
+
+def permit_timeout_error(key: bytes, wait: float | None) -> LockTimeoutError:
+    """The error of `permit(...)` when no permit was acquired within `wait` seconds."""
+    name = readable(key)
+    return LockTimeoutError(f"no permit of semaphore {name!r} was acquired in {wait or 0.0:g} s", name=name)
 
 
 def state_of_lock(logic: LockLogic, owner: Owner | None, caller: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar, Union
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_release_failure, wait_of
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_failed_release, wait_of
 from pyredisson._api.holds import Holdable
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._core import ReleaseCall
@@ -173,7 +173,7 @@ class Scope:
             raise
         except Exception as failure:  # noqa: BLE001
             is_ours = only_ours and isinstance(error, asyncio.CancelledError)
-            tell_release_failure(failure, None if is_ours else error)
+            tell_failed_release(failure, None if is_ours else error)
 
     def _is_not_cancelled(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether no other code has requested a cancellation of the task since it entered."""
@@ -267,4 +267,4 @@ async def leave(lock: Enterable, entered: Entered, error: BaseException | None) 
     try:
         await lock.unlock()
     except Exception as failure:  # noqa: BLE001
-        tell_release_failure(failure, error)
+        tell_failed_release(failure, error)

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from pyredisson._api import terms
 from pyredisson._api.aio.blocks import Holding, Scope
 from pyredisson._api.aio.locks import FencedLock, Lost
-from pyredisson._api.arguments import tell_release_failure
+from pyredisson._api.arguments import tell_failed_release
 from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.aio.operations import until_ended
 from pyredisson._core import AcquireCall
@@ -183,7 +183,7 @@ class Election(AnyElection):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             if failure is not None:
-                tell_release_failure(failure, error)
+                tell_failed_release(failure, error)
             raise error
         if cancellation is not None:
             raise cancellation

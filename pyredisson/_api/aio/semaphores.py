@@ -7,22 +7,12 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Self, overload
 
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
-from pyredisson._api.arguments import (
-    MAX_COUNT,
-    count_of,
-    deadline_of,
-    lease_of,
-    lease_of_permits,
-    permit_id_of,
-    permit_timeout_error,
-    tell_release_failure,
-    wait_of,
-)
-from pyredisson._api.holds import Primitive
+from pyredisson._api.arguments import count_of, deadline_of, permit_id_of, permit_lease_of, tell_failed_release, wait_of
+from pyredisson._api.holds import Primitive, permit_timeout_error
 from pyredisson._backends.aio.operations import discard_result
 from pyredisson._backends.clock import clock
 from pyredisson._settings.durations import Duration, lease_ms
-from pyredisson.logic.permits.commands import ENDLESS, MOST_AT_ONCE
+from pyredisson.logic.permits.commands import ENDLESS, MAX_COUNT, MOST_AT_ONCE
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
@@ -107,7 +97,7 @@ class Semaphore(Primitive):
         try:
             await release_permits(self._logic, 1, only_existing=False)
         except Exception as failure:  # noqa: BLE001
-            tell_release_failure(failure, error)
+            tell_failed_release(failure, error)
 
 
 class PermitExpirableSemaphore(Primitive):
@@ -133,7 +123,7 @@ class PermitExpirableSemaphore(Primitive):
         (`must_exist=True`) and doesn't, `ValueError` for a `lease_time` with `renew`, and redis-py's errors for what
         the server or the network reports.
         """
-        ids = await self._logic.acquire(1, lease_of_permits(lease_time, renew), None, renew)
+        ids = await self._logic.acquire(1, permit_lease_of(lease_time, renew), None, renew)
         return ids[0]
 
     async def try_acquire(
@@ -141,13 +131,13 @@ class PermitExpirableSemaphore(Primitive):
     ) -> str | None:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). None: not acquired."""
         deadline = deadline_of(wait_time, "wait_time")
-        ids = await self._logic.acquire(1, lease_of_permits(lease_time, renew), deadline, renew)
+        ids = await self._logic.acquire(1, permit_lease_of(lease_time, renew), deadline, renew)
         return ids[0] if ids else None
 
     async def acquire_many(self, permits: int, lease_time: Duration | None = None, *, renew: bool = False) -> list[str]:
         """As `acquire`, for so many permits, all at once. Returns their ids."""
         count = count_of(permits, "permits", MOST_AT_ONCE)
-        return await self._logic.acquire(count, lease_of_permits(lease_time, renew), None, renew)
+        return await self._logic.acquire(count, permit_lease_of(lease_time, renew), None, renew)
 
     async def try_acquire_many(
         self, permits: int, wait_time: Duration = 0, lease_time: Duration | None = None, *, renew: bool = False
@@ -155,7 +145,7 @@ class PermitExpirableSemaphore(Primitive):
         """As `acquire_many`, but waits at most `wait_time` (seconds or a timedelta). An empty list: not acquired."""
         count = count_of(permits, "permits", MOST_AT_ONCE)
         deadline = deadline_of(wait_time, "wait_time")
-        return await self._logic.acquire(count, lease_of_permits(lease_time, renew), deadline, renew)
+        return await self._logic.acquire(count, permit_lease_of(lease_time, renew), deadline, renew)
 
     def permit(
         self, wait_time: Duration | None = None, lease_time: Duration | None = None, *, renew: bool = False
@@ -167,7 +157,7 @@ class PermitExpirableSemaphore(Primitive):
         the permit has ended meanwhile; an exception of the body gets that as a note instead. The object serves one
         block at a time.
         """
-        return Permit(self, wait_of(wait_time, "wait_time"), lease_of_permits(lease_time, renew), renew)
+        return Permit(self, wait_of(wait_time, "wait_time"), permit_lease_of(lease_time, renew), renew)
 
     async def release(self, permits: str | Iterable[str]) -> None:
         """Releases a permit, by its id, or several.
@@ -191,7 +181,7 @@ class PermitExpirableSemaphore(Primitive):
 
         A permit that was renewed isn't any more. False: the permit is unknown or has ended.
         """
-        return await self._logic.update_lease(permit_id_of(permit), lease_of(lease_time))
+        return await self._logic.update_lease(permit_id_of(permit), permit_lease_of(lease_time, False))
 
     async def get_lease_time(self, permit: str) -> float:
         """Seconds until a permit's lease ends, or `math.inf`. `PermitNotHeldError`: it is unknown or has ended."""
@@ -265,7 +255,7 @@ class Permit:
         try:
             await release_permit_ids(self._semaphore._logic, ids, must=True)
         except Exception as failure:  # noqa: BLE001
-            tell_release_failure(failure, error)
+            tell_failed_release(failure, error)
 
     def __repr__(self) -> str:
         return f"<pyredisson.asyncio.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"

@@ -12,27 +12,21 @@ from redis.exceptions import RedisError
 
 from pyredisson._api.aio.locks import Lock
 from pyredisson._api.arguments import warn_not_released
+from pyredisson._api.holds import AnySingleton
 from pyredisson._api.naming import check_function
-from pyredisson._diagnostics import readable
 from pyredisson.errors import LockTimeoutError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Singleton:
+class Singleton(AnySingleton):
     """One instance at a time across all machines: a decorator, and an async context manager.
 
     `Client.singleton()` makes it. Each run has an owner of its own, so a second run in the same task doesn't begin.
     """
 
-    __slots__ = ("_make", "_turns", "_wait")
-
-    def __init__(self, make: Callable[[], Lock], wait: float | None) -> None:
-        self._make = make
-        self._wait = wait
-        self._turns: list[_Turn] = []
-        """The blocks that were entered by `async with` on this object, and not left yet."""
+    __slots__ = ()
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R | None]]:
         """Decorates a function. A call returns None if another instance runs, after `wait_time`.
@@ -60,24 +54,19 @@ class Singleton:
         return turn.lock
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # The latest block of this task; else the oldest one, as another task may run the exit.
-        mine = [turn for turn in self._turns if turn.task is asyncio.current_task()]
-        turn = mine[-1] if mine else self._turns[0]
+        turn = self._turn_to_leave(asyncio.current_task())
         self._turns.remove(turn)
         await turn.__aexit__(kind, error, trace)
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.Singleton {readable(self._make()._logic.key)!r}>"
 
 
 class _Turn:
     """One run, which has the lock from its beginning to its end."""
 
-    __slots__ = ("_block", "lock", "task")
+    __slots__ = ("_block", "lock", "runner")
 
     def __init__(self, lock: Lock, wait: float | None) -> None:
         self.lock = lock
-        self.task = asyncio.current_task()
+        self.runner = asyncio.current_task()
         self._block = lock.hold(wait)
 
     async def __aenter__(self) -> None:

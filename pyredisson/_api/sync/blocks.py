@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, Union
 
-from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_release_failure, wait_of
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_failed_release, wait_of
 from pyredisson._api.holds import Holdable
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
@@ -94,7 +94,7 @@ class Enterable(Holdable):
         try:
             self.unlock()
         except Exception as failure:  # noqa: BLE001
-            tell_release_failure(failure, error)
+            tell_failed_release(failure, error)
 
     def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
         return lambda: callback(self)
@@ -139,7 +139,7 @@ class Holding(Generic[AnyEnterable]):
         try:
             lock.unlock()
         except Exception as failure:  # noqa: BLE001
-            tell_release_failure(failure, error)
+            tell_failed_release(failure, error)
 
     def __repr__(self) -> str:
         return repr_of_holding(self, self._wait, self._lease)
@@ -168,7 +168,7 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
     try:
         releaser.unlock()
     except Exception as failure:  # noqa: BLE001
-        tell_release_failure(failure, error)
+        tell_failed_release(failure, error)
     finally:
         _remove_taken(entered)
     if elsewhere and lock._explicit_owner is None and not lock._callers.warned_of_exit:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from pyredisson._api import terms
-from pyredisson._api.arguments import tell_release_failure
+from pyredisson._api.arguments import tell_failed_release
 from pyredisson._api.sync.locks import FencedLock, Lost
 from pyredisson._api.sync.releases import REPORTED, wait_for_end
 from pyredisson._api.terms import AnyElection, AnyTerm
@@ -65,7 +65,7 @@ class Election(AnyElection):
         try:
             self._resign()
         except REPORTED as failure:
-            tell_release_failure(failure, error)
+            tell_failed_release(failure, error)
         finally:
             self._abandon()
 
@@ -142,7 +142,7 @@ class Election(AnyElection):
             try:
                 self._resign()
             except REPORTED as failure:
-                tell_release_failure(failure, error)
+                tell_failed_release(failure, error)
             raise
         try:
             self._resign()

@@ -9,30 +9,24 @@ from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import deadline_after, tell_release_failure, warn_not_released
+from pyredisson._api.arguments import deadline_after, tell_failed_release, warn_not_released
+from pyredisson._api.holds import AnySingleton
 from pyredisson._api.naming import check_function
 from pyredisson._api.sync.locks import Lock
 from pyredisson._api.sync.releases import REPORTED
 from pyredisson._core import ReleaseCall, Run
-from pyredisson._diagnostics import readable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Singleton:
+class Singleton(AnySingleton):
     """One instance at a time across all machines: a decorator, and a context manager.
 
     `Client.singleton()` makes it. Each run has an owner of its own, so a second run in the same thread doesn't begin.
     """
 
-    __slots__ = ("_make", "_turns", "_wait")
-
-    def __init__(self, make: Callable[[], Lock], wait: float | None) -> None:
-        self._make = make
-        self._wait = wait
-        self._turns: list[_Turn] = []
-        """The blocks that were entered by `with` on this object, and not left yet."""
+    __slots__ = ()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Decorates a function. A call returns None if another instance runs, after `wait_time`.
@@ -63,33 +57,25 @@ class Singleton:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         turn: _Turn | None = None
         try:
-            turn = self._turn_to_leave()
+            turn = self._turn_to_leave(threading.get_ident())
             self._turns.remove(turn)
         finally:
             # Also if an interrupt strikes in the lines above.
-            turn = self._turn_to_leave() if turn is None else turn
+            turn = self._turn_to_leave(threading.get_ident()) if turn is None else turn
             turn.__exit__(kind, error, trace)
-
-    def _turn_to_leave(self) -> _Turn:
-        """The latest block of this thread; else the oldest one, as another thread may run the exit."""
-        mine = [turn for turn in self._turns if turn.thread == threading.get_ident()]
-        return mine[-1] if mine else self._turns[0]
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.Singleton {readable(self._make()._logic.key)!r}>"
 
 
 class _Turn:
     """One run: it has the lock, or another instance has it."""
 
-    __slots__ = ("is_ours", "lock", "owner", "thread", "wait")
+    __slots__ = ("is_ours", "lock", "owner", "runner", "wait")
 
     def __init__(self, lock: Lock, wait: float | None) -> None:
         self.lock = lock
         self.owner = lock._owner()
         self.wait = wait
         self.is_ours = False
-        self.thread = threading.get_ident()
+        self.runner = threading.get_ident()
 
     def __enter__(self) -> bool:
         """Whether this run may begin."""
@@ -107,7 +93,7 @@ class _Turn:
             if error is None and isinstance(failure, RedisError):
                 warn_not_released(self.lock._logic.label, failure)
             else:
-                tell_release_failure(failure, error)
+                tell_failed_release(failure, error)
 
     def release_in_background(self) -> None:
         """Releases what an interrupted entry has acquired."""

@@ -197,6 +197,8 @@ IN_USE = b"timeout"
 ENDLESS = -1
 """The lease of a permit that doesn't expire."""
 ID_BYTES = 16
+MAX_COUNT = 2**63 - 1
+"""The largest `long` of Java, which is Redisson's type for a latch's count, and the largest integer of the server."""
 MOST_AT_ONCE = 1_000_000
 """Permits in one command. Servers accept few more arguments than that."""
 
