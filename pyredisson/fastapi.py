@@ -118,9 +118,8 @@ def permit(
 ) -> Any:
     """A dependency that lets at most `permits` requests run at a time, in all processes; its value is the permit's id.
 
-    It is a permit of the `PermitExpirableSemaphore` of that name, and is renewed while the request runs. If the
-    semaphore exists with another number of permits, that number counts. The other arguments, answers and errors as for
-    `locked`.
+    It is a permit of the `PermitExpirableSemaphore` of that name, and is renewed while the request runs. If that exists
+    with another number of permits, that number counts. Other arguments, answers and errors as for `locked`.
     """
     name_of = _from_template(name, types) if isinstance(name, str) else name
 

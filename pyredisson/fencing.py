@@ -37,8 +37,7 @@ def write(client: Any, token: int, command: str, key: Name, *args: Value) -> Any
     """Runs `command key *args`, unless a larger token has written that key before. Returns the server's reply.
 
     For example: `write(client, lock.token, "SET", "report", text)`. `client` is one of redis-py: `redis.Redis`,
-    `redis.asyncio.Redis` (then the result must be awaited), or a cluster client. The command may write only its first
-    key.
+    `redis.asyncio.Redis` (then the result must be awaited), or for a cluster. The command may write its first key only.
 
     The newest token is stored in the key `pyredisson_fencing:{key}`, for `REMEMBERED` seconds after each write.
 

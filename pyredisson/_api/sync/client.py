@@ -140,8 +140,7 @@ class Client(ClientConnections):
     def get_multi_lock(self, *locks: Lock) -> MultiLock:
         """Several locks as one, all or none of them. Sends nothing.
 
-        `locks` may be of any kind, and of other clients. Raises `ValueError` without locks or if one is there twice,
-        `TypeError` for anything that is no lock of this package.
+        `locks`: of any kind and client. Raises `ValueError` for none, or one twice; `TypeError` for anything else.
         """
         return MultiLock(locks)
 
@@ -192,8 +191,7 @@ class Client(ClientConnections):
         The owner is the calling thread, so a decorated function may call itself. A call raises what a block of `hold()`
         raises: `LockTimeoutError` if the lock was not acquired in time, and `LockLostError` if it was lost.
 
-        Raises `ValueError` for a field that is no parameter, and `TypeError` for what can't be decorated: a generator,
-        a class, a function of the other backend.
+        Raises `ValueError` for an unknown field, `TypeError` for a generator, a class, a function of the other backend.
         """
         check_kind(kind)
         wait_of(wait_time, "wait_time")

@@ -42,11 +42,9 @@ class Lockable(Enterable):
         `lease_time` (seconds or a timedelta, at least 1 ms): the server frees the lock after that time. None: it is
         held until it is released. While the process lives, its lease of `lock_watchdog_timeout` seconds is renewed.
 
-        `at_most` (seconds or a timedelta): the same, but the hold is lost so long after the acquire: a job that hangs
-        doesn't keep the lock for ever.
+        `at_most` (as `lease_time`): the same, but the hold is lost so long after the acquire, even if a job hangs.
 
-        Raises `ClosedError` if the client is closed, also while this waits, and redis-py's errors for what the server
-        or the network reports.
+        Raises `ClosedError` if the client is closed, also during the wait, and redis-py's errors of server and network.
         """
         renewed = lease_time is None and at_most is None
         lease = None if renewed else renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
@@ -66,8 +64,8 @@ class Lockable(Enterable):
         For work of unknown length with a `lease_time`: the lock stays held only while the work gets on. A lease never
         becomes shorter, and a lock that is renewed goes on being renewed.
 
-        Raises `LockLostError` if the hold is lost, and `LockNotHeldError` if there is none. After an error of the
-        server or the network the lease may be extended or not.
+        Raises `LockLostError` or `LockNotHeldError` without a hold. After other errors the lease may be extended or
+        not.
         """
         _ = Run(self._logic.extend_hold, self._owner(), lease_ms(lease_time)).result
 
@@ -170,9 +168,8 @@ class Lock(LockReleases, Lockable, Named):
         """The waiters for the lock, on both sides of a read-write lock; in order if it is fair, else the oldest first.
 
         Of a fair lock each waiter is known, also in Java. Of others these are known: calls of this library that have
-        waited for a second or two, in clients that the server knows to wait or that hold the lock. So the waiters for a
-        spin lock aren't known, nor the waiters in clients that are not announced. It takes the rights of `pyredisson
-        inspect`.
+        waited for a second or two, in clients that the server knows to wait or that hold the lock. So waiters for a
+        spin lock, and in clients that are not announced, aren't known. It takes the rights of `pyredisson inspect`.
         """
         logic = Inspector(self._logic.session)
         return Run(logic.waiters, self._logic.key).result
@@ -230,8 +227,7 @@ class NonReentrantFairLock(FairLock):
 class NonReentrantLock(Lock):
     """A lock that its holder can't acquire again, shared by all processes, also Java's with Redisson.
 
-    While the calling thread holds it, `lock`, `try_lock`, `acquire`, `hold` and `with` raise
-    `LockAlreadyHeldError`, and send nothing.
+    Acquires by the thread that holds it raise `LockAlreadyHeldError`, also by `with`, and send nothing.
     """
 
     __slots__ = ()
@@ -240,8 +236,7 @@ class NonReentrantLock(Lock):
 class SpinLock(Lock):
     """A re-entrant lock for very short holds: its waiters don't listen for a message, but try again and again.
 
-    Its release publishes nothing, as in Redisson. A `Lock` of the same name that waits learns of the release only when
-    the lease that it has read is over.
+    Its release publishes nothing, as in Redisson: a `Lock` of that name waits until the lease that it has read is over.
     """
 
     __slots__ = ()
@@ -252,8 +247,7 @@ class FencedLock(Lock):
 
     The resource behind the lock remembers the largest token that it has seen and refuses smaller ones; the functions of
     `pyredisson.fencing` do that. Then a holder that was paused for longer than its lease can't write any more. Tokens
-    grow with every acquire, re-entry included, and also over `delete()`, expiry and FLUSHALL. They have gaps, and stay
-    below 2**53.
+    grow with every acquire, also a nested one, and over `delete()`, expiry and FLUSHALL; with gaps, below 2**53.
     """
 
     __slots__ = ()

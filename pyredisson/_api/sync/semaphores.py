@@ -23,9 +23,8 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 class Semaphore(Primitive):
     """A number of permits on the server, shared by all processes, also Java's with Redisson.
 
-    As in Redisson, permits have no owners: one owner may release what another one acquired, and the permits of a
-    process that dies are lost. The semaphore must be made once, by `try_set_permits`. Until then there are no permits,
-    which is logged once.
+    As in Redisson, permits have no owners: anyone may release them, and the permits of a process that dies are lost.
+    The semaphore must be made once, by `try_set_permits`. Until then there are no permits, which is logged once.
     """
 
     __slots__ = ()
@@ -43,8 +42,7 @@ class Semaphore(Primitive):
     def acquire(self, permits: int = 1) -> None:
         """Acquires so many permits, all at once; waits as long as that takes.
 
-        Others may overtake a waiter for several permits for a second. Then acquires of this library leave permits to
-        it, for 5 seconds in a row at most.
+        A waiter for several permits can be overtaken for 1 s; then this library leaves it permits, for up to 5 s.
 
         Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` if the client is
         closed, also while this waits, and redis-py's errors for what the server or the network reports.
@@ -122,8 +120,7 @@ class PermitExpirableSemaphore(Primitive):
         that is lost all the same is logged.
 
         Raises `ClosedError` if the client is closed, also while this waits, `NotSetError` if the semaphore must exist
-        (`must_exist=True`) and doesn't, `ValueError` for a `lease_time` with `renew`, and redis-py's errors for what
-        the server or the network reports.
+        (`must_exist=True`) and doesn't, `ValueError` for a `lease_time` with `renew`, and redis-py's errors.
         """
         ids = Run(self._logic.acquire, 1, permit_lease_of(lease_time, renew), None, renew).result
         return ids[0]
@@ -156,8 +153,7 @@ class PermitExpirableSemaphore(Primitive):
 
         `wait_time` (seconds or a timedelta; None: no limit): entering raises `LockTimeoutError` if no permit was
         acquired by then. `lease_time` and `renew` as for `acquire`. The end of the block raises `PermitNotHeldError` if
-        the permit has ended meanwhile; an exception of the body gets that as a note instead. The object serves one
-        block at a time.
+        the permit has ended; an exception of the body gets that as a note. The object serves one block at a time.
         """
         return Permit(self, wait_of(wait_time, "wait_time"), permit_lease_of(lease_time, renew), renew)
 
