@@ -39,7 +39,7 @@ class Lockable(Enterable):
         `lease_time` (seconds or a timedelta, at least 1 ms): the server frees the lock after that time. None: it is
         held until it is released. While the process lives, its lease of `lock_watchdog_timeout` seconds is renewed.
 
-        `at_most` (as `lease_time`): the same, but the hold is lost so long after the acquire, even if a job hangs.
+        `at_most` (as `lease_time`): renewed, but the hold is lost so long after the acquire, so no hanging job keeps it.
 
         Raises `ClosedError` if the client is closed, also during the wait, and redis-py's errors of server and network.
         """
@@ -62,8 +62,8 @@ class Lockable(Enterable):
         For work of unknown length with a `lease_time`: the lock stays held only while the work gets on. A lease never
         becomes shorter, and a lock that is renewed goes on being renewed.
 
-        Raises `LockLostError` or `LockNotHeldError` without a hold. After other errors the lease may be extended or
-        not.
+        Raises `LockLostError` if the hold is lost, and `LockNotHeldError` if there is none. After an error of the
+        server or the network the lease may be extended or not.
         """
         return self._logic.extend_hold(self._owner(), lease_ms(lease_time))
 
