@@ -42,7 +42,7 @@ class Lockable(Enterable):
         `lease_time` (seconds or a timedelta, at least 1 ms): the server frees the lock after that time. None: it is
         held until it is released. While the process lives, its lease of `lock_watchdog_timeout` seconds is renewed.
 
-        `at_most` (as `lease_time`): renewed, but the hold is lost so long after the acquire, so no hanging job keeps it.
+        `at_most` (as `lease_time`): renewed, but the hold is lost so long after the acquire: no hanging job keeps it.
 
         Raises `ClosedError` if the client is closed, also during the wait, and redis-py's errors of server and network.
         """
