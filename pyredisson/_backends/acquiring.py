@@ -12,6 +12,7 @@ from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replication import (
     INFO,
+    NEVER,
     NotConfirmed,
     ReplicaState,
     is_refusal,
@@ -230,11 +231,11 @@ class ReplicaCheck:
         state = master.replicas
         for address in state.away:
             asked_at = self._masters.clock()
-            if state.is_unreachable(address, asked_at):
+            if state.unreachable.get(address, NEVER) > asked_at:
                 continue
             if address in state.unreachable:
                 # It is asked again. Other calls meanwhile rely on what is known, as it may take long again.
-                state.on_unreachable(address, asked_at + LONGEST)
+                state.unreachable[address] = asked_at + LONGEST
             try:
                 reply = await self._ask_peer(address, master)
             except ClosedError:
@@ -265,7 +266,7 @@ class ReplicaCheck:
         cause = error.error if isinstance(error, NoReply) else error
         logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
         silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
-        state.on_unreachable(address, self._masters.clock() + (SILENT if silent else REFUSED))
+        state.unreachable[address] = self._masters.clock() + (SILENT if silent else REFUSED)
 
 
 # --- The connections to servers that serve nothing for this client, but may have replaced a master

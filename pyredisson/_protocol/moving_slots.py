@@ -25,8 +25,7 @@ from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, sc
 class Settling:
     """Has all scripts publish both flavours for some time after each change of the map from slots to nodes.
 
-    Any thread may call any method, and each step is one operation on a dict, as an interrupt may strike between any two
-    lines.
+    Any thread may call any method. Each step is one operation on a dict: an interrupt may strike between any two lines.
     """
 
     def __init__(self, seconds: float = 0.0, clock: Callable[[], float] = monotonic) -> None:
@@ -59,9 +58,6 @@ class Settling:
             if self.changes.get(number, now) < now:
                 self.changes.pop(number, None)
         return as_publishing_both(payload) if asking or self.changes else payload
-
-
-# --- The message of a command that has followed ASK
 
 
 _ALL_PERMITS = b"2147483647"

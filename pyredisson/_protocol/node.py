@@ -52,8 +52,8 @@ class Node:
         doesn't say who replaces it, so a client of several servers has to ask the others."""
         self.silence_checks: dict[Callable[[], None], None] = {}
         """Called when a command gets no reply, or no connection can be made: the network may have lost the other
-        connections too, and one that only receives wouldn't notice that. Each checks one connection. They are called on
-        any thread, don't block, and acquire no mutex. Copies of this node share them."""
+        connections too, and one that only receives wouldn't notice that. Each checks one connection, on any thread. It
+        doesn't block, and acquires no mutex. Copies of this node share them."""
         self.on_handshake: Callable[[bytes | None], None] = lambda _: None
         """Called after each handshake that succeeded, with the identity of the server's process."""
 
@@ -85,10 +85,7 @@ class Node:
         self._on_silence()
 
     def on_unreachable(self, error: BaseException, began: float) -> None:
-        """A connection could not be made; the attempt began at `began`, on the clock `time.monotonic`.
-
-        An interrupt is not the server's failure, and is not reported.
-        """
+        """As `Availability.on_unreachable`. An interrupt is not the server's failure, and is not reported."""
         if isinstance(error, Exception):
             self.availability.on_unreachable(error, began)
             self._on_silence()
@@ -121,12 +118,9 @@ class Node:
         return Address(self.config.host, self.config.port)
 
 
-# --- Whether a server serves its clients, and one warning whenever that changes
-
-
 FORGOTTEN_AFTER = 60.0
-"""Seconds without a failed attempt after which the next failure begins another outage. The end of the earlier outage
-was not observed, because no call was made."""
+"""Seconds without a failed attempt after which the next failure begins another outage: no call has observed the end of
+the earlier one."""
 
 Observe = Callable[[str, str, BaseException | None], None]
 """Is called with `discovered`, `disconnected` or `connected`, the server's address, and the error; on any thread. Must
@@ -144,10 +138,10 @@ class Outage:
 
 
 class Availability:
-    """The state of one server, shared by all connections of a client to it. Any thread may report.
+    """Whether a server serves its clients; shared by all connections of a client to it. Any thread may report.
 
-    Each change is a single operation on a dict. So no mutex is needed, and when several threads report the same
-    change at the same time, only one of them logs it.
+    Each change is a single operation on a dict: no mutex is needed, and only one of several threads that report the
+    same change logs it.
     """
 
     __slots__ = ("_address", "_connected_at", "_observe", "_outage")
@@ -216,9 +210,6 @@ class Availability:
             logger.warning("the server %s is available again after %.1f s", self._address, monotonic() - outage.began)
 
 
-# --- The commands that a new connection sends first, and what their replies say about the server
-
-
 SCRIPT_FLAGS_SINCE = 7
 """The first major version whose servers know the `#!lua` line of scripts."""
 OLDEST_VERSION = (6, 2)
@@ -256,7 +247,7 @@ class ServerInfo:
 
 
 class Handshake:
-    """The commands of one handshake, which are sent in one write, and the meaning of their replies."""
+    """The commands that a new connection sends first, in one write, and what their replies say about the server."""
 
     def __init__(self, config: Config, credentials: Sequence[str], suspects: Sequence[ConnectionId] = ()) -> None:
         steps: list[tuple[str, bytes]] = []

@@ -60,14 +60,9 @@ class Flavour(Enum):
 
 
 def is_on_other_slot(channel: bytes) -> bool:
-    """Whether a channel isn't on the slot of its object, where a script can't publish a sharded message.
-
-    So is the channel of a latch whose name contains a brace, as Redisson adds braces to that name all the same.
-    """
+    """Whether a channel isn't on the slot of its object, where a script can't publish a sharded message: the channel of
+    a latch whose name contains a brace, as Redisson adds braces to that name all the same."""
     return channel.startswith(LATCH_CHANNEL) and b"{" in channel[len(LATCH_CHANNEL) :]
-
-
-# --- The commands and replies of a subscription connection
 
 
 PING = command(b"PING")
@@ -143,10 +138,7 @@ class Subscription:
         return b"".join(commands)
 
     def unsubscribe_commands(self, channels: Iterable[bytes], *, moved: bool = False) -> bytes:
-        """The commands that unsubscribe, to be sent at once. One for each channel, as each has a reply of its own.
-
-        `moved`: their slots have left the node, which ends the sharded subscriptions without a command.
-        """
+        """As `subscribe_commands`. `moved`: the slots have left the node, which ends the sharded subscriptions itself."""
         commands = []
         for channel in channels:
             for flavour in self._pubsub.flavours(channel):
@@ -173,8 +165,8 @@ class Subscription:
     def end_batch(self) -> None:
         """What is received from now on may have been sent after a waiter has reacted to what was received before.
 
-        A script publishes in both flavours, one right after the other, and that wakes one waiter. But a message that
-        was published later must wake another one: the first may have made its attempt already.
+        A message in both flavours wakes one waiter. But one that was published later must wake another waiter: the
+        first may have made its attempt already.
         """
         self._plain = None
 

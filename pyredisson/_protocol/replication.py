@@ -96,7 +96,7 @@ class ReplicaState:
     left: dict[Address, float] = field(default_factory=dict)
     """When a server was found to be away that was not away before, until it is known that it is no master."""
     unreachable: dict[Address, float] = field(default_factory=dict)
-    """Until when a server that gave no answer isn't asked again."""
+    """Until when a server that gave no answer isn't asked again, or not by other calls than the one that asks it."""
 
     def begin_question(self, now: float) -> None:
         """The server is asked. Until it has replied, other calls use what it has said last, if that isn't too old."""
@@ -139,14 +139,6 @@ class ReplicaState:
         if self.refused:
             return False
         return self.online is None or now >= self.ask_again_at or now - self.asked_at >= RELIED_ON
-
-    def is_unreachable(self, address: Address, now: float) -> bool:
-        """Whether a server has not answered lately."""
-        return self.unreachable.get(address, NEVER) > now
-
-    def on_unreachable(self, address: Address, until: float) -> None:
-        """A server doesn't answer, or is about to be asked again after it didn't."""
-        self.unreachable[address] = until
 
     def on_answer(self, address: Address, asked_at: float) -> None:
         """A server that was away at `asked_at` is no master in place of this one."""

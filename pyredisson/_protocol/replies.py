@@ -64,17 +64,14 @@ def is_not_master(error: RedisError) -> bool:
     return code_of(error) in NOT_MASTER
 
 
-# --- A copy of an exception for each of several callers that get the same error
-
-
 E = TypeVar("E", bound=BaseException)
 
 
 def copy_error(error: E) -> E:
     """A copy to raise: the same type, arguments, attributes, notes, cause and traceback so far.
 
-    An exception that is raised adds to its own traceback. If a thousand tasks raised one object, it would end up with
-    the frames of all of them. An exception that can't be copied is returned as it is.
+    An exception that is raised adds to its own traceback: raised by a thousand tasks, one object would end up with the
+    frames of all of them. An exception that can't be copied is returned as it is.
     """
     makers: tuple[Callable[[E], E], ...] = (_copy_without_init, copy.copy)
     for make in makers:
@@ -94,15 +91,11 @@ def copy_error(error: E) -> E:
 
 
 def _copy_without_init(error: E) -> E:
-    # A constructor may need other arguments than it passed to `Exception`, or may change them a second time.
-    # An exception whose C code keeps more than `args` (OSError, UnicodeError) gets another text here, and is rejected
-    # by the caller.
+    # A constructor may need other arguments than it passed to `Exception`, or may change them a second time. Where C
+    # code keeps more than `args` (OSError, UnicodeError), the twin has another text, and the caller rejects it.
     twin: E = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)
     return twin
-
-
-# --- The exception for a command that got no reply
 
 
 Reply = Any
@@ -128,8 +121,7 @@ class NoReply(Exception):
         self.may_have_run = may_have_run
         """Whether the server may have executed the command, or may still execute it."""
         self.stale = stale
-        """The server had closed the connection before the command was sent, so another connection may serve at
-        once."""
+        """The server had closed the connection before the command was sent: another one may serve at once."""
         self.server_id = server_id
         """The identity of the server to which the command was sent. None: unknown."""
 
@@ -140,9 +132,6 @@ class NoReply(Exception):
         )
         other.__cause__ = self.__cause__
         return other
-
-
-# --- The error replies by which a node of a cluster names the node that serves a command in its place
 
 
 ASKING = command(b"ASKING")

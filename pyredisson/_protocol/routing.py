@@ -31,15 +31,15 @@ class Changes(NamedTuple):
     moved_slots: frozenset[int] = frozenset()
     """Slots that had no master before, or whose former master still lives: the keys have moved with the slot."""
     failed_over_slots: frozenset[int] = frozenset()
-    """Slots whose former master was replaced, for example by one of its replicas, which may lack its latest writes; or
-    was restarted, perhaps without its data."""
+    """Slots whose former master was replaced, perhaps by a replica without its latest writes; or was restarted, perhaps
+    without its data."""
     new_masters: tuple[Node, ...] = ()
     """Alone if a view has left out a master, and the next one has it again: its slots had no node in between."""
     removed_nodes: tuple[Node, ...] = ()
     """Nodes that serve no slot any more."""
     demoted_nodes: tuple[Node, ...] = ()
-    """Nodes that were replaced as masters. What is sent to them is lost or refused, and they may hang. Another server
-    may have taken over the address, so such a node can be present all the same."""
+    """Nodes that were replaced as masters. What is sent to them is lost or refused, and they may hang. Such a node can
+    be present all the same, if another server has taken over its address."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,9 +63,7 @@ class RoutingTable:
         map_address: Callable[[Address], Address] | None,
         settling: float = 0.0,
     ) -> None:
-        """`make_node` makes a node for a server. `map_address` translates an address that a server has announced (None:
-        it stays as it is).
-        `settling`: as for `Settling`."""
+        """`map_address` translates an address that a server has announced. `settling`: as for `Settling`."""
         self._make_node = make_node
         self._map_address = map_address or (lambda address: address)
         self._slots = SlotMap()
@@ -128,8 +126,7 @@ class RoutingTable:
     def continues(self, error: RedisError, asked: Node) -> bool:
         """Whether the node that a redirect names has the data of the node that has sent it. Before `redirect`.
 
-        It has if the keys move, or have moved, from one master to another one. A replica that took over may lack the
-        latest writes of its former master.
+        It has if the keys move from one master to another one. A replica that took over may lack the latest writes.
         """
         redirect = read_redirect(error, asked.endpoint)
         if redirect.ask or redirect.address is None:
@@ -137,10 +134,8 @@ class RoutingTable:
         return {asked.endpoint, self._map_address(redirect.address)} <= self._masters()
 
     def has_handed_over(self, server_id: bytes, node: Node) -> bool:
-        """Whether a node that serves a slot has the data of the process with that identity, which is another node.
-
-        It has if both are masters, as `continues` says.
-        """
+        """Whether a node has the data of the process with that identity, another node: as in `continues`, both are
+        masters."""
         masters = self._masters()
         if node.endpoint not in masters:
             return False
@@ -351,9 +346,6 @@ def _contains(members: Iterable[Member], member: Member) -> bool:
     return any(one.address == member.address or (one.id and one.id == member.id) for one in members)
 
 
-# --- Which servers fail, and which were found to be another process than before
-
-
 TROUBLE_REMEMBERED = 15.0
 """Seconds after the latest failure of a node for which it counts as failing, if it doesn't recover. Longer than two
 attempts to connect to a host that doesn't answer are apart, with the usual settings."""
@@ -363,7 +355,7 @@ a call that is repeated (`logic.retry`), so the requests of one outage follow ea
 
 
 class ServerHealth:
-    """What the connections of one client have found out about its servers.
+    """Which servers fail, and which were found to be another process, as the connections of one client find out.
 
     Any thread may call any method. As in `RoutingTable`, each step is one operation on a dict.
     """
@@ -380,7 +372,6 @@ class ServerHealth:
         """When a node began to fail last, or a server not to serve."""
 
     def is_failing(self, node: Node) -> bool:
-        """Whether the server has failed lately, and has not recovered."""
         failed = self._failed_at.get(node)
         return failed is not None and monotonic() - failed < TROUBLE_REMEMBERED
 

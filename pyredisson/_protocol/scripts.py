@@ -13,62 +13,27 @@ from pyredisson._protocol.pubsub import PubSub
 
 _INCLUDE = re.compile(r"(?m)^-- include: (.*)\n")
 
+_TABLE = """
+client_announce *, exactly_once_delete *
+fair_acquire 5 6, fair_delete 5 2, fair_force_release 5 2, fair_hand_over 5 5, fair_heartbeat *, fair_leave *
+fair_release 5 4, fair_wake_waiters 5 2
+fenced_acquire 5 5, fenced_delete 5 3, fenced_hand_over 4 4, fenced_write *
+inspect_scan 0 2, inspect_state 16 5
+latch_count_down 2 2, latch_set 2 3
+lock_acquire 3 5, lock_force_release 3 3, lock_hand_over 2 4, lock_keep 3 6, lock_holder 1 0, lock_leave *
+lock_move 1 3, lock_release 3 6, lock_renew *, lock_wake_waiters *
+permit_acquire *, permit_count 5 1, permit_lease *, permit_release *, permit_renew *, permit_set 6 3
+read_acquire 6 7, read_locked 1 0, read_move 2 3, read_release 6 5, read_renew *
+read_write_force_release 4 4
+semaphore_acquire 6 9, semaphore_add 5 5, semaphore_correct 5 4, semaphore_finish 5 4, semaphore_hand_over 5 6
+semaphore_leave 4 3, semaphore_set 5 4, semaphore_undo 5 2
+write_acquire 5 5, write_hand_over 5 7, write_leave 5 3, write_let_readers_in *, write_release 5 6
+"""
+"""Each script with its numbers of keys and of arguments. `*`: these vary from call to call."""
 _SHAPES: dict[str, tuple[int, int] | None] = {
-    "client_announce": None,
-    "exactly_once_delete": None,
-    "fair_acquire": (5, 6),
-    "fair_delete": (5, 2),
-    "fair_force_release": (5, 2),
-    "fair_hand_over": (5, 5),
-    "fair_heartbeat": None,
-    "fair_leave": None,
-    "fair_release": (5, 4),
-    "fair_wake_waiters": (5, 2),
-    "fenced_acquire": (5, 5),
-    "fenced_delete": (5, 3),
-    "fenced_hand_over": (4, 4),
-    "fenced_write": None,
-    "inspect_scan": (0, 2),
-    "inspect_state": (16, 5),
-    "latch_count_down": (2, 2),
-    "latch_set": (2, 3),
-    "lock_acquire": (3, 5),
-    "lock_force_release": (3, 3),
-    "lock_hand_over": (2, 4),
-    "lock_keep": (3, 6),
-    "lock_holder": (1, 0),
-    "lock_leave": None,
-    "lock_move": (1, 3),
-    "lock_release": (3, 6),
-    "lock_renew": None,
-    "lock_wake_waiters": None,
-    "permit_acquire": None,
-    "permit_count": (5, 1),
-    "permit_lease": None,
-    "permit_release": None,
-    "permit_renew": None,
-    "permit_set": (6, 3),
-    "read_acquire": (6, 7),
-    "read_locked": (1, 0),
-    "read_move": (2, 3),
-    "read_release": (6, 5),
-    "read_renew": None,
-    "read_write_force_release": (4, 4),
-    "semaphore_acquire": (6, 9),
-    "semaphore_add": (5, 5),
-    "semaphore_correct": (5, 4),
-    "semaphore_finish": (5, 4),
-    "semaphore_hand_over": (5, 6),
-    "semaphore_leave": (4, 3),
-    "semaphore_set": (5, 4),
-    "semaphore_undo": (5, 2),
-    "write_acquire": (5, 5),
-    "write_hand_over": (5, 7),
-    "write_leave": (5, 3),
-    "write_let_readers_in": None,
-    "write_release": (5, 6),
+    name: (int(keys), int(args)) if keys else None
+    for name, keys, args in re.findall(r"(\w+) (?:\*|(\d+) (\d+))", _TABLE)
 }
-"""Each script with its numbers of keys and of arguments. None: these vary from call to call."""
 
 
 class Script:
@@ -112,7 +77,7 @@ class ScriptSet:
     """All scripts, as attributes with their names.
 
     The attribute of a script with a shape is its head, the beginning of a whole command: `pack(scripts.name, *keys,
-    *args)`. For a script whose numbers of keys and arguments vary (None in `_SHAPES`) it is its SHA1, one word of the
+    *args)`. For a script whose numbers of keys and arguments vary it is its SHA1, one word of the
     command: `command(b"EVALSHA", scripts.name, number_of_keys, *keys, *args)`.
 
     A client keeps one object for its whole life. `use` switches it to the kind of server that it is connected to. How
@@ -140,7 +105,6 @@ class ScriptSet:
             self.use(with_shebang=with_shebang)
 
     def use(self, *, with_shebang: bool) -> None:
-        """Switches to scripts with the `#!lua` line, or without it."""
         self.with_shebang = with_shebang
         scripts = _scripts(with_shebang, self.pubsub)
         for name, shape in _SHAPES.items():

@@ -43,8 +43,7 @@ class TopologyView:
 
     shards: tuple[Shard, ...]
     epoch: int = 0
-    """The cluster's current epoch as the reporting node knows it: one that knows a smaller epoch may know less. 0 where
-    there are no epochs."""
+    """The current epoch as the reporting node knows it: one that knows a smaller epoch may know less. 0: no cluster."""
     healthy: bool = True
     """Whether the reporting node serves: one that can't reach most of the masters says that the cluster is down."""
 
@@ -75,9 +74,6 @@ class TopologyView:
             for shard in self.shards
         )
         return replace(self, shards=shards)
-
-
-# --- What a node of a cluster replies about its slots and its state, and redirects
 
 
 CLUSTER_QUERY = (command(b"CLUSTER", b"SLOTS"), command(b"CLUSTER", b"INFO"))
@@ -157,9 +153,6 @@ def _joined(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     starts = [ranges[0][0]] + [second[0] for first, second in pairwise(ranges) if first[1] + 1 < second[0]]
     ends = [first[1] for first, second in pairwise(ranges) if first[1] + 1 < second[0]] + [ranges[-1][1]]
     return tuple(zip(starts, ends, strict=True))
-
-
-# --- What Sentinels, and the servers themselves, reply about who the master is
 
 
 SWITCH_CHANNEL = b"+switch-master"

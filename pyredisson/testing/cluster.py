@@ -131,11 +131,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         return tuple(node for node in self.nodes if view[node.id].master == self._known(master).id)
 
     def node_of(self, slot: int) -> ClusterNode:
-        """The node to which the slot is assigned.
-
-        Raises:
-            ServerError: it is assigned to no node.
-        """
+        """The node to which the slot is assigned. `ServerError`: it is assigned to no node."""
         view = self._view()
         for node in self.nodes:
             if view[node.id].has(slot):
@@ -205,17 +201,12 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     def begin_atomic_move(self, first: int, last: int, to: ClusterNode) -> AtomicMove:
         """Let the servers themselves move a range of slots of one master. Returns at once.
 
-        Raises:
-            ServerError: these servers can't; Valkey can from 9.0 on, Redis from 8.4 on.
+        `ServerError`: these servers can't; Valkey can from 9.0 on, Redis from 8.4 on.
         """
         return AtomicMove(first, last, self.node_of(first), self._known(to))
 
     def finish_atomic_move(self, move: AtomicMove) -> None:
-        """Wait until the slots have moved.
-
-        Raises:
-            ServerError: they have not, because the move failed or was cancelled, or not within 20 seconds.
-        """
+        """Wait until the slots have moved. `ServerError`: the move failed or was cancelled, or took over 20 seconds."""
         self._wait("the slots move", move.missing)
         self.wait_until_consistent()
 
@@ -276,8 +267,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     def wait_for_promotion(self, failed: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> ClusterNode:
         """Return the replica that has become master in place of a node that `kill` or `pause` has struck.
 
-        Raises:
-            ServerError: not within `timeout` seconds.
+        `ServerError`: not within `timeout` seconds.
         """
         candidates, slots = self._candidates.get(self._known(failed).id, ((), ()))
         if not candidates:
@@ -289,8 +279,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     def wait_for_failure(self, node: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> None:
         """Return when all living nodes know that a node which was killed or paused has failed.
 
-        Raises:
-            ServerError: not within `timeout` seconds.
+        `ServerError`: not within `timeout` seconds.
         """
 
         def missing() -> str | None:
@@ -384,9 +373,9 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     def _wait_until_electable(self, node: ClusterNode) -> None:
         """A node takes part in an election for twice the node timeout, and begins the next one after as long again.
 
-        If it is to be promoted before that, it counts the votes of its last election again (Redis 7.0), and takes over
-        with an old epoch. The others refuse that: the old master undoes the promotion, or without it the nodes never
-        agree. No server tells when it is ready for the next election.
+        Promoted before that, it counts the votes of its last election again (Redis 7.0), and takes over with an old
+        epoch. The others refuse that: the old master undoes the promotion, or without it the nodes never agree. No
+        server tells when it is ready for the next election.
         """
         if node.id in self._elected:
             next_election = self._elected[node.id] + 2 * max(2 * self._node_timeout, _SHORTEST_ELECTION_SECONDS)
@@ -394,9 +383,6 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
     def _inconsistency(self) -> str | None:
         return disagreement(self.living)
-
-
-# --- Whether all living nodes know the same, and serve what they have
 
 
 def disagreement(living: Sequence[ClusterNode]) -> str | None:
@@ -420,9 +406,9 @@ def roles(view: Views) -> dict[str, tuple[str | None, Slots, int]]:
     """The master of each node, its slots, and the epoch of each node that serves slots.
 
     If a slot moved before all knew the epoch of its node, the next node could get the same one. Then nodes that had
-    seen the slot at the former would never believe that it is at the latter.
+    seen the slot at the former would never believe that it is at the latter. The epochs of other nodes decide nothing,
+    and the epoch of a frozen replica isn't passed on.
     """
-    # The epochs of the others decide nothing. The epoch of a frozen replica isn't passed on while it is frozen.
     return {name: (each.master, each.slots, each.epoch if each.slots else 0) for name, each in view.items()}
 
 

@@ -60,9 +60,6 @@ class ClusterNode(Node):
         self.ask("CLUSTER", "SETSLOT", slot, *state)
 
 
-# --- What a node knows
-
-
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One line of CLUSTER NODES."""
@@ -114,9 +111,6 @@ def _range(text: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-# --- How a cluster begins
-
-
 def cluster_settings(node_timeout: float, tls: bool, replication_host: str | None) -> dict[str, str]:
     """The settings of every node."""
     settings = {
@@ -154,15 +148,12 @@ def write_membership(nodes: Sequence[ClusterNode], master_count: int) -> None:
         (node._prepare() / "nodes.conf").write_text(text)
 
 
-# --- A move of slots by the servers themselves, all keys at once
-
-
 _MOVED = {"success", "completed"}
 _FAILED = {"failed", "cancelled", "canceled"}
 
 
 class AtomicMove:
-    """One move, which has begun. Until it ends, its slots are where they were.
+    """A move of slots by the servers themselves, all keys at once. Until it ends, the slots are where they were.
 
     The source goes on serving while it copies the keys. At the end it lets writes wait for some milliseconds, until the
     target serves the slots.
@@ -190,11 +181,7 @@ class AtomicMove:
         self._asked.ask("CLUSTER", *self._cancellation)
 
     def missing(self) -> str | None:
-        """In words, what the move waits for; None when it has ended well.
-
-        Raises:
-            ServerError: it has failed or was cancelled.
-        """
+        """In words, what the move waits for; None when it has ended well. `ServerError`: it failed or was cancelled."""
         status = self._status()
         if status["state"] in _FAILED:
             raise ServerError(f"the slots have not moved: {status}")

@@ -58,8 +58,7 @@ class Node(Server):
     def ask(self, *words: str | int | bytes) -> Any:
         """Run one command on this very node, over its unix socket, and return what redis-py makes of the reply.
 
-        Raises:
-            redis.exceptions.RedisError: an error reply, or no reply within 2 seconds.
+        An error reply is raised, and an error of redis-py if there is no reply within 2 seconds.
         """
         if self._admin is None:
             self._admin = Redis(
@@ -140,8 +139,7 @@ class Deployment(Generic[N, P]):
     def start(self) -> Self:
         """Start all processes, and return when they agree with each other.
 
-        Raises:
-            ServerError: one of them exited, or they didn't agree within 20 seconds.
+        `ServerError`: one of them exited, or they didn't agree within 20 seconds.
         """
         if self._running:
             raise RuntimeError(f"{self!r} is already running")
@@ -177,21 +175,14 @@ class Deployment(Generic[N, P]):
         self._known(node).pause()
 
     def resume(self, node: P) -> None:
-        """Continue a paused node, and return when it agrees with the others again.
-
-        Raises:
-            ServerError: not within 20 seconds.
-        """
+        """Continue a paused node, and return when it agrees with the others again. `ServerError`: not in 20 seconds."""
         self._known(node).resume()
         self.wait_until_consistent()
 
     def restart(self, node: P) -> None:
         """Start a node again on its port, without data, and return when it agrees with the others.
 
-        A node that runs is killed before that.
-
-        Raises:
-            ServerError: it exited, or didn't agree within 20 seconds.
+        A node that runs is killed before that. `ServerError`: it exited, or didn't agree within 20 seconds.
         """
         if self._known(node).running:
             node.kill()
@@ -201,8 +192,7 @@ class Deployment(Generic[N, P]):
     def wait_until_consistent(self, timeout: float = _START_SECONDS) -> None:
         """Return when all living nodes agree with each other, and their replicas are connected.
 
-        Raises:
-            ServerError: not within `timeout` seconds; the message says what was missing.
+        `ServerError`: not within `timeout` seconds; the message says what was missing.
         """
         self._wait("all nodes agree", self._inconsistency, timeout)
 

@@ -18,14 +18,13 @@ _F = TypeVar("_F", bound=Fault)
 class Proxy:
     """Listens on a port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    A context manager; or call `start` and `close`. It reads RESP (both versions, pipelines, pushes), so that
-    a fault strikes whole requests and replies. `match` is looked for in a request's raw bytes; ``b""`` is in
-    all of them. A request meets the oldest fault that matches, and no other. Every method has taken effect
-    when it returns. TLS does not get through. ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies
-    and are not supported.
+    A context manager; or call `start` and `close`. It reads RESP (both versions, pipelines, pushes), so that a fault
+    strikes whole requests and replies. `match` is looked for in a request's raw bytes; ``b""`` is in all of them. A
+    request meets the oldest fault that matches, and no other. Every method has taken effect when it returns. TLS does
+    not get through. ``MONITOR`` and ``CLIENT REPLY`` break the count of the replies and are not supported.
 
-    When a client leaves while a request of its own is held, the connection to the server stays open until the
-    request is delivered or the proxy is closed: the network's late copy.
+    When a client leaves while a request of its own is held, the connection to the server stays open until the request
+    is delivered or the proxy is closed: the network's late copy.
 
     Args:
         direct: the connections of clients that come from this address are passed on unchanged. No fault strikes them,
@@ -72,10 +71,8 @@ class Proxy:
     def wait_for(self, what: bytes | Callable[[], bool], timeout: float = 5.0) -> None:
         """Wait until a request containing the given bytes has arrived, or until the given function returns True.
 
-        The function is asked again whenever anything has happened in the proxy.
-
-        Raises:
-            TimeoutError: not within `timeout` seconds.
+        The function is asked again whenever anything has happened in the proxy. `TimeoutError`: not within `timeout`
+        seconds.
         """
         happened = what if callable(what) else lambda: self.seen(what) > 0
         with self._changed:
@@ -85,9 +82,8 @@ class Proxy:
     def drop_reply(self, match: bytes = b"", times: int = 1) -> Fault:
         """Let the server execute the request, and lose its reply and everything after it.
 
-        From that reply on the connection is silent: the client gets nothing more on it, neither replies nor
-        messages nor its end, as when the network has lost the way back. It stays open, and further requests
-        still reach the server; requests that match use up `times` too.
+        From that reply on the connection is silent: the client gets nothing more on it, neither replies nor messages
+        nor its end. It stays open, and further requests still reach the server; requests that match use up `times` too.
         """
         return self._add(Fault(Action.DROP_REPLY, match, times))
 

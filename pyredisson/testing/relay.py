@@ -61,10 +61,8 @@ class Hold(Fault):
     def deliver(self, timeout: float = 5.0) -> None:
         """Send on what is held, even if the client is gone by now, and wait for `delivered`.
 
-        Raises:
-            RuntimeError: nothing has been held yet.
-            ConnectionError: the server closed the connection while the request was held.
-            TimeoutError: the server has not answered within `timeout` seconds.
+        `RuntimeError`: nothing has been held yet. `ConnectionError`: the server closed the connection while the request
+        was held. `TimeoutError`: the server has not answered within `timeout` seconds.
         """
         if not self.held.is_set():
             raise RuntimeError(f"nothing containing {self.match!r} has been held yet")
@@ -91,9 +89,6 @@ class Conditions:
                     self.faults.remove(fault)
                 return fault
         return None
-
-
-# --- Connections
 
 
 class Side:
@@ -200,14 +195,14 @@ class Relay:
 
     def pump(self, now: float) -> None:
         """Pass on everything that is not held, stalled or delayed."""
-        while self._next_request() <= now:
+        while self._next(self.client, self._held_request) <= now:
             self._pass_request(self.client.waiting.popleft()[1])
-        while self._next_reply() <= now:
+        while self._next(self.server, self._held_reply) <= now:
             self._pass_reply(self.server.waiting.popleft()[1])
 
     def next_due(self) -> float:
         """When `pump` has something to do next if nothing arrives; infinity: never."""
-        return min(self._next_request(), self._next_reply())
+        return min(self._next(self.client, self._held_request), self._next(self.server, self._held_reply))
 
     def blackhole(self) -> None:
         self._dark = True
@@ -236,12 +231,6 @@ class Relay:
             self._to_client(self._held_reply[1])
             self._held_reply = None
             hold.delivered.set()
-
-    def _next_request(self) -> float:
-        return self._next(self.client, self._held_request)
-
-    def _next_reply(self) -> float:
-        return self._next(self.server, self._held_reply)
 
     def _next(self, side: Side, held: object) -> float:
         if self._conditions.stalled or held is not None or not side.waiting:
@@ -321,11 +310,8 @@ class Tunnel:
         self._other.close()
 
 
-# --- Frames of RESP
-
-
 class Frames:
-    """Collects bytes and returns whole frames. It reads only the lengths, so the bytes of a frame stay unchanged."""
+    """Collects bytes and returns whole frames of RESP. It reads only the lengths, so a frame stays unchanged."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -77,11 +77,7 @@ class ReplicatedNodes(Deployment[ReplicatedNode, P]):
         self.nodes = (first, *(ReplicatedNode(certificates_of=first, **options) for _ in range(replicas)))
 
     def master(self) -> ReplicatedNode:
-        """The living node that says that it is the master.
-
-        Raises:
-            ServerError: none does, or several do.
-        """
+        """The living node that says that it is the master. `ServerError`: none does, or several do."""
         masters = [node for node in self.living if node.is_master]
         if len(masters) != 1:
             raise ServerError(f"{len(masters)} living nodes of {self!r} say that they are the master")
@@ -207,9 +203,6 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
 
     def _inconsistency(self) -> str | None:
         return self._unlinked(self._master) if self._master.alive else None
-
-
-# --- Sentinels
 
 
 class SentinelNode(Node):
@@ -367,8 +360,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
     def master(self) -> ReplicatedNode:
         """The node which all living sentinels name as the master, and which says so itself.
 
-        Raises:
-            ServerError: they name different ones, or the one that they name says otherwise or doesn't live.
+        `ServerError`: they name different ones, or the one that they name says otherwise or doesn't live.
         """
         master = self._named()
         if master is None or not master.alive or not master.is_master:
@@ -396,8 +388,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
     def wait_for_promotion(self, failed: ReplicatedNode, timeout: float = _FAILOVER_SECONDS) -> ReplicatedNode:
         """Return the new master, when all living sentinels know it, in place of one that was killed or paused.
 
-        Raises:
-            ServerError: not within `timeout` seconds.
+        `ServerError`: not within `timeout` seconds.
         """
         what = f"the sentinels promote a replica of {self._known(failed).port}"
         self._wait(what, lambda: self._not_followed(failed), timeout)

