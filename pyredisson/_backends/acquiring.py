@@ -37,10 +37,10 @@ class RoutedConnections(NodeConnections, Protocol):
     async def acquire(
         self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
     ) -> tuple[Reply, Reply, bytes | None]:
-        """Sends the command of an acquire, the last of `commands`, and `wait` behind it on the same connection.
+        """Sends the command of an acquire, the last of `commands`, and `wait` (None: nothing) behind it in one write.
 
-        Returns the reply to the acquire; the reply to WAIT (without meaning if nothing was granted); and the identity
-        of the server. Error replies are returned. `wait` is None if nothing has to be waited for.
+        Returns the reply to the acquire; the reply to WAIT, without meaning if nothing was granted; and the identity of
+        the server. Error replies are returned.
         """
 
     def disconnect(self) -> None:
@@ -120,9 +120,6 @@ class AcquireSender(ReplyApplier):
         return reply, server_id
 
 
-# --- How many replicas have to confirm an acquire, and whether so many have: otherwise it doesn't count
-
-
 REFUSED = 1.0
 """Seconds for which a former replica that can't be reached counts as no master: it has to be started first."""
 SILENT = 10.0
@@ -156,8 +153,8 @@ class ReplicaCheck:
     async def check(self, node: Node, needed: int, confirmed: Reply, server_id: bytes | None) -> None:
         """Checks an acquire that was granted. `confirmed`: the reply to its WAIT, if replicas were needed.
 
-        `NotConfirmed`: too few replicas have it. `NoReply`: that can't be found out, or it was granted by a server that
-        is not the master any more. The acquire has run then, and may be lost.
+        `NotConfirmed`: too few replicas have it. `NoReply`: that can't be found out, or the server that has granted it
+        is not the master any more; the acquire has run, and may be lost.
         """
         state = node.replicas
         if isinstance(confirmed, RedisError):
@@ -241,8 +238,8 @@ class ReplicaCheck:
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001
-                # Any exception: one of a provider of credentials, or of TLS. No lock must depend on a server that is
-                # away: it may be gone for good.
+                # Any exception, also of a credential provider or of TLS: no lock must depend on a server that is away.
+                # It may be gone for good.
                 self._on_no_answer(state, address, error)
             else:
                 if isinstance(reply, bytes) and read_replication(reply).replaces(state.history):
@@ -267,9 +264,6 @@ class ReplicaCheck:
         logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
         silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
         state.unreachable[address] = self._masters.clock() + (SILENT if silent else REFUSED)
-
-
-# --- The connections to servers that serve nothing for this client, but may have replaced a master
 
 
 LONGEST = 0.5

@@ -23,7 +23,7 @@ def as_redis_error(error: OSError, node: Node, action: str) -> RedisError:
 
 
 def note_tls(error: BaseException) -> None:
-    """Notes that `error` has ended a TLS handshake, or the connecting before it, if a server without TLS is a cause.
+    """Adds a note to an error of a TLS handshake, or of connecting before it, that a server without TLS may cause.
 
     Such a server waits for the end of what it takes for a command, replies in plain text, or closes the connection.
     """
@@ -39,10 +39,9 @@ def closed_by_server(node: Node) -> ConnectionError:
 def connect_failure(error: BaseException, node: Node, began: float) -> BaseException:
     """Reports a connection that could not be made to the node, and returns the exception to raise.
 
-    The attempt began at `began`, on the clock `time.monotonic`.
-
-    That is `NoReply` where another try may succeed: no command of the caller was sent yet. It is `error` itself where
-    another try is pointless (a wrong password, for example), and for an interrupt.
+    The attempt began at `began`, on the clock `time.monotonic`. The exception is `NoReply` where another try may
+    succeed: no command of the caller was sent yet. It is `error` itself where another try is pointless (a wrong
+    password, for example), and for an interrupt.
     """
     node.on_unreachable(error, began)
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -55,9 +54,6 @@ def connect_failure(error: BaseException, node: Node, began: float) -> BaseExcep
     if type(error) is ConnectionError:
         return NoReply(error, may_have_run=False)
     return error
-
-
-# --- The arguments of AUTH
 
 
 def credentials(config: Config) -> Sequence[str]:

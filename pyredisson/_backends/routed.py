@@ -27,12 +27,12 @@ SERVER_IS_RIGHT = frozenset({"BUSY", "NOREPLICAS", "TRYAGAIN"})
 """Codes of errors that don't mean that another server may serve the command."""
 
 ONE_SLOT_ONLY = REDIRECTS | {"TRYAGAIN"}
-"""Codes of errors that say nothing about the server: it serves its other slots. While slots are being moved, each of
-many calls may meet one of them, and a warning for each that fails and each that is served again would flood the log."""
+"""Codes of errors that say nothing about the server: it serves its other slots. While slots are being moved, many calls
+meet one of them, and warnings for each would flood the log."""
 
 
 Wake = Callable[[], object]
-"""Sets a wakeup, whatever the thread is on which it is called."""
+"""Sets a wakeup. To be called on any thread."""
 
 
 class Keeper(Protocol):
@@ -271,8 +271,8 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         if connections is not None:
             return connections
         connections = self._connections.setdefault(node, self._connections_to(node))
-        # Both are read after the connections were stored: whoever closes this runtime, or removes the node, changes
-        # them before looking for connections.
+        # Read after the connections were stored: who closes this runtime, or removes the node, first says so, and then
+        # looks for connections.
         if self._closed:
             self._end(connections)
         elif self._table.nodes.get(node.endpoint) is not node:

@@ -138,7 +138,7 @@ class Subscription:
         return b"".join(commands)
 
     def unsubscribe_commands(self, channels: Iterable[bytes], *, moved: bool = False) -> bytes:
-        """As `subscribe_commands`. `moved`: the slots have left the node, which ends the sharded subscriptions itself."""
+        """As `subscribe_commands`. `moved`: the slots have left the node, which has ended sharded subscriptions."""
         commands = []
         for channel in channels:
             for flavour in self._pubsub.flavours(channel):

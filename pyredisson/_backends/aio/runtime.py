@@ -79,9 +79,6 @@ class AioRuntime(DirectRuntime, AioBackend):
         self._holder.post(payload, self._post_elsewhere)
 
 
-# --- Where there are several servers
-
-
 class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
     """A `Runtime` over one pipelined connection to each server."""
 
@@ -90,7 +87,6 @@ class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
     ) -> None:
         super().__init__(config, scripts, keeper)
         self._post_elsewhere = post_elsewhere
-        """Posts a command over another connection (the watchdog's), when the pipeline can't send it."""
         self.before_wait: Callable[[], None] | None = None
         """Called by each task that is about to wait."""
 

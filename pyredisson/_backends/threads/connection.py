@@ -76,8 +76,7 @@ class ClientSocket:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                # It isn't connected any more, which a thread that reads has noticed.
-                return
+                return  # it isn't connected any more, which a thread that reads has noticed
 
     def close(self) -> None:
         """Closes the socket without sending anything."""
@@ -200,9 +199,6 @@ def remaining(deadline: float) -> float:
     return seconds
 
 
-# --- The connection
-
-
 class ConnectionState(Enum):
     """`NEW -> IDLE -> ACTIVE -> IDLE`; any state `-> CLOSED`. A pool keeps a connection only while it is IDLE."""
 
@@ -281,7 +277,7 @@ class Connection(ClientSocket):
         return reply
 
     def call_all(self, payloads: Sequence[bytes], extra_seconds: float = 0.0) -> list[Reply]:
-        """Sends several commands in one write and returns their replies; error replies are in the list.
+        """Sends several commands in one write and returns their replies, also error replies.
 
         The replies may take so many seconds longer than usual.
         """
@@ -330,9 +326,9 @@ class Connection(ClientSocket):
         return self._receive_tls(deadline)
 
     def _close_after(self, error: BaseException) -> BaseException:
-        """Closes the connection when `error` has ended a call before its reply was read. Returns what the call raises.
+        """Closes the connection when `error` has ended a call before its reply was read.
 
-        That is `NoReply`, and for an interrupt `error` itself.
+        Returns what the call raises: `NoReply`, and for an interrupt `error` itself.
         """
         node = self._node
         if not isinstance(error, (Unsent, OSError, RedisError)) or raised_by_handler(error):
@@ -356,9 +352,6 @@ class Connection(ClientSocket):
 def _closed_before() -> Unsent:
     """The server closed the connection before the command was sent."""
     return Unsent(OSError(ECONNRESET, os.strerror(ECONNRESET)))
-
-
-# --- Handlers of signals that run in the middle of an operation, and the exceptions that they raise there
 
 
 RAISES_SOCKET_ERRORS = frozenset(("pyredisson", "socket", "ssl", "encodings"))

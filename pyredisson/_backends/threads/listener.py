@@ -24,9 +24,9 @@ class ThreadListener:
     """Keeps a connection subscribed to the channels of the registry, for as long as the registry wants one.
 
     A waiter that finds no other reader reads the connection itself, and so gets its message without a switch of
-    threads. That switch would be a large part of the time of a hand-off. The listener's own thread connects, and reads
-    while others wait and none of them reads. Over TLS only that thread reads. And a thread on which a handler of a
-    signal may run doesn't read: while it runs, it would keep the messages from all others, which it may wait for.
+    threads, which would be a large part of the time of a hand-off. The listener's own thread connects, and reads while
+    others wait and none of them reads. Over TLS only that thread reads. And a thread on which a handler of a signal
+    may run doesn't read: while it runs, it would keep the messages from all others, which it may wait for.
     """
 
     def __init__(self, node: Node, channels: ListenedChannels) -> None:
@@ -71,8 +71,7 @@ class ThreadListener:
     def wait(self, wakeup: ThreadWakeup, seconds: float) -> None:
         """Waits until the wakeup is set or the time is over, and reads messages meanwhile, if no other thread does.
 
-        Only a waiter of a channel reads. The listener's thread can then tell from the registry's set of waiters whether
-        the reader still waits.
+        Only a waiter of a channel reads: the registry's set of waiters tells whether the reader still waits.
         """
         deadline = monotonic() + seconds
         role, waiting = self._role, self._channels.waiting
@@ -208,9 +207,6 @@ class ThreadListener:
         return 0.0 if secure else WOKEN_WAITER_RETURNS
 
 
-# --- Where there are several servers: a listener for each node with channels
-
-
 class ThreadListeners:
     """The listeners of one client. A waiter reads the connection on which its message will arrive."""
 
@@ -258,15 +254,12 @@ class ThreadListeners:
     drop = close
 
 
-# --- Which thread reads the connection
-
-
 class ReaderRole:
-    """The connection of one listener, and who reads it.
+    """The connection of one listener, and which thread reads it.
 
-    There is none (`connected` and `disconnected` change that); or nobody reads it (until `take`); or a waiter or the
-    listener's thread does (until `release`); or it is broken (`fail`), and the listener's thread is about to replace
-    it. Each change is a single operation that an interrupt can't leave half done.
+    There is no connection (`connected` and `disconnected` change that); or nobody reads it (until `take`); or a waiter
+    or the listener's thread does (until `release`); or it is broken (`fail`), and about to be replaced. Each change is
+    a single operation that an interrupt can't leave half done.
     """
 
     def __init__(self) -> None:

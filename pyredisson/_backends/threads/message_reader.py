@@ -122,11 +122,8 @@ class MessageReader:
             self._ping_sent_at = now
 
 
-# --- The connection: commands are sent without waiting for their replies
-
-
 class SubscriptionConnection(Connection):
-    """A connection that one thread reads while others send."""
+    """A connection that one thread reads while others send, without waiting for replies."""
 
     __slots__ = ("_mutex", "_outbox")
 

@@ -151,10 +151,7 @@ class Pool:
         if new_connection:
             self.close_idle()
             return self._connect_or_wait(new_connection=True)
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connect_or_wait()
+        return self._pop_idle() or self._connect_or_wait()
 
     def _return(self, connection: Connection) -> None:
         if connection.state is IDLE:

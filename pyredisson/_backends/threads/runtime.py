@@ -100,19 +100,11 @@ class ThreadRuntime(DirectRuntime, ThreadBackend):
         return self.pool.is_open()
 
 
-# --- Where there are several servers
-
-
 class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
     """A `Runtime` over a pool of blocking connections for each server."""
 
     def __init__(
-        self,
-        config: Config,
-        scripts: ScriptSet,
-        keeper: Keeper,
-        post: Callable[[bytes], None],
-        size: int,
+        self, config: Config, scripts: ScriptSet, keeper: Keeper, post: Callable[[bytes], None], size: int
     ) -> None:
         """`size`: the largest number of connections to each server."""
         super().__init__(config, scripts, keeper)
