@@ -39,8 +39,8 @@ class RoutedConnections(NodeConnections, Protocol):
     ) -> tuple[Reply, Reply, bytes | None]:
         """Sends the command of an acquire, the last of `commands`, and `wait` (None: nothing) behind it in one write.
 
-        Returns the reply to the acquire; the reply to WAIT, without meaning if nothing was granted; and the identity of
-        the server. Error replies are returned.
+        Returns both replies, error replies too, and the identity of the server. The second one means nothing if nothing
+        was granted.
         """
 
     def disconnect(self) -> None:
@@ -54,9 +54,9 @@ C = TypeVar("C", bound=RoutedConnections)
 
 
 class AcquireSender(ReplyApplier):
-    """Sends acquires as its runtime sends other commands, and has replicas confirm them.
+    """Sends acquires as its runtime sends other commands, with WAIT behind them, so that replicas confirm them.
 
-    The script and WAIT travel in one write on one connection, as WAIT counts only what its own connection has written.
+    Both travel in one write on one connection: WAIT counts only what its own connection has written.
     """
 
     def __init__(self, router: RoutedRuntime[Any], check: ReplicaCheck, granted: Granted) -> None:
@@ -221,9 +221,8 @@ class ReplicaCheck:
     async def _successor(self, master: Node) -> Address | None:
         """The server that has replaced a master; None: no server that answers has.
 
-        Asks the servers that were its replicas, or are to be. During a failover on request the replica is promoted
-        first, and the former master is demoted later. In between both grant locks. The former master doesn't know of
-        the other one, but its replica has left it.
+        Asks the servers that were its replicas, or are to be. In a failover on request the replica is promoted before
+        the former master is demoted, which knows nothing of the other one, except that its replica has left it.
         """
         state = master.replicas
         for address in state.away:

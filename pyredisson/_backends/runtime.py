@@ -114,8 +114,7 @@ class DirectRuntime(BackendRuntime):
         return error
 
     def acquiring(self, granted: Granted) -> DirectRuntime:
-        """What sends acquires. `granted` tells from a reply whether something was acquired. Here no replica confirms
-        them."""
+        """What sends acquires; `granted` tells from a reply whether it was one. Here no replica confirms them."""
         return self
 
     @property

@@ -69,8 +69,7 @@ class Delivery:
             self._start()
 
     def drain(self, seconds: float) -> bool:
-        """Waits, for so long at most, until all events that were added before were delivered. Returns whether they
-        were."""
+        """Waits, for so long at most, until all events that were added before were delivered; whether they were."""
         if not self._run and not self.queue:
             return True
         if self._thread == threading.get_ident() or self._start_failed:
@@ -219,9 +218,6 @@ def go_on_after_fork(*, in_child: bool = False) -> None:
     Delivery.forking.pop(threading.get_ident(), None)
 
 
-# --- The on_lost callbacks: a few daemon threads, where a slow one delays neither a caller nor the watchdog
-
-
 MOST_THREADS = 16
 """If so many different callbacks are slow at the same time, others are delayed."""
 IDLE = 5.0
@@ -229,9 +225,10 @@ IDLE = 5.0
 
 
 class CallbackThreads:
-    """Calls of one callback run one after the other; calls of different callbacks run at the same time.
+    """Calls the on_lost callbacks: those of one callback one after the other, different callbacks at the same time.
 
-    The threads start when there is work. They refer to this object only, so they don't keep a client alive.
+    A slow one delays neither a caller nor the watchdog. The daemon threads start when there is work. They refer to this
+    object only, so they don't keep a client alive.
     """
 
     def __init__(self) -> None:
@@ -240,7 +237,7 @@ class CallbackThreads:
         self._calls: dict[Callback, SimpleQueue[None]] = {}
         """For each callback with calls that run or are due: one entry for each call that has not begun."""
         self._ready: deque[Callback] = deque()
-        """CallbackThreads of `_calls` that no thread works on."""
+        """Callbacks of `_calls` that no thread works on."""
         self._threads: dict[threading.Thread, None] = {}
         self._closed = False
 

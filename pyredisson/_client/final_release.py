@@ -33,8 +33,7 @@ ABORT_AFTER = 0.4
 MOST_REDIRECTS = 2
 """How often a command is sent to another server than before. More would take too long."""
 SHARES = 4
-"""A server may use this part of the remaining time, or an equal part of it if there are fewer servers. One that hangs
-must not use up the time of the others."""
+"""A server may use this part of the remaining time, or an equal part of it if there are fewer servers: one may hang."""
 
 
 T = TypeVar("T")
@@ -54,8 +53,8 @@ class FinalRelease:
         calls: ThreadBackend | None,
         not_locks: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`calls`: of other threads, which are waited for, and aborted in the end. `not_locks`: commands whose failure
-        is not worth a warning, as they release nothing."""
+        """`calls` of other threads are waited for, and aborted in the end. `not_locks`: commands that release nothing,
+        so no warning if they fail."""
         self._client_id = client_id
         self._servers = servers
         self._unsent = unsent
@@ -205,19 +204,13 @@ class FinalRelease:
         return None
 
 
-# --- The connection to one server
-
-
 ATTEMPTS = 2
 """To send a batch. The connection may break once, and all commands are idempotent."""
 SHORTEST_TIMEOUT = 0.02
 
 
 class LastConnection:
-    """Sends batches of commands, and connects where needed.
-
-    Each batch is written by `write`, and its replies are read by `read`. So several servers work at the same time.
-    """
+    """The connection to one server. `write` and `read` are apart, so that several servers work at the same time."""
 
     def __init__(self, node: Node, *, asking: bool) -> None:
         """`asking`: for commands whose slots are still being moved to the server."""

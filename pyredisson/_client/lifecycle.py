@@ -105,15 +105,8 @@ class ClientLifecycle:
         self.servers: Servers = servers(self.config, client_id, observe)
         self._runtime, self._drop_subscriptions, channels = self._connect(self.servers, post)
         self._watchdog_runtime = self.servers.watchdog_runtime()
-        return Resources(
-            client_id,
-            self._runtime,
-            self._watchdog_runtime,
-            channels,
-            registries(),
-            self._runtime.acquiring,
-            observing,
-        )
+        runtime, watchdog_runtime = self._runtime, self._watchdog_runtime
+        return Resources(client_id, runtime, watchdog_runtime, channels, registries(), runtime.acquiring, observing)
 
     def expect_lease(self, lease: int) -> None:
         # With the usual timeout, one lost reply would cost a lock with a short lease.
@@ -174,11 +167,8 @@ class ClientLifecycle:
             self._start_final_release()
 
     def send_final_releases_in_handler(self, deadline: float) -> None:
-        """The same after `end`, while a signal handler has interrupted the main thread on any line.
-
-        The main thread may hold any mutex and can't go on: so no mutex is taken, and a call in flight on that thread is
-        not waited for.
-        """
+        """The same after `end`, in a signal handler. The main thread, interrupted on any line, may hold any mutex and
+        can't go on: so no mutex is taken, and its call in flight is not waited for."""
         self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs()))
         self._final_release(deadline).send(main_thread_stopped=True)
         self._deliver_last_events(deadline)
@@ -278,9 +268,6 @@ def _release_dropped(lifecycle: ClientLifecycle) -> None:
     # A daemon: the start of any other thread takes a mutex of `threading`, which this thread may hold right now.
     with contextlib.suppress(RuntimeError):
         start_thread(threading.Thread(target=send, name=THREAD_NAME, daemon=True))
-
-
-# --- gevent must not have replaced sockets and threads
 
 
 NEEDED = ("socket", "_thread", "threading")

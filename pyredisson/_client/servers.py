@@ -86,12 +86,9 @@ def _post_nothing(_: bytes) -> None:
     raise AssertionError("the watchdog posts nothing")
 
 
-# --- The topology of several servers
-
-
 SHORTEST_SETTLING = 15.0
-"""Seconds after a change of the topology within which all clients have noticed it: usually three times the interval at
-which they look, which is 5 s for Redisson, too."""
+"""Seconds after a change of the topology within which all clients, also of Redisson, have noticed it: usually three
+times the interval at which they look."""
 
 
 def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: Observe | None = None) -> TopologyKeeper:

@@ -119,12 +119,10 @@ class Node:
 
 
 FORGOTTEN_AFTER = 60.0
-"""Seconds without a failed attempt after which the next failure begins another outage: no call has observed the end of
-the earlier one."""
+"""Seconds without a failed attempt after which the next failure begins another outage: no call has seen the end."""
 
 Observe = Callable[[str, str, BaseException | None], None]
-"""Is called with `discovered`, `disconnected` or `connected`, the server's address, and the error; on any thread. Must
-not block."""
+"""Called on any thread with `discovered`, `disconnected` or `connected`, the address, and the error. Doesn't block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -140,8 +138,7 @@ class Outage:
 class Availability:
     """Whether a server serves its clients; shared by all connections of a client to it. Any thread may report.
 
-    Each change is a single operation on a dict: no mutex is needed, and only one of several threads that report the
-    same change logs it.
+    Each change is one operation on a dict: without a mutex, only one of several threads that report it logs it.
     """
 
     __slots__ = ("_address", "_connected_at", "_observe", "_outage")
@@ -240,8 +237,7 @@ class ServerInfo:
     script_flags: bool
     """Whether the server knows the `#!lua` line of scripts."""
     connection_id: ConnectionId | None
-    """None where the user may not run CLIENT INFO. Then the server can't be told to drop this connection, so a command
-    that it lost may run late."""
+    """None where the user may not run CLIENT INFO: then a command that the connection has lost may run late."""
     server_id: bytes | None
     """The identity of the server's process (`run_id`); None where the user may not run INFO."""
 

@@ -165,8 +165,7 @@ class Subscription:
     def end_batch(self) -> None:
         """What is received from now on may have been sent after a waiter has reacted to what was received before.
 
-        A message in both flavours wakes one waiter. But one that was published later must wake another waiter: the
-        first may have made its attempt already.
+        Then it must wake another waiter, unlike the second flavour of the same message.
         """
         self._plain = None
 

@@ -26,10 +26,7 @@ REMEMBERED = 60.0
 
 
 class NotConfirmed(Exception):
-    """A command has run, and too few replicas have confirmed it. Users never see it.
-
-    The logic undoes an acquire, and raises `NotReplicatedError`.
-    """
+    """Too few replicas have confirmed a command, which has run. The logic undoes it, and users never see this."""
 
     reply: Reply
     """The reply of the master to the command."""
@@ -50,10 +47,7 @@ class Replication(NamedTuple):
     former_history: bytes
     """The id of the history that it has continued since it became a master (`master_replid2`)."""
     replicas: tuple[Address, ...]
-    """The replicas that can confirm a write.
-
-    A replica that is still being sent the whole database is connected, but confirms nothing: it doesn't count.
-    """
+    """The replicas that can confirm a write: not those that are still being sent the whole database."""
 
     def replaces(self, history: bytes) -> bool:
         """Whether the server was a replica of the master with that history, and is a master in its place now."""

@@ -23,8 +23,7 @@ REDIRECTS = frozenset({"MOVED", "ASK"})
 NOT_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 """Codes of a server that isn't the master, or isn't ready to be. A new connection may reach another server."""
 TRANSIENT = frozenset({"BUSY", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN"}) | NOT_MASTER
-"""Codes of error replies whose cause ends without anybody's help. The command was not executed; `NonLocalKeyError` is
-another such error, after which it may have been."""
+"""Codes of error replies whose cause ends without anybody's help. The command was not executed."""
 
 
 NON_LOCAL_KEY = "access a non local key in a cluster node"
@@ -145,9 +144,8 @@ class Redirected(ResponseError):
     """
 
     asked: Node | None = None
-    """The node that replied: a redirect without a host means the same host."""
+    """The node that replied, and the identity of its process. A redirect without a host means the same host."""
     server_id: bytes | None = None
-    """The identity of that server's process. None: unknown."""
 
     @property
     def is_ask(self) -> bool:
@@ -155,7 +153,6 @@ class Redirected(ResponseError):
         return str(self).startswith("ASK ")
 
     def replied_by(self, node: Node, server_id: bytes | None) -> None:
-        """Records which node replied, and the identity of its process."""
         self.asked, self.server_id = node, server_id
 
 

@@ -31,15 +31,14 @@ class Changes(NamedTuple):
     moved_slots: frozenset[int] = frozenset()
     """Slots that had no master before, or whose former master still lives: the keys have moved with the slot."""
     failed_over_slots: frozenset[int] = frozenset()
-    """Slots whose former master was replaced, perhaps by a replica without its latest writes; or was restarted, perhaps
-    without its data."""
+    """Slots whose former master was replaced or restarted: its latest writes, or all of its data, may be lost."""
     new_masters: tuple[Node, ...] = ()
     """Alone if a view has left out a master, and the next one has it again: its slots had no node in between."""
     removed_nodes: tuple[Node, ...] = ()
     """Nodes that serve no slot any more."""
     demoted_nodes: tuple[Node, ...] = ()
-    """Nodes that were replaced as masters. What is sent to them is lost or refused, and they may hang. Such a node can
-    be present all the same, if another server has taken over its address."""
+    """Nodes that were replaced as masters: what is sent to them is lost or refused, and they may hang. Such a node is
+    still present if another server has its address."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,8 +133,7 @@ class RoutingTable:
         return {asked.endpoint, self._map_address(redirect.address)} <= self._masters()
 
     def has_handed_over(self, server_id: bytes, node: Node) -> bool:
-        """Whether a node has the data of the process with that identity, another node: as in `continues`, both are
-        masters."""
+        """Whether a node has the data of another one, the process with that identity: both are masters."""
         masters = self._masters()
         if node.endpoint not in masters:
             return False
@@ -347,8 +345,8 @@ def _contains(members: Iterable[Member], member: Member) -> bool:
 
 
 TROUBLE_REMEMBERED = 15.0
-"""Seconds after the latest failure of a node for which it counts as failing, if it doesn't recover. Longer than two
-attempts to connect to a host that doesn't answer are apart, with the usual settings."""
+"""Seconds for which a node counts as failing that doesn't recover: longer than the usual time between two attempts to
+connect to a host that doesn't answer."""
 URGENT = 2.5
 """Seconds for which the topology is asked for often after a request for no particular node: longer than the pauses of
 a call that is repeated (`logic.retry`), so the requests of one outage follow each other without a gap."""

@@ -39,10 +39,9 @@ _SHAPES: dict[str, tuple[int, int] | None] = {
 class Script:
     """One file of `lua/`, in the form for one kind of server.
 
-    Servers from 7.0 on get the text with its `#!lua` line. Its flags let a release run when the server is out of
-    memory, and make a replica reply READONLY. Older servers would not compile that line. A line `-- include: name`
-    is replaced by the text of `name.lua`, which several scripts share; `-- include: publish` by the file for
-    the flavours of messages.
+    Servers from 7.0 on get the text with its `#!lua` line, whose flags let a release run when the server is out of
+    memory, and make a replica reply READONLY. Older servers would not compile it. A line `-- include: name` stands for
+    the text of `name.lua`, and `-- include: publish` for the file for the flavours of messages.
     """
 
     __slots__ = ("name", "sha", "text")

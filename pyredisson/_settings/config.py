@@ -206,8 +206,7 @@ class Config:
 
         A client of redis-py is a `Redis` (also one from `Sentinel(...).master_for(...)`) or a `RedisCluster`, of
         threads or asyncio. Only its settings are used, not its connections. `fields` are Config fields, and take
-        precedence over the address. ConfigError: a URL, a client or a field that can't be used, or an unknown field.
-        TypeError: another type.
+        precedence. ConfigError: something can't be used, or an unknown field. TypeError: another type of address.
         """
         refuse_unknown(fields, _FIELDS)
         if isinstance(address, cls):

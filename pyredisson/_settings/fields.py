@@ -18,8 +18,7 @@ ShardedPubsub = Literal["auto", "both", "on", "off"]
 class ConfigFields(TypedDict, total=False):
     """The keywords of `connect`: the fields of `Config`, where they are described.
 
-    The types are as in Config (`tests/api/test_config_fields.py` compares them), but for what a Config converts:
-    durations and `nodes`.
+    The types differ from Config for what a Config converts: durations and `nodes`.
     """
 
     lock_watchdog_timeout: Duration
@@ -59,6 +58,11 @@ class ConfigFields(TypedDict, total=False):
     check_lock_synced_replicas: bool
     replicas_sync_timeout: Duration
     min_synced_replicas: int
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
 
 
 def refuse_unknown(settings: Iterable[str], known: Collection[str]) -> None:

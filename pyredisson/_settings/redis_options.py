@@ -14,6 +14,7 @@ import redis.connection
 import redis.sentinel
 
 from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address, OneHost
+from pyredisson._settings.fields import names
 from pyredisson.errors import ConfigError
 
 
@@ -70,36 +71,20 @@ _TAKEN = {
     "socket_keepalive": "socket_keepalive",
     "max_connections": "connection_pool_size",
 }
-TLS_OPTIONS = {
-    "ssl_keyfile",
-    "ssl_certfile",
-    "ssl_password",
-    "ssl_cert_reqs",
-    "ssl_include_verify_flags",
-    "ssl_exclude_verify_flags",
-    "ssl_ca_certs",
-    "ssl_ca_path",
-    "ssl_ca_data",
-    "ssl_check_hostname",
-    "ssl_min_version",
-    "ssl_ciphers",
-}
+TLS_OPTIONS = names(
+    """
+    ssl_keyfile ssl_certfile ssl_password ssl_cert_reqs ssl_include_verify_flags ssl_exclude_verify_flags ssl_ca_certs
+    ssl_ca_path ssl_ca_data ssl_check_hostname ssl_min_version ssl_ciphers
+    """
+)
 OCSP_OPTIONS = {"ssl_ocsp_context", "ssl_ocsp_expected_cert", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"}
-_IRRELEVANT_OPTIONS = {
-    "decode_responses",
-    "encoding",
-    "encoding_errors",
-    "health_check_interval",
-    "legacy_responses",
-    "lib_name",
-    "lib_version",
-    "protocol",
-    "retry_on_error",
-    "retry_on_timeout",
-    "socket_read_size",
-    "socket_type",
-    "timeout",  # in redis-py the time to wait for a free connection, not for a reply
-}
+# In redis-py `timeout` is the time to wait for a free connection, not for a reply.
+_IRRELEVANT_OPTIONS = names(
+    """
+    decode_responses encoding encoding_errors health_check_interval legacy_responses lib_name lib_version protocol
+    retry_on_error retry_on_timeout socket_read_size socket_type timeout
+    """
+)
 KNOWN_OPTIONS = _TAKEN.keys() | TLS_OPTIONS | OCSP_OPTIONS | _IRRELEVANT_OPTIONS
 """The options that redis-py knows. Options that are not taken have no meaning here."""
 

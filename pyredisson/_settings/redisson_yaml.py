@@ -13,17 +13,13 @@ import yaml
 
 from pyredisson._diagnostics import logger
 from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address, AddressMap
-from pyredisson._settings.fields import refuse_unknown
+from pyredisson._settings.fields import names, refuse_unknown
 from pyredisson._settings.redis_options import settings_of_url, ssl_context
 from pyredisson.errors import ConfigError
 
 
 def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection[str]) -> dict[str, Any]:
-    """The Config fields that a file sets: a path, an open text file, or text with a newline in it.
-
-    `given` are the names of the fields that the caller sets itself. ConfigError: an unknown key, or a value that can't
-    be used.
-    """
+    """The Config fields that a file sets, as `Config.from_yaml` says. `given`: the fields that the caller sets."""
     root = as_mapping(load(source), "the file")
     section, mode = _section(root)
     servers = as_mapping(root.pop(section), section)
@@ -103,10 +99,7 @@ NULL = "tag:yaml.org,2002:null"
 
 
 def load(source: str | os.PathLike[str] | IO[str]) -> yaml.Node | None:
-    """The root node of a file: a path, an open text file, or text with a newline. None: it is empty.
-
-    `${NAME}` and `${NAME:-default}` are replaced from the environment. ConfigError: it isn't YAML.
-    """
+    """The root node of a file, with placeholders replaced. None: it is empty. ConfigError: it isn't YAML."""
     text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -178,15 +171,12 @@ _PLACEHOLDER = re.compile(r"\$\{([\w.]+)(?::-([^}]*))?\}")
 # --- The TLS settings
 
 
-TLS_KEYS = {
-    "sslCiphers",
-    "sslEnableEndpointIdentification",
-    "sslKeystore",
-    "sslKeystorePassword",
-    "sslProtocols",
-    "sslTruststore",
-    "sslVerificationMode",
-}
+TLS_KEYS = names(
+    """
+    sslCiphers sslEnableEndpointIdentification sslKeystore sslKeystorePassword sslProtocols sslTruststore
+    sslVerificationMode
+    """
+)
 
 
 def redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
@@ -257,10 +247,6 @@ class Mode:
         return _ROOT_KEYS | _SHARED_KEYS | _SERVER_KEYS | self.keys
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 def _sharded_pubsub(node: yaml.Node, key: str) -> str:
     mode = as_text(node, key)
     if mode not in ("AUTO", "ON", "OFF"):
@@ -324,7 +310,7 @@ JAVA_CLASSES: dict[str, tuple[set[str], str | None]] = {
     "nameMapper": ({"DefaultNameMapper"}, "name_mapper"),
     "natMapper": ({"DefaultNatMapper", "HostNatMapper", "HostPortNatMapper"}, "address_mapper"),
 }
-_IGNORED_ROOT = _names(
+_IGNORED_ROOT = names(
     """
     addressResolverGroupFactory cleanUpKeysAmount codec codecProvider connectionListener decodeInExecutor
     eventLoopGroup executor keepPubSubOrder lazyInitialization lockWatchdogBatchSize maxCleanUpDelay meterMode
@@ -334,13 +320,13 @@ _IGNORED_ROOT = _names(
     valkeyCapabilities
     """
 )
-_IGNORED_SHARED = _names(
+_IGNORED_SHARED = names(
     """
     secretKey sslKeyManagerFactory sslKeystoreType sslProvider sslTrustManagerFactory sslTruststorePassword
     tcpKeepAliveCount tcpKeepAliveIdle tcpKeepAliveInterval tcpNoDelay tcpUserTimeout
     """
 )
-_IGNORED_SERVER = _names(
+_IGNORED_SERVER = names(
     """
     credentialsReapplyInterval dnsMonitoring dnsMonitoringInterval dnsMonitoringTimes failedAttempts
     idleConnectionTimeout pingTimeout reconnectionDelay reconnectionTimeout retryDelay retryInterval
@@ -348,7 +334,7 @@ _IGNORED_SERVER = _names(
     subscriptionsPerConnection tlsVersion
     """
 )
-_IGNORED_OF_REPLICAS = _names(
+_IGNORED_OF_REPLICAS = names(
     """
     failedSlaveCheckInterval failedSlaveNodeDetector failedSlaveReconnectionInterval fallbackLoadingToMaster
     loadBalancer masterConnectionMinimumIdleSize readMode slaveConnectionMinimumIdleSize slaveConnectionPoolSize

@@ -155,8 +155,7 @@ _FAILED = {"failed", "cancelled", "canceled"}
 class AtomicMove:
     """A move of slots by the servers themselves, all keys at once. Until it ends, the slots are where they were.
 
-    The source goes on serving while it copies the keys. At the end it lets writes wait for some milliseconds, until the
-    target serves the slots.
+    At the end the source lets writes wait for some milliseconds, until the target serves the slots.
     """
 
     def __init__(self, first: int, last: int, source: ClusterNode, to: ClusterNode) -> None:

@@ -69,11 +69,8 @@ class Proxy:
         self._call(self._conditions.requests.clear)
 
     def wait_for(self, what: bytes | Callable[[], bool], timeout: float = 5.0) -> None:
-        """Wait until a request containing the given bytes has arrived, or until the given function returns True.
-
-        The function is asked again whenever anything has happened in the proxy. `TimeoutError`: not within `timeout`
-        seconds.
-        """
+        """Wait until a request containing the given bytes has arrived, or until the given function returns True, which
+        is asked whenever anything has happened. `TimeoutError`: not within `timeout` seconds."""
         happened = what if callable(what) else lambda: self.seen(what) > 0
         with self._changed:
             if not self._changed.wait_for(happened, timeout):

@@ -48,9 +48,8 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
         """The thread on which the loop runs."""
         self.node = node
         self.connection_id: ConnectionId | None = None
-        """How the server identifies this connection. None: unknown."""
         self.server_id: bytes | None = None
-        """The identity of the server's process. None: unknown."""
+        """Both as in `ServerInfo`, after the handshake."""
         self.state = PipelineState.NEW
         self.on_reply: Callable[[Reply], None] | None = None
         """Handles every reply, in place of the commands' futures. Used by the handshake and by subscriptions."""
@@ -107,10 +106,8 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             self._transport.write(payload)
 
     def _fail_unsent(self) -> None:
-        """The server closed the connection before these commands were sent.
-
-        The replies to earlier commands, and the end of the stream after them, may still be there to be read.
-        """
+        """The server closed the connection before these commands were sent. The replies to earlier ones may still be
+        there to be read."""
         self._leave(OPEN, DRAINING)
         error = closed_by_server(self.node)
         for _ in self._unsent:
@@ -223,10 +220,8 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
 
 
 async def connect(node: Node) -> Pipeline:
-    """A new connection after its handshake, in which the server drops the node's suspects.
-
-    Raises `NoReply` where another try may succeed, otherwise the error reply or the TLS error.
-    """
+    """A new connection after its handshake, in which the server drops the node's suspects. Raises as `connect_failure`
+    returns: `NoReply` where another try may succeed."""
     suspects = list(node.suspects)
     began = monotonic()
     pipeline = Pipeline(node, asyncio.get_running_loop())

@@ -162,7 +162,7 @@ class AioListener:
     async def _watch(
         self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup, doubted: AioWakeup
     ) -> None:
-        """Raises the error by which the connection fails. Sends a PING after a long silence, or when it is `doubted`.
+        """Raises the error by which the connection fails. Sends a PING after a long silence, or in doubt.
 
         `doubted` is also set when the connection has failed.
         """
@@ -195,11 +195,8 @@ def _check_of(pipeline: Pipeline) -> Callable[[], None]:
     return check
 
 
-# --- Where there are several servers: a listener for each node with channels
-
-
 class AioListeners:
-    """The listeners of one client."""
+    """The listeners of one client: one for each node with channels."""
 
     def __init__(self, channels: RoutedChannels) -> None:
         self._channels = channels

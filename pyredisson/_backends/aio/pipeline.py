@@ -151,11 +151,8 @@ class PipelineHolder(PipelineSender):
             pipeline.drain()
 
     def suspect_asking(self, payloads: Sequence[bytes]) -> None:
-        """As `suspect`, after a cancellation, if the cancelled commands follow ASKING.
-
-        Their undo goes to the node that serves the slot so far, and reaches this node by another connection. It must
-        not overtake them.
-        """
+        """As `suspect`, after a cancellation, if the cancelled commands follow ASKING: their undo reaches this node by
+        another connection, from the node that serves the slot so far, and must not overtake them."""
         if payloads[0] == ASKING:
             self.suspect()
 
@@ -181,14 +178,10 @@ class PipelineHolder(PipelineSender):
         return ending
 
 
-# --- One of several servers: acquires that replicas confirm have a connection of their own
-
-
 class AcquiringHolder(PipelineHolder):
-    """Two pipelines: one for acquires with WAIT, and one for all other commands.
+    """Two pipelines: one for acquires that replicas confirm, and one for all other commands.
 
-    While WAIT waits, the server executes nothing else of the same connection. A replica that doesn't answer would delay
-    every release of the client.
+    While WAIT waits for a replica, the server executes nothing else of its connection, such as releases.
     """
 
     def __init__(self, node: Node) -> None:
@@ -215,10 +208,8 @@ class AcquiringHolder(PipelineHolder):
         return reply, confirmed, pipeline.server_id
 
     def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
-        """As for one pipeline. The command must not overtake an acquire that it undoes, on either connection.
-
-        So it may be sent more than once, which does no harm: it is idempotent.
-        """
+        """As for one pipeline. The command is idempotent, and sent on both connections where it must not overtake an
+        acquire that it undoes."""
         acquires = self._acquires.pipeline
         if acquires is not None and acquires.waiting:
             self._acquires.post(payload, post_elsewhere)

@@ -37,8 +37,7 @@ SIGNAL_CHECK = 0.1
 class ClientSocket:
     """A socket that is connected to a node, and the parser of its replies.
 
-    The socket is stored in the object before it is connected, so that after an interrupt at any moment `close`
-    closes it.
+    The socket is stored before it is connected, so that after an interrupt at any moment `close` closes it.
     """
 
     __slots__ = (
@@ -220,16 +219,13 @@ class Connection(ClientSocket):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.connection_id: ConnectionId | None = None
-        """How the server identifies this connection. None: unknown."""
         self.server_id: bytes | None = None
-        """The identity of the server's process. None: unknown."""
+        """Both as in `ServerInfo`, after the handshake."""
         self.state = ConnectionState.NEW
 
     def open(self) -> None:
-        """Connects and makes the handshake, in which the server drops the node's suspects.
-
-        Raises `NoReply` where another try may succeed, otherwise the error reply or the TLS error.
-        """
+        """Connects and makes the handshake, in which the server drops the node's suspects. Raises as `connect_failure`
+        returns: `NoReply` where another try may succeed."""
         node = self._node
         suspects = list(node.suspects)
         began = time.monotonic()
@@ -277,10 +273,7 @@ class Connection(ClientSocket):
         return reply
 
     def call_all(self, payloads: Sequence[bytes], extra_seconds: float = 0.0) -> list[Reply]:
-        """Sends several commands in one write and returns their replies, also error replies.
-
-        The replies may take so many seconds longer than usual.
-        """
+        """Sends several commands in one write and returns all replies, which may take so many seconds longer."""
         self.state = ACTIVE
         try:
             if self._exchange.closed():
@@ -326,10 +319,8 @@ class Connection(ClientSocket):
         return self._receive_tls(deadline)
 
     def _close_after(self, error: BaseException) -> BaseException:
-        """Closes the connection when `error` has ended a call before its reply was read.
-
-        Returns what the call raises: `NoReply`, and for an interrupt `error` itself.
-        """
+        """Closes the connection when `error` has ended a call before its reply was read. Returns what the call raises:
+        `NoReply`, and for an interrupt `error` itself."""
         node = self._node
         if not isinstance(error, (Unsent, OSError, RedisError)) or raised_by_handler(error):
             # The reply of its command would answer the next one.

@@ -67,10 +67,8 @@ class MessageReader:
             self._self_pipe.writer.send(b"\0")
 
     def read(self, wakeup: ThreadWakeup, deadline: float, *, for_others: bool = False) -> None:
-        """Passes on messages until the wakeup is set or the deadline has passed.
-
-        With `for_others`, it also ends when a message may have woken the only waiter: that waiter reads next.
-        """
+        """Passes on messages until the wakeup is set or the deadline has passed; with `for_others`, also until one may
+        have woken the only waiter, which reads next."""
         connection, self_pipe = self.connection, self._self_pipe
         while True:
             # Set only while this thread polls: a wakeup that its own reading sets needs no byte in the pipe.
@@ -162,10 +160,8 @@ class SubscriptionConnection(Connection):
             raise unsent.args[0] from None
 
     def receive(self, seconds: float, stop: socket.socket) -> list[Reply] | None:
-        """Receives what comes within that time, and returns the replies that are complete. One thread at a time.
-
-        None: nothing came, or there is something to receive from `stop`.
-        """
+        """Receives what comes within that time, and returns the replies that are complete. None: nothing came, or there
+        is something to receive from `stop`. One thread at a time."""
         if self.secure:
             size = self._receive_tls_or_stop(seconds, stop)
         else:

@@ -41,7 +41,7 @@ class Pool:
     async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         """Sends one command over an idle connection, or a new one. Blocks, and never suspends.
 
-        With `new_connection`, over a new one. The idle ones are closed, as they are likely to fail as well.
+        With `new_connection` the idle ones are closed, as they are likely to fail as well.
         """
         try:
             connection = self._take(new_connection=True) if new_connection else self._idle.pop()

@@ -86,10 +86,9 @@ class ClusterSource:
         return self._servers.sort(known, self._table.is_failing)
 
     def _seeds(self) -> list[Address]:
-        """The addresses that the user gave in random order; at the end the servers that have not replied lately.
+        """The addresses that the user gave; at the end the servers that have not replied lately.
 
-        Not all of them may be asked in one refresh. With another order, the same two that hang might be asked again in
-        the next one.
+        In random order: one refresh may not ask all of them, and the next one must not ask the same two that hang.
         """
         seeds = random.sample(self._config.nodes, len(self._config.nodes))
         return self._servers.sort(seeds, self._table.is_failing)

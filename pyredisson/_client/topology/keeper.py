@@ -78,10 +78,8 @@ class TopologyKeeper:
             self._start()
 
     def wait_until_known(self, wake: Wake) -> None:
-        """Has `wake` called when a refresh ends, on the thread of the keeper; at once if the topology is known.
-
-        It may be called more than once, and after `forget`.
-        """
+        """Has `wake` called on the keeper's thread when a refresh ends, or at once if the topology is known. It may be
+        called more than once, and after `forget`."""
         self._waiting[wake] = None
         if self.table.ready:
             wake()

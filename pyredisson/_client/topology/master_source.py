@@ -98,9 +98,6 @@ class SentinelSource:
         return view.with_absent(map(self._config.map_address, answer.replicas))
 
 
-# --- The Sentinels that one client knows, and how they are asked
-
-
 class Sentinels:
     """The Sentinels that the user has named, and others that they know. Used by one thread, apart from `close`."""
 
@@ -263,11 +260,8 @@ class ListeningConnection(QueryConnection):
             raise as_redis_error(error, self._node, "waiting for") from error
 
 
-# --- A master and replicas without Sentinels
-
-
 class ReplicatedSource:
-    """Asks the servers in turn for their role. Used by one thread, apart from `close`."""
+    """Finds the master among servers without Sentinels. Used by one thread, apart from `close`."""
 
     def __init__(self, config: Config, table: RoutingTable) -> None:
         self._config = config
@@ -327,9 +321,6 @@ def _replaces(one: Confirmed, other: Confirmed) -> bool:
     return one.replication.replaces(other.replication.history)
 
 
-# --- The servers that store the locks: whether one is the master, which others may not know yet, or not any more
-
-
 class Confirmed(NamedTuple):
     """What a server says that is a master."""
 
@@ -348,9 +339,9 @@ class Roles:
         """Whether the log says that the user may not ask."""
 
     def confirm(self, address: Address, epoch: int, *, trusted: bool) -> Confirmed:
-        """With the view in which the server is the master. ConnectionError: it is a replica, or doesn't reply.
+        """With the view in which the server is the master; if `trusted`, also if the user may not ask for its role.
 
-        `trusted`: it counts as the master if the user has no right to ask it.
+        ConnectionError: it is a replica, or doesn't reply.
         """
         replies = self.servers.ask(self._config.at(address), ROLE_QUERY)
         if trusted and (view := unconfirmed_master(replies, address, epoch)) is not None:

@@ -49,9 +49,6 @@ class QueryConnection(ClientSocket):
         return replies
 
 
-# --- Servers that are asked one after the other, until one gives the answer that is needed
-
-
 SILENCE_REMEMBERED = 30.0
 """Seconds for which a server that didn't reply is asked after the others."""
 
@@ -66,16 +63,15 @@ class Servers:
         self._most = max(config.connect_timeout, config.timeout)
         self._longest = min(config.timeout, LONGEST)
         self._seconds = self._longest
-        """How long a server may take to reply. Among many servers one may hang, and each second spent on it is a second
-        in which a promoted master stays unknown. So the limit follows the time that servers need."""
+        """How long a server may take to reply, by the time that servers need. Each second spent on one that hangs is a
+        second in which a promoted master stays unknown."""
         self._silent: dict[Address, float] = {}
         """When a server has not replied last."""
 
     def ask(self, config: Config, commands: Sequence[bytes]) -> list[Reply]:
-        """The replies of the server that `config` names, to commands that are sent in one write.
+        """The replies, error replies among them, of the server that `config` names, to commands sent in one write.
 
-        Error replies are in the list. Raises what the network or the server's refusal to authenticate is for users of
-        redis-py.
+        Raises what the network or the server's refusal to authenticate is for users of redis-py.
         """
         address = Address(config.host, config.port)
         began = monotonic()
