@@ -40,8 +40,7 @@ def connect_failure(error: BaseException, node: Node, began: float) -> BaseExcep
     """Reports a connection that could not be made to the node, and returns the exception to raise.
 
     The attempt began at `began`, on the clock `time.monotonic`. The exception is `NoReply` where another try may
-    succeed: no command of the caller was sent yet. It is `error` itself where another try is pointless (a wrong
-    password, for example), and for an interrupt.
+    succeed, as no command was sent yet. It is `error` itself for an interrupt, and for a wrong password and the like.
     """
     node.on_unreachable(error, began)
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -215,8 +215,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     async def known_node(self, payload: bytes) -> Node:
         """The node that serves a command. Waits until the topology is known. `NoReply`: the slot has no node."""
-        node = self.node_for(payload)
-        if node is None and not self._table.ready:
+        if (node := self.node_for(payload)) is None and not self._table.ready:
             await self._wait_for_topology()
             node = self.node_for(payload)
         if node is None and slot_of_command(payload) < 0:
@@ -250,8 +249,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def connections_of_peer(self, address: Address, master: Node) -> C:
         """The connections to a server that may have replaced a master."""
-        node = self._peers.get(address)
-        if node is None:
+        if (node := self._peers.get(address)) is None:
             made = PeerNode(self._config.at(address)).with_timeout(LONGEST)
             made.client_id = master.client_id
             node = self._peers.setdefault(address, made)
@@ -267,8 +265,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def connections_of(self, node: Node) -> C:
         """The connections to a node, new ones if there are none."""
-        connections = self._connections.get(node)
-        if connections is not None:
+        if (connections := self._connections.get(node)) is not None:
             return connections
         connections = self._connections.setdefault(node, self._connections_to(node))
         # Read after the connections were stored: who closes this runtime, or removes the node, first says so, and then
@@ -282,22 +279,19 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def _retire(self, node: Node) -> C | None:
         """Forgets the connections to a node, which close after their calls."""
-        connections = self._connections.pop(node, None)
-        if connections is not None:
+        if (connections := self._connections.pop(node, None)) is not None:
             connections.retire()
         return connections
 
     def _on_change(self, changes: Changes) -> None:
         """Follows a change of the topology. Called on the keeper's thread."""
         for node in changes.removed_nodes:
-            connections = self._retire(node)
-            if connections is not None and node in changes.demoted_nodes:
+            if (connections := self._retire(node)) is not None and node in changes.demoted_nodes:
                 # It may hang. What is sent to it is refused or lost, so its calls need not wait for a timeout.
                 connections.disconnect()
         for node in changes.demoted_nodes:
             # The address has a new server now, to which the old connections don't lead.
-            connections = self._connections.get(node)
-            if connections is not None:
+            if (connections := self._connections.get(node)) is not None:
                 connections.disconnect()
         for pause in list(self._retries):
             if self.node_for(pause.payload) is not pause.shard:
@@ -323,8 +317,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             self._table.request_refresh(str(error))
 
     def on_command_served(self, payload: bytes) -> None:
-        node = self.node_for(payload)
-        if node is not None:
+        if (node := self.node_for(payload)) is not None:
             node.availability.on_command_served()
 
     def located(self, payload: bytes, error: RedisError) -> RedisError:

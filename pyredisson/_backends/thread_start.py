@@ -9,9 +9,8 @@ def start_thread(thread: threading.Thread) -> None:
 
     Before 3.12 CPython would wait for ever while it exits, as no other thread runs any more.
 
-    An exception of a signal's handler is raised unchanged. CPython waits on a condition until the thread runs. If a
-    signal's handler raises while the condition acquires its lock again, CPython then releases a lock that it doesn't
-    hold, and raises "release unlocked lock" in place of the handler's exception.
+    An exception of a signal's handler is raised unchanged. If it strikes while CPython waits for the thread, CPython
+    releases a lock that it doesn't hold, and raises "release unlocked lock" in its place.
     """
     if sys.is_finalizing():
         raise RuntimeError("can't start a thread while the interpreter exits")

@@ -52,7 +52,7 @@ class Delivery:
         self._busy = False
         """Whether the observer is being called."""
         self._dropped = 0
-        """How many events were dropped, about, since the observer was told so."""
+        """About how many events were dropped since the observer was told so."""
         self._falls_behind = False
         self._failures: Counter[str] = Counter()
         self._start_failed = False
@@ -181,8 +181,7 @@ class Delivery:
         try:
             self.handlers[event.what](event)
         except BaseException:  # noqa: BLE001
-            # The observer is the user's, and may raise anything, also SystemExit. It must neither stop the later events
-            # nor fill the log.
+            # A user's method may raise anything, also SystemExit. It must neither stop later events nor fill the log.
             self._failures[event.what] += 1
             if self._failures[event.what] == 1:
                 log_exception(f"the observer's method {event.what} failed; this is logged once")

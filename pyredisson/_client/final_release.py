@@ -74,8 +74,8 @@ class FinalRelease:
     def send(self, *, main_thread_stopped: bool = False) -> None:
         """Sends until no call is in flight any more, or until the deadline. What can't be sent is logged and dropped.
 
-        `main_thread_stopped`: one of the calls in flight may be a call of the main thread, which a signal handler has
-        stopped. Such a call never ends. So no call is waited for after the abort.
+        `main_thread_stopped`: a signal handler has stopped the main thread. A call of it never ends, so no call is
+        waited for after the abort.
         """
         self._starts_threads = not main_thread_stopped
         try:
@@ -98,8 +98,7 @@ class FinalRelease:
         abort_at = clock() + (self._deadline - clock()) * ABORT_AFTER
         busy_at = -math.inf
         while True:
-            # The calls are counted before the commands are read: a call adds its commands before it ends, or within
-            # the time `QUIET` after that.
+            # Counted before the commands are read: a call adds its commands before it ends, or within `QUIET` after it.
             now, in_flight = clock(), 0 if self._calls is None else self._calls.calls_in_flight
             if in_flight:
                 busy_at = now
@@ -193,8 +192,7 @@ class FinalRelease:
         try:
             if node is None:
                 raise ClusterDownError("CLUSTERDOWN no server is known that serves the slot")
-            connection = self._connections.get((node, asking))
-            if connection is None:
+            if (connection := self._connections.get((node, asking))) is None:
                 connection = self._connections[node, asking] = LastConnection(node, asking=asking)
             return use(connection, sent, clock() + (self._deadline - clock()) / min(servers, SHARES))
         except NoReply as failure:

@@ -19,11 +19,9 @@ from pyredisson._client.lifecycle import (
 from pyredisson._diagnostics import logger
 from pyredisson.logic import holds
 
-# --- The exit: clients that are still open release what they hold
-
 
 def close_all() -> None:
-    """Closes all clients, and sends what dropped clients have not sent yet."""
+    """At the exit: closes all clients that are open, and sends what dropped clients have not sent yet."""
     # One deadline for all clients: behind servers that hang, each client would use up a timeout of its own.
     deadline = clock() + CLOSE_TIMEOUT
     for lifecycle in [*live_clients(), *list(dropped_clients)]:
@@ -60,9 +58,6 @@ def reset_all() -> None:
 
 
 os.register_at_fork(before=pause_observers, after_in_parent=go_on_after_fork, after_in_child=reset_all)
-
-
-# --- Signals
 
 
 MARGIN = 0.2
@@ -133,8 +128,7 @@ def _release_all() -> None:
     _releasing.append(None)
     try:
         deadline = clock() + CLOSE_TIMEOUT
-        # The final releases have threads and connections of their own: the interrupted call may be using its
-        # connection.
+        # The final releases have threads and connections of their own: the interrupted call may be using its own one.
         threads = [_close(lifecycle, deadline) for lifecycle in live_clients()]
         for thread in threads:
             if thread is not None:

@@ -81,8 +81,7 @@ Servers = SingleServer | SeveralServers
 
 
 def _post_nothing(_: bytes) -> None:
-    # Not `Session.repair`: the watchdog's threads refer to their runtime while they wait, and would keep the session
-    # alive through it.
+    # Not `Session.repair`: the watchdog's threads refer to their runtime, and would keep the session alive through it.
     raise AssertionError("the watchdog posts nothing")
 
 

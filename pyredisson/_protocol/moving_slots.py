@@ -1,8 +1,7 @@
 """Messages while slots are being moved: a waiter may be subscribed on another node than the one that runs a script.
 
 With `PubSub.AUTO` a script publishes a plain message only if somebody has subscribed to it on the node that runs the
-script. That misses a subscriber which is still on the node that had the slot before. So for some time plain messages
-are not left out.
+script. A subscriber that is still on the former node would miss it. So for some time plain messages are not left out.
 
 A release may follow ASK to the node that the slot is being moved to. Its script publishes there. A plain message
 reaches the subscribers of all nodes, a sharded one doesn't. So the client repeats the sharded one on the node that has

@@ -175,8 +175,7 @@ class Availability:
     def on_connected(self) -> None:
         """A connection was made. A server that failed to serve commands before may still fail to serve them."""
         self._connected_at = monotonic()
-        outage = self._outage.get("present")
-        if outage is not None and outage.unreachable:
+        if (outage := self._outage.get("present")) is not None and outage.unreachable:
             self.on_command_served()
 
     def _on_failure(self, error: BaseException, *, unreachable: bool) -> None:
@@ -200,8 +199,7 @@ class Availability:
 
     def on_command_served(self) -> None:
         """A command was served after others had failed. The outage is over."""
-        outage = self._outage.pop("present", None)
-        if outage is not None:
+        if (outage := self._outage.pop("present", None)) is not None:
             if self._observe is not None:
                 self._observe("connected", self._address, None)
             logger.warning("the server %s is available again after %.1f s", self._address, monotonic() - outage.began)
@@ -224,10 +222,6 @@ class ConnectionId:
 
     id: bytes
     address: bytes
-
-    def kill_command(self) -> bytes:
-        """The command that has the server drop this connection, with every command that it hasn't executed yet."""
-        return command(b"CLIENT", b"KILL", b"ID", self.id, b"ADDR", self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +254,8 @@ class Handshake:
         steps.append(("library", command(b"CLIENT", b"SETINFO", b"LIB-VER", VERSION)))
         steps.append(("client info", command(b"CLIENT", b"INFO")))
         steps.append(("server info", command(b"INFO", b"server")))
-        steps.extend(("kill", suspect.kill_command()) for suspect in suspects)
+        # With every command of that connection that the server hasn't executed yet.
+        steps.extend(("kill", command(b"CLIENT", b"KILL", b"ID", each.id, b"ADDR", each.address)) for each in suspects)
         self._mode = b"cluster" if config.topology == "cluster" else b"standalone"
         self._address = config.address
         self._names = [name for name, _ in steps]

@@ -214,7 +214,10 @@ class RoutingTable:
             self._asked.pop(address, None)
             self.nodes[address] = node
         moved, failed_over, demoted = self._compare(view, masters)
-        failed_over |= self._restarted_slots()
+        if restarted := self.health.take_restarted():
+            failed_over |= {
+                i for i, served in enumerate(self._served) if served is not None and served.node in restarted
+            }
         if moved or failed_over or self._moved:
             # Not if only the replicas have changed, which happens more often, and of which nodes list them differently.
             self.settling.on_change()
@@ -279,13 +282,6 @@ class RoutingTable:
         only_master = before.slots == shard.slots == ALL_SLOTS
         return same_address or only_master or (not lives and self.is_failing(before.master.address))
 
-    def _restarted_slots(self) -> set[int]:
-        """The slots of the servers that were restarted, perhaps without their data."""
-        restarted = self.health.take_restarted()
-        if not restarted:
-            return set()
-        return {slot for slot, served in enumerate(self._served) if served is not None and served.node in restarted}
-
     def _remove_unused(self, present: set[Address]) -> tuple[Node, ...]:
         """Removes the nodes that are in no view, and that no redirect has named lately."""
         redirected = {node for _, node in self._moved.copy().values()}
@@ -302,8 +298,7 @@ class RoutingTable:
 
     def _report(self, changes: Changes) -> None:
         for reference in list(self._listeners):
-            listener = reference()
-            if listener is None:
+            if (listener := reference()) is None:
                 self._listeners.remove(reference)
                 continue
             try:
@@ -316,8 +311,7 @@ class RoutingTable:
 
     def _node_at(self, address: Address) -> Node:
         """The node of an address: the same object for as long as it is remembered, so its suspects aren't forgotten."""
-        node = self._known.get(address)
-        if node is not None:
+        if (node := self._known.get(address)) is not None:
             return node
         node = self._make_node(address)
         node.on_failure = partial(self._on_failure, node)

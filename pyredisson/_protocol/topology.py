@@ -95,8 +95,7 @@ class Redirect(NamedTuple):
 def read_redirect(error: RedisError, asked: Address) -> Redirect:
     """The redirect in an error reply of the server at `asked`. InvalidResponse: it is none."""
     # An IPv6 address has no brackets here.
-    found = re.fullmatch(r"(MOVED|ASK) (\d+) (\S*):(\d+)", str(error))
-    if found is None:
+    if (found := re.fullmatch(r"(MOVED|ASK) (\d+) (\S*):(\d+)", str(error))) is None:
         raise InvalidResponse(f"{asked} has replied with a redirect that can't be read: {error}")
     host, port = found[3], int(found[4])
     # An empty host: the node doesn't know its own address, and is reached where the one that was asked is.
@@ -215,7 +214,8 @@ def read_role(replies: Sequence[Reply], address: Address, epoch: int = 0) -> Top
     if isinstance(role, RedisError):
         if b"role" not in details:
             raise role
-        role = [details[b"role"], 0, _replicas_of_info(details)]
+        listed = (re.search(rb"ip=([^,]*),port=(\d+)", text) for name, text in details.items() if name[:5] == b"slave")
+        role = [details[b"role"], 0, [found.groups() for found in listed if found is not None]]
     try:
         if role[0] != b"master":
             return None
@@ -245,8 +245,3 @@ def _addresses(servers: Reply) -> tuple[Address, ...]:
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _replicas_of_info(details: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    found = [re.search(rb"ip=([^,]*),port=(\d+)", value) for name, value in details.items() if name[:5] == b"slave"]
-    return [(match[1], match[2]) for match in found if match is not None]

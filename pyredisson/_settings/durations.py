@@ -44,7 +44,6 @@ def lease_ms(value: Duration, name: str = "lease_time") -> int:
         raise ValueError(f"{name} must be at least 1 ms (0.001 s)")
     if duration > MAX_LEASE_MS / 1000:
         raise ValueError(f"{name} is longer than the server can hold ({MAX_LEASE_MS // 1000} s)")
-    # The seconds and their fraction separately, so that no product is rounded: a double can just represent the seconds
-    # of the longest lease to the millisecond.
+    # Separately, so that no product is rounded: a double just represents the seconds of the longest lease to the ms.
     whole = math.floor(duration)
     return whole * 1000 + math.floor((duration - whole) * 1000 + 0.5)

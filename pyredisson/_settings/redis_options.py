@@ -183,8 +183,7 @@ def _name(option: str) -> str:
 
 def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     """The match of the whole text. ValueError: there is none."""
-    match = pattern.fullmatch(text)
-    if match is None:
+    if (match := pattern.fullmatch(text)) is None:
         raise ValueError
     return match
 

@@ -429,8 +429,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
     def _inconsistency(self) -> str | None:
         if not self.living_sentinels:
             return None
-        master = self._named()
-        if master is None:
+        if (master := self._named()) is None:
             return "the living sentinels name different masters"
         if not master.alive:
             return None  # nobody else is the master until `wait_for_promotion`

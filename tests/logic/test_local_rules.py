@@ -112,7 +112,7 @@ def test_replicas_that_leave_and_come_back() -> None:
     for now in (2.0, 3.0):
         state.set(Replication(True, b"h", b"", ()), (), now)
         assert (state.away, state.left) == ((replica,), {replica: 2.0})
-    state.on_unreachable(replica, 9.0)
+    state.unreachable[replica] = 9.0
     state.set(Replication(True, b"h", b"", (replica,)), (), 4.0)
     assert (state.away, state.left, state.unreachable) == ((), {}, {})
 

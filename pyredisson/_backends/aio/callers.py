@@ -65,8 +65,7 @@ class Callers(TaskOwners):
         return owner
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
-        owner = self.owners.pop(task, None)
-        if owner is not None:
+        if (owner := self.owners.pop(task, None)) is not None:
             owner.calls.ended = True
         for block in self.blocks.pop(task, ()):
             block.orphaned()

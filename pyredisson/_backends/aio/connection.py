@@ -33,7 +33,6 @@ class PipelineState(Enum):
 
 
 ReplyFuture = asyncio.Future[Reply] | TaskFuture | AppliedReply
-"""What gets the reply to a command."""
 
 # A lookup in the class would cost more, and each command looks at the state.
 OPEN, DRAINING, CLOSED = PipelineState.OPEN, PipelineState.DRAINING, PipelineState.CLOSED
@@ -45,7 +44,6 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.thread = get_ident()
-        """The thread on which the loop runs."""
         self.node = node
         self.connection_id: ConnectionId | None = None
         self.server_id: bytes | None = None
@@ -143,8 +141,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No check of its class: uvloop's transports have the methods of asyncio.Transport without inheriting them.
         self._transport = cast(asyncio.Transport, transport)
-        connection = transport.get_extra_info("socket")
-        if connection is not None:
+        if (connection := transport.get_extra_info("socket")) is not None:
             self._idle_check = IdleCheck(connection.fileno())
         self._leave(PipelineState.NEW, OPEN)
 
@@ -261,8 +258,7 @@ async def _open_transport(pipeline: Pipeline) -> None:
             connection = transport.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if not pipeline.connected:
-        # `connection_made` has raised, which the event loop only logs. Nothing could be sent over this transport, so
-        # without this check the caller would get a timeout instead of an error.
+        # `connection_made` has raised, which the event loop only logs: the caller would get a timeout instead.
         transport.abort()
         raise ConnectionError(f"the event loop made a connection to {node.address} without handing it over")
 

@@ -38,8 +38,7 @@ class AioListener:
         if not self._stopped and not self._runs_in(loop):
             self._pipeline = None
             self.loop = loop
-            # Not created here: with an eager task factory the task would run at once, and would need the mutex that
-            # this caller holds.
+            # Not created here: an eager task factory would run the task at once. It needs the mutex that is held here.
             self._starting = loop.call_soon(self._start, loop)
         if self._pipeline is not None and (commands := self._subscription.subscribe_commands(channels)):
             self._pipeline.write(commands)
@@ -99,8 +98,7 @@ class AioListener:
                 failures += 1
                 # Not a warning: the node warns once of a server that is away.
                 logger.debug("subscription lost, it is made anew: %s", error)
-            # Nobody else does it without a connection. Channels that nobody waits for must not keep this task trying to
-            # connect to a server that is gone.
+            # Nobody else does it without a connection. Channels without waiters must not keep this task connecting.
             self._channels.sweep()
             await asyncio.sleep(pause(failures))
 
@@ -188,8 +186,7 @@ def _check_of(pipeline: Pipeline) -> Callable[[], None]:
     reference = weakref.ref(pipeline)
 
     def check() -> None:
-        living = reference()
-        if living is not None:
+        if (living := reference()) is not None:
             call_in(living.loop, living.on_doubt)
 
     return check

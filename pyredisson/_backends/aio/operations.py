@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, ParamSpec
 
 from pyredisson._backends.thread_start import start_thread
@@ -15,8 +16,7 @@ async def discard_result(
     operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs
 ) -> None:
     """Awaits an operation whose result means nothing to the caller."""
-    # The operation is called here, not by the caller: a task that is cancelled before it begins would leave a
-    # coroutine that is never awaited.
+    # The operation is called here: a task that is cancelled before it begins would never await the caller's coroutine.
     await operation(*args, **kwargs)
 
 
@@ -25,9 +25,9 @@ async def until_ended(
 ) -> asyncio.CancelledError | None:
     """Waits until the task has ended, however often the caller is cancelled meanwhile.
 
-    `on_cancelled` is called at the first cancellation. Returns that cancellation, which the caller has to raise later;
-    None: there was none. For what must have ended before the next step, in a `finally` above all. A second `cancel()`
-    ends an `await` there, and the scopes of anyio repeat a cancellation until they are left.
+    `on_cancelled` is called at the first cancellation. Returns that cancellation, which the caller has to raise later.
+    For what must have ended before the next step: in a `finally` a second `cancel()` ends an `await`, and the scopes of
+    anyio repeat a cancellation until they are left.
     """
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
@@ -74,11 +74,8 @@ def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]
             work()
         except Exception as error:  # noqa: BLE001 - it is raised where the future is awaited
             failure = error
-        try:
-            loop.call_soon_threadsafe(report, failure)
-        except RuntimeError:
-            # The loop was closed meanwhile, so nothing there awaits the future any more.
-            return
+        # If the loop was closed meanwhile, nothing there awaits the future any more.
+        call_in(loop, partial(report, failure))
 
     try:
         start_thread(threading.Thread(target=run, name=name, daemon=True))

@@ -48,8 +48,7 @@ class PipelineHolder(PipelineSender):
 
     def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
         """Sends a command without waiting for it. `post_elsewhere` gets it if that isn't possible, or fails."""
-        # Over the same connection it runs after the commands that were sent before. It is written now, so it goes out
-        # even if the loop stops.
+        # Over the same connection it runs after earlier commands. It is written now, even if the loop stops.
         pipeline = self.pipeline
         if pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed():
             if pipeline is not None and pipeline.waiting:
@@ -101,16 +100,14 @@ class PipelineHolder(PipelineSender):
         if connecting is None or connecting.get_loop() is not loop:
             connecting = self._connecting = loop.create_task(connect(self._node))
             connecting.add_done_callback(self._on_connected)
-        # The task isn't awaited itself: the cancellation of one caller must not cancel it for the others, and its own
-        # cancellation must not cancel the callers.
+        # The task isn't awaited itself: if it or a caller is cancelled, that must not cancel the others.
         await asyncio.wait([connecting])
         if self._closed:
             raise ClosedError(f"client {self._node.client_id} is closed")
         if connecting.cancelled():
             # The program has cancelled every task that it found. This caller was not cancelled.
             raise NoReply(ConnectionError(f"connecting to {self._node.address} was cancelled"), may_have_run=False)
-        error = connecting.exception()
-        if error is None:
+        if (error := connecting.exception()) is None:
             return connecting.result()
         # Each caller gets an exception object of its own.
         raise error.copy() if isinstance(error, NoReply) else copy_error(error)
@@ -131,8 +128,7 @@ class PipelineHolder(PipelineSender):
     def retire(self) -> None:
         """Closes the connection, after the replies to its commands, and makes no other. Can be called on any thread."""
         self._retired = True
-        pipeline = self.pipeline
-        if pipeline is not None:
+        if (pipeline := self.pipeline) is not None:
             call_in(pipeline.loop, pipeline.drain)
 
     def disconnect(self) -> None:
@@ -145,8 +141,7 @@ class PipelineHolder(PipelineSender):
 
     def suspect(self) -> None:
         """Has the server drop the present connection before the next one is used."""
-        pipeline = self.pipeline
-        if pipeline is not None and pipeline.state is OPEN:
+        if (pipeline := self.pipeline) is not None and pipeline.state is OPEN:
             pipeline.node.suspect(pipeline.connection_id)
             pipeline.drain()
 
@@ -210,8 +205,7 @@ class AcquiringHolder(PipelineHolder):
     def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
         """As for one pipeline. The command is idempotent, and sent on both connections where it must not overtake an
         acquire that it undoes."""
-        acquires = self._acquires.pipeline
-        if acquires is not None and acquires.waiting:
+        if (acquires := self._acquires.pipeline) is not None and acquires.waiting:
             self._acquires.post(payload, post_elsewhere)
         if self._node.suspects:
             post_elsewhere(payload)
@@ -243,7 +237,7 @@ class _Acquire(NamedTuple):
 
     commands: Sequence[bytes]
     replies: Sequence[TaskFuture]
-    """The last one is the reply to the acquire."""
+    """The last one is for the acquire."""
     confirmed: TaskFuture
     """The reply to the WAIT behind it."""
 

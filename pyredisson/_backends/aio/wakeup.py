@@ -34,7 +34,6 @@ class Sleeps(SleepsFields):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.thread = get_ident()
-        """The thread on which the loop runs."""
         self._heap = []
         self._limit = FEW
         self._timer: asyncio.TimerHandle | None = None

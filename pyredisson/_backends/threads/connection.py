@@ -70,8 +70,7 @@ class ClientSocket:
     def shut_down(self) -> None:
         """Ends every operation of other threads on the socket: each of them finds it closed."""
         # Read once: another thread may close the connection at the same time.
-        connection = self._socket
-        if connection is not None:
+        if (connection := self._socket) is not None:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -184,8 +183,7 @@ class ClientSocket:
         return self._receive(self._buffer)
 
     def _set_tls_deadline(self, deadline: float) -> None:
-        connection = self._socket
-        if connection is None:
+        if (connection := self._socket) is None:
             raise OSError(EBADF, os.strerror(EBADF))
         connection.settimeout(remaining(deadline))
 

@@ -40,8 +40,7 @@ class ThreadListener:
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the registry's mutex held. Starts the thread if it doesn't run, also for no channels."""
-        messages = self._role.messages
-        if messages is not None:
+        if (messages := self._role.messages) is not None:
             # The thread runs: it ends only after it has disconnected.
             if channels and (payload := messages.subscription.subscribe_commands(channels)):
                 self._send(messages, payload)
@@ -58,8 +57,7 @@ class ThreadListener:
 
     def reconnect(self) -> None:
         """Replaces the connection. It can be called on any thread, acquires no mutex, doesn't block."""
-        messages = self._role.messages
-        if messages is not None:
+        if (messages := self._role.messages) is not None:
             self._role.fail(messages, ConnectionError(f"{self._node.address} was replaced as the master"))
             self._wakeup.set()
 
@@ -104,8 +102,7 @@ class ThreadListener:
         # The thread looks at `_stopped` after it has set the connection. If it has read `_stopped` too early, it finds
         # the connection shut down, or its wakeup set, so it doesn't wait once more.
         self._stopped = True
-        messages = self._role.messages
-        if messages is not None:
+        if (messages := self._role.messages) is not None:
             messages.connection.shut_down()
         self._wakeup.set()
 
@@ -125,8 +122,7 @@ class ThreadListener:
                 if self._connect_and_serve(self_pipe):
                     failures = 0
                 failures += 1
-                # Nobody else does it without a connection. Channels that nobody waits for must not keep this thread
-                # trying to connect to a server that is gone.
+                # Nobody else does it without a connection. Channels without waiters must not keep it connecting.
                 self._channels.sweep()
                 if not self._stopped:
                     self._wakeup.clear()
@@ -281,9 +277,8 @@ class ReaderRole:
 
     def take(self, wakeup: ThreadWakeup) -> ThreadWakeup:
         """Makes the thread with this wakeup the reader, if no other thread reads. Returns the reader's wakeup."""
-        # One operation on a dict, which also says who reads. If a mutex were acquired here instead, an interrupt right
-        # after that would leave it locked for ever. Here `release` finds out whether this thread became the reader,
-        # and the listener's thread finds out whether the reader still waits.
+        # One operation on a dict, which also says who reads: an interrupt would leave a mutex locked for ever. This
+        # thread in `release`, and the listener's thread, find out whether this thread became the reader.
         return self._reader.setdefault("reader", wakeup)
 
     def release(self, wakeup: ThreadWakeup) -> bool:

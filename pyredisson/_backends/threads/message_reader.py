@@ -61,8 +61,7 @@ class MessageReader:
     def check(self) -> None:
         """Has a PING sent, to find out whether the connection is dead. On any thread; acquires no mutex."""
         self._doubted = True
-        # Ends the poll of the thread that reads. It fails if the pipe is full, so that the poll ends anyway, or if the
-        # listener has ended.
+        # Ends the poll of the thread that reads. If it fails, the pipe is full, or the listener has ended.
         with contextlib.suppress(OSError):
             self._self_pipe.writer.send(b"\0")
 
@@ -134,8 +133,7 @@ class SubscriptionConnection(Connection):
 
     def send(self, payload: bytes) -> None:
         """Sends commands without waiting for their replies."""
-        connection = self._socket
-        if connection is None:
+        if (connection := self._socket) is None:
             raise ConnectionError("the connection is closed")
         self._outbox.append(payload)
         self._flush(connection)

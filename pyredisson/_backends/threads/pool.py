@@ -19,8 +19,7 @@ from pyredisson.logic.ports import Granted
 class Pool:
     """The connections of one client to one node; each call uses one of them alone.
 
-    An interrupt may strike between any two lines, so there is no counter that it could leave wrong: the number of
-    connections is the number of objects that exist.
+    The number of connections is the number of objects that exist: an interrupt would leave a counter wrong.
     """
 
     def __init__(self, node: Node, size: int) -> None:
@@ -28,8 +27,7 @@ class Pool:
         self._size = size
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
-        # Re-entrant: while it is held, the garbage collector may end a `with` block on the same thread, and that block
-        # sends its release.
+        # Re-entrant: while it is held, a `with` block that the garbage collector ends may send its release.
         self._mutex = threading.RLock()
         self._waiting: deque[ThreadWakeup] = deque()
         """Calls that wait for a connection, because the pool is full."""
@@ -53,8 +51,7 @@ class Pool:
             if new_connection or not failure.stale:
                 raise
         finally:
-            # The same as `_return` and, around it, as `_exchange`. They aren't called, as each call of a function would
-            # slow down every command.
+            # As `_return`, and around it as `_exchange`, but without their calls, which would slow down every command.
             if connection.state is IDLE:
                 self._idle.append(connection)
             else:
@@ -175,8 +172,7 @@ class Pool:
                 # Stale: another server serves the command now, so it is sent again at once.
                 error = ConnectionError(f"{self.node.address} serves nothing any more")
                 raise NoReply(error, may_have_run=False, stale=True)
-            connection = self._reserve()
-            if connection is not None:
+            if (connection := self._reserve()) is not None:
                 try:
                     connection.open()
                 except BaseException:

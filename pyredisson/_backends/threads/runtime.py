@@ -43,7 +43,6 @@ class ThreadBackend(BackendRuntime):
     """Warns a thread that runs an event loop, when it waits."""
 
     def limit_timeout(self, seconds: float) -> None:
-        """From now on a reply may take so many seconds at most."""
         for pool in self._all_connections():
             pool.limit_timeout(seconds)
 
@@ -54,7 +53,6 @@ class ThreadBackend(BackendRuntime):
         return in_use + len(self._pauses)
 
     def abort_calls(self) -> None:
-        """Ends the calls that wait for a reply: each finds its connection closed."""
         for pool in self._all_connections():
             pool.abort_calls()
 

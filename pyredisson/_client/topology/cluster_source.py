@@ -34,9 +34,8 @@ class ClusterSource:
 
     def look(self) -> tuple[TopologyView, int]:
         """A view, and the number of `RoutingTable.begin_view`. Raises the error that best says why there is none."""
-        best: tuple[TopologyView, int] | None = None
+        views: list[tuple[TopologyView, int]] = []
         failures: list[RedisError] = []
-        answers = 0
         for address in self._candidates():
             begun = self._table.begin_view()
             try:
@@ -48,17 +47,20 @@ class ClusterSource:
                 failures.append(error)
                 continue
             if self._is_reliable(view, begun):
-                best = view, begun
+                views = [(view, begun)]
                 break
-            best = max(best or (view, begun), (view, begun), key=lambda seen: self._value(seen[0]))
-            answers += 1
-            if answers == MOST_ANSWERS:
+            views.append((view, begun))
+            if len(views) == MOST_ANSWERS:
                 break
-        if best is None:
+        if not views:
             raise self._servers.no_answer(failures, "the cluster has no known node")
-        self._check(best[0])
-        self._members = [member.address for shard in best[0].shards for member in (shard.master, *shard.replicas)]
-        return best
+        # Unless one is reliable: the view that is worth most.
+        view, begun = max(
+            views, key=lambda each: (each[0].covered > 0, each[0].healthy, each[0].epoch, each[0].covered)
+        )
+        self._check(view)
+        self._members = [member.address for shard in view.shards for member in (shard.master, *shard.replicas)]
+        return view, begun
 
     def close(self) -> None:
         self._servers.close()
@@ -79,8 +81,7 @@ class ClusterSource:
     def _known(self) -> list[Address]:
         """The known nodes in random order; at the end the nodes that are likely not to reply."""
         known = random.sample(self._members, len(self._members))
-        target = self._table.redirect_target
-        if target is not None:
+        if (target := self._table.redirect_target) is not None:
             # The new master of a slot knows of it before the others do.
             known.insert(0, target.endpoint)
         return self._servers.sort(known, self._table.is_failing)
@@ -110,10 +111,6 @@ class ClusterSource:
         """Whether no other node needs to be asked."""
         complete = view.healthy and view.covered == SLOTS
         return complete and view.epoch >= self._table.epoch and not self._table.contradicts(view, begun)
-
-    def _value(self, view: TopologyView) -> tuple[bool, bool, int, int]:
-        """The larger, the more a view is worth that isn't reliable."""
-        return view.covered > 0, view.healthy, view.epoch, view.covered
 
     def _check(self, view: TopologyView) -> None:
         """Refuses a view that is worth less than the map that is known."""

@@ -21,8 +21,7 @@ PAUSE = 0.1
 promoted replica is found within this time."""
 LONGEST_PAUSE = 1.0
 GROWTH = 0.005
-"""In a long outage the pause is this part of its duration so far, and no longer than that: a master without a replica
-may be away for hours, and every client of the cluster asks the others about it."""
+"""In a long outage the pause is this part of its duration so far: all clients of the cluster ask, perhaps for hours."""
 SPREAD = 0.1
 """The part of the interval by which it is varied."""
 
@@ -94,8 +93,7 @@ class TopologyKeeper:
         """Raises if the topology isn't known: `NoReply` if another try may help, otherwise the error itself."""
         if self.table.ready:
             return
-        failure = self._failure
-        if failure is None:
+        if (failure := self._failure) is None:
             failure = TimeoutError(f"{self._servers}: no server has replied in time")
         if isinstance(failure, RedisError) and is_transient(failure):
             raise NoReply(copy_error(failure), may_have_run=False) from failure

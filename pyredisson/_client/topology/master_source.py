@@ -197,8 +197,7 @@ class SwitchListener:
     def close(self) -> None:
         """Ends the thread. Can be called on any thread, takes no mutex and doesn't wait."""
         self._closed = True
-        connection = self._connection
-        if connection is not None:
+        if (connection := self._connection) is not None:
             connection.shut_down()
         self._ended.set()
 
@@ -349,8 +348,7 @@ class Roles:
                 self._warned = True
                 logger.warning("the user may run neither ROLE nor INFO at %s: its role can't be confirmed", address)
             return Confirmed(view, None)
-        confirmed = read_role(replies, address, epoch)
-        if confirmed is None:
+        if (confirmed := read_role(replies, address, epoch)) is None:
             raise ConnectionError(f"the server at {address} is a replica")
         info = replies[1]
         # The addresses of the replicas are announced by their master; the one of the master is translated already.

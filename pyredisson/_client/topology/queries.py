@@ -113,6 +113,5 @@ class Servers:
     def close(self) -> None:
         """Ends the question that is being asked, and all later ones. Can be called on any thread, takes no mutex."""
         self._closed = True
-        connection = self._connection
-        if connection is not None:
+        if (connection := self._connection) is not None:
             connection.shut_down()
