@@ -106,7 +106,7 @@ class AcquireSender(ReplyApplier):
         connections: RoutedConnections = self._router.connections_of(node)
         reply, confirmed, server_id = await connections.acquire(
             (ASKING, payload) if asking else (payload,),
-            check.wait_command(needed),
+            wait_command(needed, check.seconds) if needed else None,
             self._granted,
             # A copy in doubt may have been sent over another connection to this node.
             new_connection=new_connection or bool(node.suspects),
@@ -133,7 +133,7 @@ class ReplicaCheck:
         self._masters = masters
         self._table = table
         self._most = config.min_synced_replicas
-        self._seconds = config.replicas_sync_timeout
+        self.seconds = config.replicas_sync_timeout
         self._map_address = config.map_address
 
     async def needed(self, node: Node) -> int:
@@ -146,9 +146,6 @@ class ReplicaCheck:
                 # The acquire was not sent.
                 raise NoReply(failure.error, may_have_run=False, stale=failure.stale) from failure
         return 0 if state.refused else self._present(state)
-
-    def wait_command(self, needed: int) -> bytes | None:
-        return wait_command(needed, self._seconds) if needed else None
 
     async def check(self, node: Node, needed: int, confirmed: Reply, server_id: bytes | None) -> None:
         """Checks an acquire that was granted. `confirmed`: the reply to its WAIT, if replicas were needed.
@@ -171,10 +168,14 @@ class ReplicaCheck:
         if count < needed or (count < self._most and state.is_due(self._masters.clock())):
             # A replica that has left confirms nothing, and is not missed. One that has come back since the master was
             # asked may be promoted without what was acquired.
-            await self._ask_after(node, server_id)
+            try:
+                await self._ask(node)
+            except (NoReply, RedisError) as problem:
+                error = problem.error if isinstance(problem, NoReply) else problem
+                raise NoReply(error, may_have_run=True, server_id=server_id) from problem
         present = self._present(state)
         if count < min(needed, present):
-            raise NotConfirmed(count, present, state.online or 0, self._seconds)
+            raise NotConfirmed(count, present, state.online or 0, self.seconds)
         if count < present:
             error = ConnectionError(f"{node.address} has {present} replicas that can confirm an acquire, not {count}")
             raise NoReply(error, may_have_run=True, server_id=server_id)
@@ -189,14 +190,6 @@ class ReplicaCheck:
     def _present(self, state: ReplicaState) -> int:
         """How many replicas have to confirm an acquire, as far as is known."""
         return min(self._most, state.online or 0)
-
-    async def _ask_after(self, node: Node, server_id: bytes | None) -> None:
-        """Asks a server about its replicas after it has granted an acquire."""
-        try:
-            await self._ask(node)
-        except (NoReply, RedisError) as problem:
-            error = problem.error if isinstance(problem, NoReply) else problem
-            raise NoReply(error, may_have_run=True, server_id=server_id) from problem
 
     def _in_doubt(self, node: Node, what: str, server_id: bytes | None) -> NoReply:
         """For an acquire that counts for nothing. The logic sends it again, to the new master once that is known."""
@@ -239,7 +232,10 @@ class ReplicaCheck:
             except Exception as error:  # noqa: BLE001
                 # Any exception, also of a credential provider or of TLS: no lock must depend on a server that is away.
                 # It may be gone for good.
-                self._on_no_answer(state, address, error)
+                cause = error.error if isinstance(error, NoReply) else error
+                logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
+                silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
+                state.unreachable[address] = self._masters.clock() + (SILENT if silent else REFUSED)
             else:
                 if isinstance(reply, bytes) and read_replication(reply).replaces(state.history):
                     return address
@@ -257,12 +253,6 @@ class ReplicaCheck:
             # A server closes its connections when it is promoted.
             (reply,), _ = await connections.exchange((INFO,), new_connection=True)
         return reply
-
-    def _on_no_answer(self, state: ReplicaState, address: Address, error: Exception) -> None:
-        cause = error.error if isinstance(error, NoReply) else error
-        logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
-        silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
-        state.unreachable[address] = self._masters.clock() + (SILENT if silent else REFUSED)
 
 
 LONGEST = 0.5

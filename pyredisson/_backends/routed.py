@@ -100,8 +100,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     def _all_connections(self) -> Sequence[C]:
         return list(self._connections.values())
 
-    # --- Sending
-
     def acquiring(self, granted: Granted) -> Sender:
         if not self._config.check_lock_synced_replicas:
             return self
@@ -146,21 +144,28 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         return reply, server_id
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
+        replies: list[Reply] = [None] * len(payloads)
+
+        async def fill_in(places: Sequence[int], asked: Node | None) -> None:
+            """Sends the commands at these places. If the server doesn't reply, its error is the reply to each one."""
+            try:
+                received = await self._send_some([payloads[i] for i in places], asked, new_connection)
+            except (NoReply, RedisError) as failure:
+                received = [copy_error(failure.error if isinstance(failure, NoReply) else failure) for _ in places]
+            for i, reply in zip(places, received, strict=True):
+                replies[i] = reply
+
         groups = _places_by_node(enumerate(map(self.node_for, payloads)))
         if len(groups) == 1:
             replies = await self._send_some(payloads, None, new_connection)
         else:
-            replies = [None] * len(payloads)
-            sending = [self._fill_in(replies, payloads, places, None, new_connection) for places in groups.values()]
-            await self._run_all(sending)
+            await self._run_all([fill_in(places, None) for places in groups.values()])
         redirects = {i: reply for i, reply in enumerate(replies) if isinstance(reply, Redirected)}
         # MOVED changes the routing table, so the caller's next copy of the command goes to the other node.
         targets = {i: self.target(redirect) for i, redirect in redirects.items()}
         asked = {i: node for i, node in targets.items() if redirects[i].is_ask}
         if asked:
-            groups = _places_by_node(asked.items())
-            sending = [self._fill_in(replies, payloads, groups[node], node, new_connection) for node in groups]
-            await self._run_all(sending)
+            await self._run_all([fill_in(places, node) for node, places in _places_by_node(asked.items()).items()])
             for i in asked:
                 await self._publish_at_source(redirects[i], payloads[i], replies[i])
         return replies
@@ -178,22 +183,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             # The command has run. If the waiters' node is gone, they make an attempt by themselves.
             logger.debug("a message could not be repeated on %s: %s", source.address, error)
 
-    async def _fill_in(
-        self,
-        replies: list[Reply],
-        payloads: Sequence[bytes],
-        places: Sequence[int],
-        asked: Node | None,
-        new_connection: bool,
-    ) -> None:
-        """Sends the commands at these places. If the server doesn't reply, its error is the reply to each of them."""
-        try:
-            received = await self._send_some([payloads[i] for i in places], asked, new_connection)
-        except (NoReply, RedisError) as failure:
-            received = [copy_error(failure.error if isinstance(failure, NoReply) else failure) for _ in places]
-        for i, reply in zip(places, received, strict=True):
-            replies[i] = reply
-
     async def _send_some(self, payloads: Sequence[bytes], asked: Node | None, new_connection: bool) -> list[Reply]:
         """Sends commands that go to one node. `asked`: the one which ASK has named."""
         if asked is None:
@@ -205,8 +194,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         commands = [part for payload in payloads for part in (ASKING, self.as_sent(payload, asking=True))]
         replies, _ = await self.connections_of(asked).exchange(commands, new_connection=new_connection)
         return replies[1::2]
-
-    # --- Nodes
 
     def target(self, redirect: Redirected) -> Node:
         """The node that a redirect names. MOVED changes the routing table."""
@@ -303,8 +290,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def is_open(self) -> bool:
         return True
-
-    # --- Failures
 
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         node = self.node_for(payload)

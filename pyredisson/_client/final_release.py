@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from redis.exceptions import ClusterDownError, ConnectionError, RedisError
@@ -41,35 +42,27 @@ Target = tuple[Node | None, bool]
 """A server, and whether its commands follow ASKING. None: it isn't known."""
 
 
+@dataclass(eq=False)
 class FinalRelease:
     """Sends all commands of `unsent`, to which calls that were in flight when the client was closed add more."""
 
-    def __init__(
-        self,
-        client_id: str,
-        servers: Servers,
-        unsent: dict[bytes, None],
-        deadline: float,
-        calls: ThreadBackend | None,
-        not_locks: frozenset[bytes] = frozenset(),
-    ) -> None:
-        """`calls` of other threads are waited for, and aborted in the end. `not_locks`: commands that release nothing,
-        so no warning if they fail."""
-        self._client_id = client_id
-        self._servers = servers
-        self._unsent = unsent
-        self._deadline = deadline
-        self._calls = calls
-        self._not_locks = not_locks
-        self._connections: dict[tuple[Node, bool], LastConnection] = {}
-        self._failed: dict[Node | None, RedisError] = {}
-        """The servers that didn't reply. They are not tried again."""
-        self._starts_threads = False
-        """Whether threads may be started: not in the handler of a signal, which may have interrupted another start."""
-        self._reached = False
-        """Whether any server has replied."""
-        self._lost = 0
-        """Commands that could not be sent."""
+    client_id: str
+    servers: Servers
+    unsent: dict[bytes, None]
+    deadline: float
+    calls: ThreadBackend | None
+    """The calls of other threads, which are waited for, and aborted in the end."""
+    not_locks: frozenset[bytes] = frozenset()
+    """Commands that release nothing, so no warning if they fail."""
+    _connections: dict[tuple[Node, bool], LastConnection] = field(default_factory=dict, init=False)
+    _failed: dict[Node | None, RedisError] = field(default_factory=dict, init=False)
+    """The servers that didn't reply. They are not tried again."""
+    _starts_threads: bool = field(default=False, init=False)
+    """Whether threads may be started: not in the handler of a signal, which may have interrupted another start."""
+    _reached: bool = field(default=False, init=False)
+    """Whether any server has replied."""
+    _lost: int = field(default=0, init=False)
+    """Commands that could not be sent."""
 
     def send(self, *, main_thread_stopped: bool = False) -> None:
         """Sends until no call is in flight any more, or until the deadline. What can't be sent is logged and dropped.
@@ -82,46 +75,46 @@ class FinalRelease:
             self._send_until_quiet(main_thread_stopped)
         except RedisError:
             # No server replies. What calls in flight may add now can't be sent either.
-            self._lost = len(set(self._unsent) - self._not_locks)
-            self._unsent.clear()
+            self._lost = len(set(self.unsent) - self.not_locks)
+            self.unsent.clear()
         finally:
             for connection in list(self._connections.values()):
                 connection.close()
             # No caller needs the result of a call that is still in flight: the client is closed.
-            if self._calls is not None:
-                self._calls.abort_calls()
+            if self.calls is not None:
+                self.calls.abort_calls()
         if self._lost:
             errors = "; ".join(dict.fromkeys(map(str, self._failed.values())))
             logger.warning("%d locks were not released and end with their leases: %s", self._lost, errors)
 
     def _send_until_quiet(self, main_thread_stopped: bool) -> None:
-        abort_at = clock() + (self._deadline - clock()) * ABORT_AFTER
+        abort_at = clock() + (self.deadline - clock()) * ABORT_AFTER
         busy_at = -math.inf
         while True:
             # Counted before the commands are read: a call adds its commands before it ends, or within `QUIET` after it.
-            now, in_flight = clock(), 0 if self._calls is None else self._calls.calls_in_flight
+            now, in_flight = clock(), 0 if self.calls is None else self.calls.calls_in_flight
             if in_flight:
                 busy_at = now
-            if unsent := list(self._unsent):
+            if unsent := list(self.unsent):
                 for i in range(0, len(unsent), BATCH):
                     self._send_batch(unsent[i : i + BATCH])
                     for payload in unsent[i : i + BATCH]:
-                        self._unsent.pop(payload, None)
+                        self.unsent.pop(payload, None)
             elif (not in_flight and now - busy_at >= QUIET) or (main_thread_stopped and now >= abort_at + QUIET):
                 return
-            elif now >= self._deadline:
-                logger.warning("%d calls were still in flight when client %s was closed", in_flight, self._client_id)
+            elif now >= self.deadline:
+                logger.warning("%d calls were still in flight when client %s was closed", in_flight, self.client_id)
                 return
             else:
-                if now >= abort_at and self._calls is not None:
-                    self._calls.abort_calls()
+                if now >= abort_at and self.calls is not None:
+                    self.calls.abort_calls()
                 time.sleep(POLL_INTERVAL)
 
     def _send_batch(self, batch: Sequence[bytes]) -> None:
         """Sends commands, each to its server. Raises if no server has replied yet."""
         groups: dict[Target, list[bytes]] = {}
         for payload in batch:
-            groups.setdefault((self._servers.serving(payload), False), []).append(payload)
+            groups.setdefault((self.servers.serving(payload), False), []).append(payload)
         for _ in range(1 + MOST_REDIRECTS):
             groups = self._send_groups(groups)
         if not self._reached:
@@ -131,9 +124,9 @@ class FinalRelease:
         """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected."""
         redirected: dict[Target, list[bytes]] = {}
         # A server that fails anyway comes last, as it takes the most time.
-        in_order = sorted(groups, key=lambda target: self._servers.is_failing(target[0]))
+        in_order = sorted(groups, key=lambda target: self.servers.is_failing(target[0]))
         sent = {
-            target: [self._servers.as_sent(payload, asking=target[1]) for payload in groups[target]]
+            target: [self.servers.as_sent(payload, asking=target[1]) for payload in groups[target]]
             for target in in_order
         }
         self._connect(in_order)
@@ -144,12 +137,12 @@ class FinalRelease:
             payloads = groups[target]
             replies = self._use(target, len(in_order) - i, LastConnection.read, sent[target])
             if replies is None:
-                self._lost += len(set(payloads) - self._not_locks)
+                self._lost += len(set(payloads) - self.not_locks)
                 continue
             self._reached = True
             for payload, reply in zip(payloads, replies, strict=True):
                 if isinstance(reply, Redirected):
-                    node = self._servers.target(reply)
+                    node = self.servers.target(reply)
                     redirected.setdefault((node, reply.is_ask), []).append(payload)
         return redirected
 
@@ -158,7 +151,7 @@ class FinalRelease:
         new = [
             (node, asking)
             for node, asking in targets
-            if node is not None and (node, asking) not in self._connections and not self._servers.is_failing(node)
+            if node is not None and (node, asking) not in self._connections and not self.servers.is_failing(node)
         ]
         if not self._starts_threads or len(new) < 2:
             return
@@ -176,7 +169,7 @@ class FinalRelease:
             # No more threads can be started, for example because the interpreter exits.
             self._starts_threads = False
         for thread in started:
-            thread.join(max(0.0, self._deadline - clock()))
+            thread.join(max(0.0, self.deadline - clock()))
 
     def _use(
         self,
@@ -194,7 +187,7 @@ class FinalRelease:
                 raise ClusterDownError("CLUSTERDOWN no server is known that serves the slot")
             if (connection := self._connections.get((node, asking))) is None:
                 connection = self._connections[node, asking] = LastConnection(node, asking=asking)
-            return use(connection, sent, clock() + (self._deadline - clock()) / min(servers, SHARES))
+            return use(connection, sent, clock() + (self.deadline - clock()) / min(servers, SHARES))
         except NoReply as failure:
             self._failed[node] = failure.error
         except RedisError as error:

@@ -307,8 +307,6 @@ class RoutingTable:
                 # Any exception: the other listeners have to follow the change.
                 logger.exception("a change of the topology could not be followed")
 
-    # --- Nodes
-
     def _node_at(self, address: Address) -> Node:
         """The node of an address: the same object for as long as it is remembered, so its suspects aren't forgotten."""
         if (node := self._known.get(address)) is not None:

@@ -262,13 +262,7 @@ class Config:
 
     def at_sentinel(self, address: Address, *, data_credentials: bool = False) -> Config:
         """The settings of one Sentinel. `data_credentials`: the credentials are the servers' own."""
-        other = self._with(
-            host=address.host,
-            port=address.port,
-            database=0,
-            ssl=self.sentinel_ssl,
-            ssl_context=self.sentinel_ssl_context,
-        )
+        other = self.at(address)._with(database=0, ssl=self.sentinel_ssl, ssl_context=self.sentinel_ssl_context)
         if data_credentials:
             return other
         return other._with(username=self.sentinel_username, password=self.sentinel_password, credential_provider=None)

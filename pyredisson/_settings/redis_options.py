@@ -89,9 +89,6 @@ KNOWN_OPTIONS = _TAKEN.keys() | TLS_OPTIONS | OCSP_OPTIONS | _IRRELEVANT_OPTIONS
 """The options that redis-py knows. Options that are not taken have no meaning here."""
 
 
-# --- URLs: of one server as redis-py has them, and of several servers
-
-
 def settings_of_url(url: str) -> dict[str, Any]:
     """The Config fields for a URL. The message of a ConfigError never contains the URL's password."""
     url = re.sub(r"^valkey(s?)(?=://|\+)", r"redis\1", url)  # Redisson's names of the same schemes
@@ -205,11 +202,8 @@ _USAGE = {
 }
 
 
-# --- The clients of redis-py. Their connections are not used
-
-
 def settings_of_client(client: object) -> dict[str, Any]:
-    """The Config fields for a client. ConfigError: it can't be used. TypeError: it isn't a client."""
+    """The Config fields for a client of redis-py, whose connections are not used. TypeError: it is none."""
     if isinstance(client, _SENTINELS):
         raise ConfigError("Sentinels serve several masters: pass sentinel.master_for(name)")
     if isinstance(client, _CLUSTERS):

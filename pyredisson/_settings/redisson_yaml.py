@@ -92,14 +92,14 @@ def _refuse_java_classes(parts: Sequence[Mapping[str, yaml.Node]], given: Collec
             raise ConfigError(f"{key}: a Java class can't be taken over{advice}")
 
 
-# --- Nodes, not values: Java's tags have no effect then, and a password `0123` or `yes` stays text
-
-
 NULL = "tag:yaml.org,2002:null"
 
 
 def load(source: str | os.PathLike[str] | IO[str]) -> yaml.Node | None:
-    """The root node of a file, with placeholders replaced. None: it is empty. ConfigError: it isn't YAML."""
+    """The root node of a file, with placeholders replaced. None: it is empty. ConfigError: it isn't YAML.
+
+    Nodes, not values: Java's tags have no effect then, and a password `0123` or `yes` stays text.
+    """
     text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -168,9 +168,6 @@ def _kind(node: yaml.Node) -> Literal["scalar", "sequence", "mapping"]:
 _PLACEHOLDER = re.compile(r"\$\{([\w.]+)(?::-([^}]*))?\}")
 
 
-# --- The TLS settings
-
-
 TLS_KEYS = names(
     """
     sslCiphers sslEnableEndpointIdentification sslKeystore sslKeystorePassword sslProtocols sslTruststore
@@ -219,9 +216,6 @@ def _pem(node: yaml.Node, key: str) -> str:
     if not is_pem:
         raise ConfigError(f"{key}: Java's key stores can't be read here; convert {path} to PEM")
     return path
-
-
-# --- What each setting becomes in a Config, and which have no meaning here
 
 
 Keys = dict[str, tuple[str, Callable[[yaml.Node, str], Any]]]

@@ -39,16 +39,12 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
     living nodes have noticed what it did, and raises `ServerError` if they don't within 20 seconds.
 
     A majority of the masters promotes a replica. So with fewer than three masters no replica is promoted by itself
-    when a master fails, only by `fail_over` with ``takeover=True``.
+    when a master fails, only by `fail_over` with ``takeover=True``. The other arguments are as for `Server`, of every
+    node: the cluster itself needs all rights of the default user, and uses TLS if there is TLS.
 
     Args:
         masters: how many masters.
         replicas: how many replicas each master has.
-        executable: the program to run; without it `find_executable` looks for one.
-        password: of the default user of every node.
-        users: ACL lines without the leading word ``user``. The cluster itself needs all rights of the default user.
-        tls: listen on TLS ports too. The nodes then use TLS among each other.
-        config: further lines of the configuration file of every node.
         node_timeout: the seconds after which a silent node counts as failed (``cluster-node-timeout``).
         proxied: put a `Proxy` before each node, whose address the node tells clients. The nodes reach each other, and
             replicas their masters, whatever a proxy is told to break. Needs a server of version 7.0, and no TLS.

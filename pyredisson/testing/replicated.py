@@ -116,15 +116,11 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
     """One master with replicas on 127.0.0.1, which persist nothing and end with this process. Nobody watches over them.
 
     Use it as a context manager, or call `start` and `stop`. Except `kill` and `pause`, every method returns when all
-    living nodes have noticed what it did, and raises `ServerError` if they don't within 20 seconds.
+    living nodes have noticed what it did, and raises `ServerError` if they don't within 20 seconds. The other arguments
+    are as for `Server`, of every node: replication needs all rights of the default user, and uses TLS if there is TLS.
 
     Args:
         replicas: how many replicas the master has.
-        executable: the program to run; without it `find_executable` looks for one.
-        password: of the default user of every node.
-        users: ACL lines without the leading word ``user``. Replication needs all rights of the default user.
-        tls: listen on TLS ports too. Replicas then connect by TLS.
-        config: further lines of the configuration file of every node.
     """
 
     def __init__(
@@ -196,9 +192,7 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
 
         The replicas of a master that is started without data lose theirs, too.
         """
-        if self._known(node).running:
-            node.kill()
-        node.begin_as(None if node is self._master else self._master)
+        self._known(node).begin_as(None if node is self._master else self._master)
         super().restart(node)
 
     def _inconsistency(self) -> str | None:
@@ -278,19 +272,15 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
 
     Use it as a context manager, or call `start` and `stop`. `kill`, `pause`, `resume` and `restart` take nodes and
     sentinels. Except `kill` and `pause`, every method returns when all living processes have noticed what it did, and
-    raises `ServerError` if they don't within 20 seconds, or 30 seconds for a failover.
+    raises `ServerError` if they don't within 20 seconds, or 30 seconds for a failover. The other arguments are as for
+    `Server`, of every node: replication and the sentinels need all rights of the default user, and use TLS if there is
+    TLS.
 
     Args:
         sentinels: how many sentinels. A majority of them must live for a failover.
         replicas: how many replicas the master has.
         master_name: the name by which the sentinels know the master.
-        executable: the program to run; without it `find_executable` looks for one.
-        password: of the default user of every node.
         sentinel_password: of the default user of every sentinel.
-        users: ACL lines of the nodes without the leading word ``user``. Replication and the sentinels need all rights
-            of the default user.
-        tls: nodes and sentinels listen on TLS ports too, and use TLS among each other.
-        config: further lines of the configuration file of every node.
         down_after: the seconds after which a silent process counts as failed (``down-after-milliseconds``).
         failover_timeout: the seconds that a step of a failover may take (``failover-timeout``). For twice as long no
             other failover begins by itself.

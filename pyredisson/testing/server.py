@@ -31,8 +31,8 @@ _LOWEST_LASTING_PORT = 11_000
 class Server:
     """A server on 127.0.0.1 that begins without data, persists nothing, and ends together with this process.
 
-    Use it as a context manager, or call `start` and `stop`. `kill` and `start` may follow each other: the
-    port stays the same and the data is empty again.
+    Use it as a context manager, or call `start` and `stop`. `kill` and `start` may follow each other: the port stays
+    the same and the data is empty again. `FileNotFoundError`: there is no such program, or none was found.
 
     Args:
         executable: the program to run; without it `find_executable` looks for one.
@@ -40,9 +40,6 @@ class Server:
         users: ACL lines without the leading word ``user``, for instance ``"alice on >secret ~* &* +@all"``.
         tls: also listen on a TLS port, with a certificate made for this server (needs ``openssl``).
         config: further lines of the configuration file, for instance ``{"maxmemory": "1mb"}``.
-
-    Raises:
-        FileNotFoundError: there is no such program, or none was found.
     """
 
     host = HOST

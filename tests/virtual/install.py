@@ -167,12 +167,12 @@ def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
     # To connect takes longer than what the client has sent before: a command must not run after its release.
     clock.sleep(3 * LATENCY)
     batches: dict[tuple[str, int], list[bytes]] = {}
-    for payload in list(release._unsent):
-        node = release._servers.serving(payload)
+    for payload in list(release.unsent):
+        node = release.servers.serving(payload)
         if node is not None:
             address = (node.config.host, node.config.port)
-            batches.setdefault(address, []).append(release._servers.as_sent(payload))
-        release._unsent.pop(payload, None)
+            batches.setdefault(address, []).append(release.servers.as_sent(payload))
+        release.unsent.pop(payload, None)
     sessions: list[Connection] = []
     outcomes: list[bytearray] = []
     for address, batch in batches.items():
@@ -180,7 +180,7 @@ def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
             outcomes.append(outcome := bytearray())
             sessions.append(server.open_session(outcome.extend, partial(_end, outcome)))
             sessions[-1].receive(b"".join(batch) + PING)
-    clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release._deadline - clock())
+    clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release.deadline - clock())
     for session in sessions:
         session.left()
 

@@ -26,16 +26,13 @@ from pyredisson._core import Exchange, Unsent
 from pyredisson._protocol.node import ConnectionId, Handshake, Node
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_not_master, reader
 
-# --- A socket, plain or with TLS, whose operations have deadlines
-
-
 BUFFER = 16384
 SIGNAL_CHECK = 0.1
 """Seconds after which a thread that waits for a reply checks for a signal that came just before it began to wait."""
 
 
 class ClientSocket:
-    """A socket that is connected to a node, and the parser of its replies.
+    """A socket, plain or with TLS, that is connected to a node, and the parser of its replies.
 
     The socket is stored before it is connected, so that after an interrupt at any moment `close` closes it.
     """

@@ -158,15 +158,15 @@ class Sentinels:
         return replies
 
 
-# --- Listening to one Sentinel: a master that was replaced is known then even if it doesn't fail for this client
-
-
 PAUSE = 0.5
 """Seconds before another Sentinel is listened to, after a connection has failed."""
 
 
 class SwitchListener:
-    """A daemon thread with a subscription to one Sentinel at a time."""
+    """A daemon thread with a subscription to one Sentinel at a time.
+
+    So a master that was replaced is known even if it doesn't fail for this client.
+    """
 
     def __init__(self, sentinels: Sentinels, config: Config, table: RoutingTable) -> None:
         assert config.master_name is not None
