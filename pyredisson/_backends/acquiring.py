@@ -230,8 +230,7 @@ class ReplicaCheck:
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001
-                # Any exception, also of a credential provider or of TLS: no lock must depend on a server that is away.
-                # It may be gone for good.
+                # Any exception, also of a credential provider: no lock must depend on a server that may be gone.
                 cause = error.error if isinstance(error, NoReply) else error
                 logger.debug("the former replica %s does not say whether it is a master: %s", address, cause)
                 silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)

@@ -23,10 +23,8 @@ def as_redis_error(error: OSError, node: Node, action: str) -> RedisError:
 
 
 def note_tls(error: BaseException) -> None:
-    """Adds a note to an error of a TLS handshake, or of connecting before it, that a server without TLS may cause.
-
-    Such a server waits for the end of what it takes for a command, replies in plain text, or closes the connection.
-    """
+    """Adds a note to an error of a TLS handshake, or of connecting before it, that a server without TLS may cause: it
+    waits for the end of what it takes for a command, replies in plain text, or closes the connection."""
     silence = isinstance(error, (builtins.TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError))
     if silence or (isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError)):
         error.add_note(NO_TLS)

@@ -255,8 +255,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         if (connections := self._connections.get(node)) is not None:
             return connections
         connections = self._connections.setdefault(node, self._connections_to(node))
-        # Read after the connections were stored: who closes this runtime, or removes the node, first says so, and then
-        # looks for connections.
+        # Read after the connections were stored: closing, or removing a node, is noted before they are looked for.
         if self._closed:
             self._end(connections)
         elif self._table.nodes.get(node.endpoint) is not node:

@@ -51,8 +51,7 @@ class BackendRuntime(ReplyApplier, ABC):
         self._closed = False
 
     @abstractmethod
-    def _all_connections(self) -> Sequence[Any]:
-        """The connections, by their servers."""
+    def _all_connections(self) -> Sequence[Any]: ...
 
     @abstractmethod
     def wakeup(self) -> Wakeup: ...
@@ -67,8 +66,7 @@ class BackendRuntime(ReplyApplier, ABC):
         """Waits until the wakeup is set, the time is over, or the runtime is closed."""
         try:
             self._pauses[wakeup] = None
-            # Read after the pause is registered, as `_end_pauses` sets it before it reads the pauses: a pause that
-            # begins at the same time either isn't begun, or is ended.
+            # Read after the pause is registered: `_end_pauses` sets it before it reads the pauses.
             if not self._closed:
                 await self.wait(wakeup, seconds)
         finally:

@@ -213,10 +213,8 @@ class ClientLifecycle:
     # --- Dropping
 
     def __del__(self) -> None:
-        """Ends the threads and connections of a client that was dropped. It holds no lock: a hold keeps it alive.
-
-        The garbage collector calls this on any thread, on any line: so it takes no mutex and never blocks.
-        """
+        """Ends the threads and connections of a client that was dropped. It holds no lock: a hold keeps it alive. The
+        garbage collector calls this on any thread, on any line: so it takes no mutex and never blocks."""
         session = getattr(self, "session", None)
         if session is None or sys.is_finalizing():
             return

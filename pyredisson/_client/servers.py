@@ -91,10 +91,8 @@ times the interval at which they look."""
 
 
 def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: Observe | None = None) -> TopologyKeeper:
-    """The keeper of a new client, and its table, whose nodes share `scripts`. Nothing is connected, no thread started.
-
-    A command is packed before it is known which node serves it, so all nodes get scripts of the same form.
-    """
+    """The keeper of a new client, and its table, whose nodes share `scripts`: a command is packed before it is known
+    which node serves it. Nothing is connected, no thread started."""
 
     def make_node(address: Address) -> Node:
         node = Node(config.at(address))
@@ -115,4 +113,3 @@ _SOURCES: dict[str, Callable[[Config, RoutingTable], Source]] = {
     "sentinel": SentinelSource,
     "replicated": ReplicatedSource,
 }
-"""What finds out each topology."""

@@ -46,10 +46,8 @@ class Settling:
                 self.changes.pop(earlier, None)
 
     def command(self, payload: bytes, *, asking: bool = False) -> bytes:
-        """A packed command, in the form in which it has to be sent now. To be called when its node has been chosen.
-
-        `asking`: it follows an ASK. Then the subscribers are on the node that still serves the slot.
-        """
+        """A packed command, in the form in which it has to be sent now. To be called when its node has been chosen. If
+        it is `asking` (it follows an ASK), its subscribers are on the node that still serves the slot."""
         if not asking and not self.changes:
             return payload
         now = self._clock()

@@ -144,13 +144,11 @@ class Availability:
     __slots__ = ("_address", "_connected_at", "_observe", "_outage")
 
     def __init__(self, address: str) -> None:
-        """`address`: of the server, for messages."""
         self._address = address
         self._observe: Observe | None = None
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
         self._connected_at = -math.inf
-        """When the latest connection was made."""
 
     def tell(self, observe: Observe | None) -> None:
         """Has `observe` told of each change, and now that the client knows the server."""

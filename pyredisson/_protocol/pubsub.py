@@ -42,7 +42,6 @@ class PubSub(Enum):
 
 
 _BY_SETTING = {"auto": PubSub.AUTO, "both": PubSub.BOTH, "on": PubSub.SHARDED, "off": PubSub.PLAIN}
-"""The flavours by `Config.sharded_pubsub`."""
 
 
 class Flavour(Enum):

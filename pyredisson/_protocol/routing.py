@@ -123,10 +123,8 @@ class RoutingTable:
         return node
 
     def continues(self, error: RedisError, asked: Node) -> bool:
-        """Whether the node that a redirect names has the data of the node that has sent it. Before `redirect`.
-
-        It has if the keys move from one master to another one. A replica that took over may lack the latest writes.
-        """
+        """Whether the node that a redirect names has the data of the node that has sent it: the keys move from one
+        master to another one. A replica that took over may lack the latest writes. To be called before `redirect`."""
         redirect = read_redirect(error, asked.endpoint)
         if redirect.ask or redirect.address is None:
             return redirect.ask
@@ -193,10 +191,8 @@ class RoutingTable:
         )
 
     def apply(self, view: TopologyView, begun: int) -> None:
-        """Replaces the map by a view. `begun`: the number of `begin_view`; redirects that came later stay in force.
-
-        Called on one thread at a time. The addresses in the view are those at which the client reaches the servers.
-        """
+        """Replaces the map by a view, with addresses for this client, on one thread at a time. `begun`: the number of
+        `begin_view`; redirects that came later stay in force."""
         self.epoch = view.epoch
         if self.ready and view.shards == self._shards and not self._moved and not self.health.restarted:
             self._remove_unused({shard.master.address for shard in view.shards})

@@ -114,10 +114,8 @@ def read_cluster(replies: Sequence[Reply], asked: Address) -> TopologyView:
 
 
 def read_slots(reply: Reply, asked: Address) -> TopologyView:
-    """The view in a reply to CLUSTER SLOTS of the node at `asked`.
-
-    A slot that is assigned to nobody, or to a node without an address, is in no shard.
-    """
+    """The view in a reply to CLUSTER SLOTS of the node at `asked`. A slot that is assigned to nobody, or to a node
+    without an address, is in no shard."""
     masters: dict[Member, tuple[Member, ...]] = {}
     slots: dict[Member, list[tuple[int, int]]] = {}
     try:
@@ -205,10 +203,8 @@ def names_master(message: bytes, master_name: str) -> bool:
 
 
 def read_role(replies: Sequence[Reply], address: Address, epoch: int = 0) -> TopologyView | None:
-    """The view in which the server at `address` is the master of all slots. None: it is a replica.
-
-    An error reply is raised if it leaves the role unknown.
-    """
+    """The view in which the server at `address` is the master of all slots. None: it is a replica. An error reply is
+    raised if it leaves the role unknown."""
     role, replication, server = replies
     details = info_fields(replication)
     if isinstance(role, RedisError):

@@ -254,10 +254,8 @@ class Config:
         return same_master and not set(self.nodes).isdisjoint(other.nodes)
 
     def at(self, address: Address) -> Config:
-        """The settings of one of the servers that store the locks: this Config with another `host` and `port`.
-
-        `dataclasses.replace` can't be used for that: it sets both to the first of `nodes`, and makes new TLS contexts.
-        """
+        """The settings of one of the servers that store the locks. `dataclasses.replace` would set `host` and `port` to
+        the first of `nodes`, and make new TLS contexts."""
         return self._with(host=address.host, port=address.port)
 
     def at_sentinel(self, address: Address, *, data_credentials: bool = False) -> Config:

@@ -187,8 +187,7 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 _SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
 _SENTINEL_TLS_OPTIONS = {f"sentinel_{name}" for name in TLS_OPTIONS}
-# None of the parts contains an @ that isn't percent-encoded, but the options: else a part of a password could be taken
-# for a host, or for a path.
+# Only the options may contain an @ that isn't percent-encoded: else a part of a password could be taken for a host.
 _FORM = re.compile(r"(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)(?P<path>/[^@?#]*)?(?:\?(?P<query>[^#]*))?")
 _PATHS = {
     "cluster": re.compile(r"/?(?P<database>\d*)/?"),

@@ -364,4 +364,3 @@ MODES = {
         "replicated", ("nodeAddresses",), _POOL | _SCAN | _NAT, _IGNORED_OF_REPLICAS | {"monitorIPChanges"}
     ),
 }
-"""Redisson's modes by the name of their section."""

@@ -195,10 +195,8 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self.wait_until_consistent()
 
     def begin_atomic_move(self, first: int, last: int, to: ClusterNode) -> AtomicMove:
-        """Let the servers themselves move a range of slots of one master. Returns at once.
-
-        `ServerError`: these servers can't; Valkey can from 9.0 on, Redis from 8.4 on.
-        """
+        """Let the servers themselves move a range of slots of one master. Returns at once. `ServerError`: these servers
+        can't; Valkey can from 9.0 on, Redis from 8.4 on."""
         return AtomicMove(first, last, self.node_of(first), self._known(to))
 
     def finish_atomic_move(self, move: AtomicMove) -> None:
@@ -261,10 +259,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         return replica
 
     def wait_for_promotion(self, failed: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> ClusterNode:
-        """Return the replica that has become master in place of a node that `kill` or `pause` has struck.
-
-        `ServerError`: not within `timeout` seconds.
-        """
+        """Return the replica that replaces a master that was killed or paused. `ServerError`: not within `timeout`."""
         candidates, slots = self._candidates.get(self._known(failed).id, ((), ()))
         if not candidates:
             raise ValueError(f"{failed.host}:{failed.port} was no master with replicas when it was killed or paused")
@@ -273,10 +268,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         return promoted
 
     def wait_for_failure(self, node: ClusterNode, timeout: float = _FAILOVER_SECONDS) -> None:
-        """Return when all living nodes know that a node which was killed or paused has failed.
-
-        `ServerError`: not within `timeout` seconds.
-        """
+        """Return when all living nodes know that a killed or paused node has failed. `ServerError`: after `timeout`."""
 
         def missing() -> str | None:
             unaware = [each.port for each in self.living if not each.view()[node.id].failed]

@@ -127,10 +127,8 @@ def cluster_settings(node_timeout: float, tls: bool, replication_host: str | Non
 
 
 def write_membership(nodes: Sequence[ClusterNode], master_count: int) -> None:
-    """Let every node begin as a member of a complete cluster: it takes longer to introduce them to each other.
-
-    The first ones are the masters, which get all slots in equal parts.
-    """
+    """Let every node begin as a member of a complete cluster: it takes longer to introduce them to each other. The
+    first ones are the masters, which get all slots in equal parts."""
     bounds = [SLOTS * number // master_count for number in range(master_count + 1)]
     members = []
     for number, node in enumerate(nodes):

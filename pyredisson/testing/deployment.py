@@ -56,10 +56,8 @@ class Node(Server):
         return self.tls_port if self._tls else self.port
 
     def ask(self, *words: str | int | bytes) -> Any:
-        """Run one command on this very node, over its unix socket, and return what redis-py makes of the reply.
-
-        An error reply is raised, and an error of redis-py if there is no reply within 2 seconds.
-        """
+        """Run one command on this very node, over its unix socket, and return what redis-py makes of the reply. It
+        raises an error reply, or its own error if there is no reply within 2 seconds."""
         if self._admin is None:
             self._admin = Redis(
                 unix_socket_path=self.path,
@@ -137,10 +135,7 @@ class Deployment(Generic[N, P]):
         self._owner = os.getpid()
 
     def start(self) -> Self:
-        """Start all processes, and return when they agree with each other.
-
-        `ServerError`: one of them exited, or they didn't agree within 20 seconds.
-        """
+        """Start all processes. `ServerError`: one of them exited, or they didn't agree within 20 seconds."""
         if self._running:
             raise RuntimeError(f"{self!r} is already running")
         self._running, self._owner = True, os.getpid()
@@ -154,10 +149,7 @@ class Deployment(Generic[N, P]):
         return self
 
     def stop(self) -> None:
-        """End all processes and remove their files. May be called twice.
-
-        In a process forked from the one that started them this does nothing: they aren't its own.
-        """
+        """End all processes and remove their files. May be called twice. Does nothing in a forked process."""
         if self._running and os.getpid() == self._owner:
             self._running = False
             self._end()
@@ -180,20 +172,15 @@ class Deployment(Generic[N, P]):
         self.wait_until_consistent()
 
     def restart(self, node: P) -> None:
-        """Start a node again on its port, without data, and return when it agrees with the others.
-
-        A node that runs is killed before that. `ServerError`: it exited, or didn't agree within 20 seconds.
-        """
+        """Start a node again on its port, without data; one that runs is killed first. Returns when all nodes agree."""
         if self._known(node).running:
             node.kill()
         node.start()
         self.wait_until_consistent()
 
     def wait_until_consistent(self, timeout: float = _START_SECONDS) -> None:
-        """Return when all living nodes agree with each other, and their replicas are connected.
-
-        `ServerError`: not within `timeout` seconds; the message says what was missing.
-        """
+        """Return when all living nodes agree with each other, and their replicas are connected. The `ServerError` after
+        `timeout` seconds says what was missing."""
         self._wait("all nodes agree", self._inconsistency, timeout)
 
     @property

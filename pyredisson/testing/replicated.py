@@ -164,10 +164,8 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
         return self.master().redis(**options)
 
     def fail_over(self, to: ReplicatedNode | None = None) -> ReplicatedNode:
-        """Make `to`, or the first living replica, the master of all living nodes. Returns the new master.
-
-        The present master may be dead or paused. When it comes back it is a replica.
-        """
+        """Make `to`, or the first living replica, the master of all living nodes. Returns it. The present master may be
+        dead or paused. When it comes back it is a replica."""
         promoted = to or next((node for node in self.living if node is not self._master), None)
         if promoted is None:
             raise ServerError(f"{self!r} has no living replica")
@@ -188,10 +186,8 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
         self.wait_until_consistent()
 
     def restart(self, node: ReplicatedNode) -> None:
-        """Start a node again on its port, without data. It is the master only if `fail_over` has promoted no other one.
-
-        The replicas of a master that is started without data lose theirs, too.
-        """
+        """Start a node again on its port, without data. It is the master only if `fail_over` has promoted no other one:
+        then its replicas lose their data, too."""
         self._known(node).begin_as(None if node is self._master else self._master)
         super().restart(node)
 
@@ -215,10 +211,8 @@ class SentinelNode(Node):
         quorum: int,
         options: dict[str, str],
     ) -> None:
-        """Write down what it begins with: the master (the first node), its replicas, and the other sentinels.
-
-        Otherwise it takes the sentinels seconds to find each other.
-        """
+        """Write down what it begins with: the master (the first node), its replicas, and the other sentinels, which
+        otherwise take seconds to find each other."""
         master, *replicas = nodes
         self._lines = [f"myid {self.id}", f"monitor {name} {_address(master)} {quorum}"]
         self._lines += [f"{option} {name} {value}" for option, value in options.items()]
@@ -321,10 +315,8 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
 
     @property
     def url(self) -> str:
-        """The sentinels, without TLS, and the name of the master.
-
-        With `tls=True` the sentinels name the TLS ports of the nodes, so the scheme says TLS to the nodes.
-        """
+        """The sentinels, without TLS, and the name of the master. With `tls=True` the sentinels name the TLS ports of
+        the nodes, so the scheme says TLS to the nodes."""
         return self._url("rediss" if self._tls else "redis", [each.port for each in self.sentinels], [])
 
     @property
@@ -348,10 +340,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         return tuple(each for each in self.sentinels if each.alive)
 
     def master(self) -> ReplicatedNode:
-        """The node which all living sentinels name as the master, and which says so itself.
-
-        `ServerError`: they name different ones, or the one that they name says otherwise or doesn't live.
-        """
+        """The node which all living sentinels name as the master, and which says so itself. `ServerError`: none is."""
         master = self._named()
         if master is None or not master.alive or not master.is_master:
             raise ServerError(f"the sentinels of {self!r} don't name a living master")
@@ -377,9 +366,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
 
     def wait_for_promotion(self, failed: ReplicatedNode, timeout: float = _FAILOVER_SECONDS) -> ReplicatedNode:
         """Return the new master, when all living sentinels know it, in place of one that was killed or paused.
-
-        `ServerError`: not within `timeout` seconds.
-        """
+        `ServerError`: not within `timeout` seconds."""
         what = f"the sentinels promote a replica of {self._known(failed).port}"
         self._wait(what, lambda: self._not_followed(failed), timeout)
         self.wait_until_consistent()

@@ -67,10 +67,7 @@ class Server:
         self._owner = os.getpid()
 
     def start(self) -> Self:
-        """Start the process and return once it answers.
-
-        `ServerError`: it exited early, or did not answer within 10 seconds.
-        """
+        """Start the process and return once it answers. `ServerError`: it exited, or didn't answer in 10 seconds."""
         self._prepare()
         fixed = self.port != 0
         deadline = time.monotonic() + _START_SECONDS
@@ -89,10 +86,8 @@ class Server:
         raise AssertionError("unreachable")
 
     def stop(self) -> None:
-        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. May be called twice.
-
-        In a process forked from the one that started the server this does nothing: the server isn't its own.
-        """
+        """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. May be called twice. Does nothing in
+        a forked process: the server isn't its own."""
         if os.getpid() != self._owner:
             return
         if self._cleanup is not None:
@@ -288,8 +283,7 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
         names.append(str(Path(package.origin).parent / "bin" / "redis-server"))
     for name in names:
         if (found := shutil.which(name)) is not None:
-            # Absolute, because the server has another working directory. Symbolic links are kept: Debian's program
-            # checks the name under which it is called.
+            # Absolute, as the server has another working directory. Links are kept: Debian's program checks its name.
             return str(Path(found).absolute())
     if wanted:
         raise FileNotFoundError(f"no server program {names[0]!r}")
@@ -389,10 +383,7 @@ def _is_free(port: int) -> bool:
 
 
 def make_certificates(directory: Path) -> None:
-    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost.
-
-    The servers of a cluster, and replicas, show it to each other as clients too.
-    """
+    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost, also for a server as a client."""
     if shutil.which("openssl") is None:
         raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
     (directory / "names").write_text(

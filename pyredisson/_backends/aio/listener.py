@@ -160,10 +160,8 @@ class AioListener:
     async def _watch(
         self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup, doubted: AioWakeup
     ) -> None:
-        """Raises the error by which the connection fails. Sends a PING after a long silence, or in doubt.
-
-        `doubted` is also set when the connection has failed.
-        """
+        """Raises the error by which the connection fails, which sets `doubted`, too. Sends a PING after a long silence,
+        or in doubt."""
         node = self._node
         while not self._channels.is_unused():
             received.clear()

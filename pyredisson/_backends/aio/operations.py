@@ -53,9 +53,9 @@ async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
 
 
 def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]:
-    """Starts work that blocks on a thread of its own. The future is done when it ends, with the exception it raised.
+    """Starts work that blocks on a thread of its own: the program may keep the loop's executor busy for any time.
 
-    The loop's executor is not used: the program's own work may keep it busy for any time.
+    The future is done when the work ends, with the exception that it raised.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

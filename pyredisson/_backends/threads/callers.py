@@ -50,7 +50,6 @@ class Callers:
         self.local = _Local()
 
     def current(self) -> Owner:
-        """The calling thread's owner."""
         if _get_running_loop() is not None:
             self.warn_of_loop()
         return self.local.owner or self._adopt()

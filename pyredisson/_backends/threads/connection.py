@@ -2,8 +2,7 @@
 
 import builtins
 
-# getaddrinfo imports it for the first name that it looks up. An interrupt in the middle of that import would break all
-# later lookups.
+# getaddrinfo imports it for the first name. An interrupt in the middle of that would break all later lookups.
 import encodings.idna  # noqa: F401
 import os
 import signal
@@ -58,7 +57,6 @@ class ClientSocket:
         self._exchange = Exchange(-1, self._buffer, node.timeout)
         self._socket: socket.socket | None = None
         self.secure = node.config.ssl_context is not None
-        """Whether the connection uses TLS."""
 
     def fileno(self) -> int:
         """The file descriptor, to poll; -1 when the socket is closed."""

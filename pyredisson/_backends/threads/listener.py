@@ -68,9 +68,7 @@ class ThreadListener:
 
     def wait(self, wakeup: ThreadWakeup, seconds: float) -> None:
         """Waits until the wakeup is set or the time is over, and reads messages meanwhile, if no other thread does.
-
-        Only a waiter of a channel reads: the registry's set of waiters tells whether the reader still waits.
-        """
+        Only a waiter of a channel reads: the registry's set of waiters tells whether the reader still waits."""
         deadline = monotonic() + seconds
         role, waiting = self._role, self._channels.waiting
         messages = role.messages

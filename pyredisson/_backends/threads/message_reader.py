@@ -132,7 +132,6 @@ class SubscriptionConnection(Connection):
         """Whole commands that are still to be sent."""
 
     def send(self, payload: bytes) -> None:
-        """Sends commands without waiting for their replies."""
         if (connection := self._socket) is None:
             raise ConnectionError("the connection is closed")
         self._outbox.append(payload)

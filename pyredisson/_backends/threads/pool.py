@@ -216,8 +216,7 @@ class Pool:
             try:
                 self._waiting.remove(wakeup)
             except ValueError:
-                # `_on_return` has woken this call. It may not need the connection any more (it timed out, or was
-                # interrupted), so the next one is woken too; a needless wakeup does no harm.
+                # `_on_return` has woken this call, which may not need the connection any more: the next one is woken.
                 self._on_return()
 
     def _on_return(self) -> None:

@@ -163,10 +163,8 @@ PAUSE = 0.5
 
 
 class SwitchListener:
-    """A daemon thread with a subscription to one Sentinel at a time.
-
-    So a master that was replaced is known even if it doesn't fail for this client.
-    """
+    """A daemon thread with a subscription to one Sentinel at a time: by it a master that was replaced is known even if
+    it doesn't fail for this client."""
 
     def __init__(self, sentinels: Sentinels, config: Config, table: RoutingTable) -> None:
         assert config.master_name is not None
@@ -339,9 +337,7 @@ class Roles:
 
     def confirm(self, address: Address, epoch: int, *, trusted: bool) -> Confirmed:
         """With the view in which the server is the master; if `trusted`, also if the user may not ask for its role.
-
-        ConnectionError: it is a replica, or doesn't reply.
-        """
+        ConnectionError: it is a replica, or doesn't reply."""
         replies = self.servers.ask(self._config.at(address), ROLE_QUERY)
         if trusted and (view := unconfirmed_master(replies, address, epoch)) is not None:
             if not self._warned:

@@ -70,9 +70,7 @@ class Servers:
 
     def ask(self, config: Config, commands: Sequence[bytes]) -> list[Reply]:
         """The replies, error replies among them, of the server that `config` names, to commands sent in one write.
-
-        Raises what the network or the server's refusal to authenticate is for users of redis-py.
-        """
+        Raises what the network or the server's refusal to authenticate is for users of redis-py."""
         address = Address(config.host, config.port)
         began = monotonic()
         connection = self._connection = QueryConnection(config, self._seconds)
