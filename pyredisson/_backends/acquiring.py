@@ -39,8 +39,7 @@ class RoutedConnections(NodeConnections, Protocol):
     ) -> tuple[Reply, Reply, bytes | None]:
         """Sends the command of an acquire, the last of `commands`, and `wait` (None: nothing) behind it in one write.
 
-        Returns both replies, error replies too, and the identity of the server. The second one means nothing if nothing
-        was granted.
+        Returns both replies, also errors, and the identity of the server. The second one counts only after a grant.
         """
 
     def disconnect(self) -> None:

@@ -224,7 +224,7 @@ IDLE = 5.0
 
 
 class CallbackThreads:
-    """Calls the on_lost callbacks: those of one callback one after the other, different callbacks at the same time.
+    """Calls the on_lost callbacks: the calls of one run one after the other, of different ones at the same time.
 
     A slow one delays neither a caller nor the watchdog. The daemon threads start when there is work. They refer to this
     object only, so they don't keep a client alive.

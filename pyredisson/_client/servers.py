@@ -86,8 +86,7 @@ def _post_nothing(_: bytes) -> None:
 
 
 SHORTEST_SETTLING = 15.0
-"""Seconds after a change of the topology within which all clients, also of Redisson, have noticed it: usually three
-times the interval at which they look."""
+"""Seconds within which all clients, also Redisson's, have noticed a change of the topology: three intervals usually."""
 
 
 def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: Observe | None = None) -> TopologyKeeper:

@@ -47,7 +47,7 @@ class Replication(NamedTuple):
     former_history: bytes
     """The id of the history that it has continued since it became a master (`master_replid2`)."""
     replicas: tuple[Address, ...]
-    """The replicas that can confirm a write: not those that are still being sent the whole database."""
+    """The replicas that can confirm a write: not one that is still being sent the whole database."""
 
     def replaces(self, history: bytes) -> bool:
         """Whether the server was a replica of the master with that history, and is a master in its place now."""

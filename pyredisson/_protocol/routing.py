@@ -333,8 +333,7 @@ def _contains(members: Iterable[Member], member: Member) -> bool:
 
 
 TROUBLE_REMEMBERED = 15.0
-"""Seconds for which a node counts as failing that doesn't recover: longer than the usual time between two attempts to
-connect to a host that doesn't answer."""
+"""Seconds for which a node counts as failing: longer than the usual time between two attempts to connect to it."""
 URGENT = 2.5
 """Seconds for which the topology is asked for often after a request for no particular node: longer than the pauses of
 a call that is repeated (`logic.retry`), so the requests of one outage follow each other without a gap."""

@@ -267,8 +267,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
     Use it as a context manager, or call `start` and `stop`. `kill`, `pause`, `resume` and `restart` take nodes and
     sentinels. Except `kill` and `pause`, every method returns when all living processes have noticed what it did, and
     raises `ServerError` if they don't within 20 seconds, or 30 seconds for a failover. The other arguments are as for
-    `Server`, of every node: replication and the sentinels need all rights of the default user, and use TLS if there is
-    TLS.
+    `Server`, of every node: replication and sentinels need all rights of the default user, and use TLS if there is TLS.
 
     Args:
         sentinels: how many sentinels. A majority of them must live for a failover.
@@ -365,8 +364,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         return self.master()
 
     def wait_for_promotion(self, failed: ReplicatedNode, timeout: float = _FAILOVER_SECONDS) -> ReplicatedNode:
-        """Return the new master, when all living sentinels know it, in place of one that was killed or paused.
-        `ServerError`: not within `timeout` seconds."""
+        """Return the master in place of one that was killed or paused, when all living sentinels know it."""
         what = f"the sentinels promote a replica of {self._known(failed).port}"
         self._wait(what, lambda: self._not_followed(failed), timeout)
         self.wait_until_consistent()

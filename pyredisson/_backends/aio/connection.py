@@ -104,8 +104,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             self._transport.write(payload)
 
     def _fail_unsent(self) -> None:
-        """The server closed the connection before these commands were sent. The replies to earlier ones may still be
-        there to be read."""
+        """The server closed the connection before these commands were sent. Replies to earlier ones may still come."""
         self._leave(OPEN, DRAINING)
         error = closed_by_server(self.node)
         for _ in self._unsent:

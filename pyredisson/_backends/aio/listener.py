@@ -160,8 +160,7 @@ class AioListener:
     async def _watch(
         self, pipeline: Pipeline, subscription: Subscription, received: AioWakeup, doubted: AioWakeup
     ) -> None:
-        """Raises the error by which the connection fails, which sets `doubted`, too. Sends a PING after a long silence,
-        or in doubt."""
+        """Raises the error by which the connection fails. `doubted`: it has failed, or a PING is to be sent at once."""
         node = self._node
         while not self._channels.is_unused():
             received.clear()

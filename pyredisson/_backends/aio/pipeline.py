@@ -203,8 +203,7 @@ class AcquiringHolder(PipelineHolder):
         return reply, confirmed, pipeline.server_id
 
     def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
-        """As for one pipeline. The command is idempotent, and sent on both connections where it must not overtake an
-        acquire that it undoes."""
+        """As for one pipeline. Idempotent, so it may go over both: it must not overtake an acquire that it undoes."""
         if (acquires := self._acquires.pipeline) is not None and acquires.waiting:
             self._acquires.post(payload, post_elsewhere)
         if self._node.suspects:

@@ -17,8 +17,7 @@ from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
 
 PAUSE = 0.1
-"""Seconds between two refreshes, at least; up to twice as many, so that clients don't ask at the same moments. A
-promoted replica is found within this time."""
+"""Seconds between two refreshes: this to twice as much at random, so that clients don't ask at the same moments."""
 LONGEST_PAUSE = 1.0
 GROWTH = 0.005
 """In a long outage the pause is this part of its duration so far: all clients of the cluster ask, perhaps for hours."""

@@ -163,8 +163,7 @@ PAUSE = 0.5
 
 
 class SwitchListener:
-    """A daemon thread with a subscription to one Sentinel at a time: by it a master that was replaced is known even if
-    it doesn't fail for this client."""
+    """A daemon thread that listens to one Sentinel at a time: a replaced master may not fail for this client."""
 
     def __init__(self, sentinels: Sentinels, config: Config, table: RoutingTable) -> None:
         assert config.master_name is not None
