@@ -10,15 +10,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 from pyredisson._backends.runtime import NodeConnections, ReplyApplier
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replication import (
-    INFO,
-    NEVER,
-    NotConfirmed,
-    ReplicaState,
-    is_refusal,
-    read_replication,
-    wait_command,
-)
+from pyredisson._protocol.replication import INFO, NotConfirmed, is_refusal, read_replication, wait_command
 from pyredisson._protocol.replies import ASKING, Answer, NoReply, Redirected, Reply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
@@ -144,7 +136,7 @@ class ReplicaCheck:
             except NoReply as failure:
                 # The acquire was not sent.
                 raise NoReply(failure.error, may_have_run=False, stale=failure.stale) from failure
-        return 0 if state.refused else self._present(state)
+        return 0 if state.refused else self._present(node)
 
     async def check(self, node: Node, needed: int, confirmed: Reply, server_id: bytes | None) -> None:
         """Checks an acquire that was granted. `confirmed`: the reply to its WAIT, if replicas were needed.
@@ -172,7 +164,7 @@ class ReplicaCheck:
             except (NoReply, RedisError) as problem:
                 error = problem.error if isinstance(problem, NoReply) else problem
                 raise NoReply(error, may_have_run=True, server_id=server_id) from problem
-        present = self._present(state)
+        present = self._present(node)
         if count < min(needed, present):
             raise NotConfirmed(count, present, state.online or 0, self.seconds)
         if count < present:
@@ -186,9 +178,9 @@ class ReplicaCheck:
             if successor is not None:
                 raise self._in_doubt(node, f"was replaced as the master by {successor}", server_id)
 
-    def _present(self, state: ReplicaState) -> int:
+    def _present(self, node: Node) -> int:
         """How many replicas have to confirm an acquire, as far as is known."""
-        return min(self._most, state.online or 0)
+        return min(self._most, node.replicas.online or 0)
 
     def _in_doubt(self, node: Node, what: str, server_id: bytes | None) -> NoReply:
         """For an acquire that counts for nothing. The logic sends it again, to the new master once that is known."""
@@ -219,7 +211,7 @@ class ReplicaCheck:
         state = master.replicas
         for address in state.away:
             asked_at = self._masters.clock()
-            if state.unreachable.get(address, NEVER) > asked_at:
+            if state.unreachable.get(address, asked_at) > asked_at:
                 continue
             if address in state.unreachable:
                 # It is asked again. Other calls meanwhile rely on what is known, as it may take long again.

@@ -149,6 +149,7 @@ class ClientLifecycle:
         Calls in flight on other threads add commands when they find the client closed: it waits for these calls, too.
         All this takes about so many seconds at most. If it is interrupted, the next call sends the rest.
         """
+        seconds = max(SHORTEST_CLOSE_TIMEOUT, seconds)
         deadline = clock() + seconds
         # One final release at a time.
         if self._releasing.acquire(timeout=seconds):

@@ -9,13 +9,7 @@ from types import FrameType
 
 from pyredisson._backends.clock import clock
 from pyredisson._client.callbacks import go_on_after_fork, pause_before_fork
-from pyredisson._client.lifecycle import (
-    CLOSE_TIMEOUT,
-    SHORTEST_CLOSE_TIMEOUT,
-    ClientLifecycle,
-    dropped_clients,
-    live_clients,
-)
+from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, dropped_clients, live_clients
 from pyredisson._diagnostics import logger
 from pyredisson.logic import holds
 
@@ -27,7 +21,7 @@ def close_all() -> None:
     for lifecycle in [*live_clients(), *list(dropped_clients)]:
         try:
             lifecycle.end()
-            lifecycle.send_final_releases(max(SHORTEST_CLOSE_TIMEOUT, deadline - clock()))
+            lifecycle.send_final_releases(deadline - clock())
         except Exception:  # noqa: BLE001
             # Any exception: the other clients must be closed, too.
             logger.exception("a client could not be closed; the others are")

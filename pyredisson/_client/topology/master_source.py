@@ -17,21 +17,12 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology.queries import QueryConnection, Servers
 from pyredisson._core import Unsent, command
 from pyredisson._diagnostics import logger
+from pyredisson._protocol import topology
 from pyredisson._protocol.pubsub import PING
 from pyredisson._protocol.replication import Replication, read_replication
 from pyredisson._protocol.replies import Reply, is_transient
 from pyredisson._protocol.routing import RoutingTable
-from pyredisson._protocol.topology import (
-    ROLE_QUERY,
-    SWITCH_CHANNEL,
-    SentinelAnswer,
-    TopologyView,
-    names_master,
-    read_role,
-    read_sentinel,
-    sentinel_query,
-    unconfirmed_master,
-)
+from pyredisson._protocol.topology import TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.errors import UnsupportedServerError
@@ -89,7 +80,7 @@ class SentinelSource:
         self._roles.servers.close()
         self._listener.close()
 
-    def _confirm(self, address: Address, answer: SentinelAnswer) -> TopologyView:
+    def _confirm(self, address: Address, answer: topology.SentinelAnswer) -> TopologyView:
         if self._table.is_failing(address):
             # It is known already that it doesn't reply, and asking it would delay the news of its successor.
             raise ConnectionError(f"the Sentinels have not replaced {address} yet, which fails")
@@ -105,7 +96,7 @@ class Sentinels:
         assert config.master_name is not None
         self._config = config
         self._name = config.master_name
-        self._query = sentinel_query(self._name)
+        self._query = topology.sentinel_query(self._name)
         self.servers = Servers(config)
         self._order = random.sample(config.nodes, len(config.nodes))
         """The one that answered last is the first."""
@@ -123,11 +114,11 @@ class Sentinels:
         """Has this one asked first from now on. Can be called on any thread."""
         self._order = [sentinel, *(other for other in self._order if other != sentinel)]
 
-    def ask(self, sentinel: Address) -> SentinelAnswer:
+    def ask(self, sentinel: Address) -> topology.SentinelAnswer:
         """What one of them says. Raises an error if it says nothing about this master."""
         try:
             replies = self._ask_with_credentials(sentinel)
-            answer = read_sentinel(replies, sentinel)
+            answer = topology.read_sentinel(replies, sentinel)
         except RedisError as error:
             if str(error).startswith("ERR unknown command"):
                 raise UnsupportedServerError(
@@ -220,7 +211,8 @@ class SwitchListener:
             self._table.on_request()
             while not self._closed:
                 message = connection.receive(self._silence, self._timeout)
-                if isinstance(message, list) and message[0] == b"message" and names_master(message[2], self._name):
+                published = isinstance(message, list) and message[0] == b"message"
+                if published and topology.names_master(message[2], self._name):
                     self._sentinels.prefer(sentinel)
                     self._table.request_refresh("a Sentinel says that the master was replaced")
         finally:
@@ -235,7 +227,7 @@ class ListeningConnection(QueryConnection):
 
     def subscribe(self) -> None:
         """Connects and subscribes. Raises the error if the Sentinel refuses it."""
-        [reply] = self.ask([command(b"SUBSCRIBE", SWITCH_CHANNEL)])
+        [reply] = self.ask([command(b"SUBSCRIBE", topology.SWITCH_CHANNEL)])
         if isinstance(reply, RedisError):
             raise reply
 
@@ -337,13 +329,13 @@ class Roles:
     def confirm(self, address: Address, epoch: int, *, trusted: bool) -> Confirmed:
         """With the view in which the server is the master; if `trusted`, also if the user may not ask for its role.
         ConnectionError: it is a replica, or doesn't reply."""
-        replies = self.servers.ask(self._config.at(address), ROLE_QUERY)
-        if trusted and (view := unconfirmed_master(replies, address, epoch)) is not None:
+        replies = self.servers.ask(self._config.at(address), topology.ROLE_QUERY)
+        if trusted and (view := topology.unconfirmed_master(replies, address, epoch)) is not None:
             if not self._warned:
                 self._warned = True
                 logger.warning("the user may run neither ROLE nor INFO at %s: its role can't be confirmed", address)
             return Confirmed(view, None)
-        if (confirmed := read_role(replies, address, epoch)) is None:
+        if (confirmed := topology.read_role(replies, address, epoch)) is None:
             raise ConnectionError(f"the server at {address} is a replica")
         info = replies[1]
         # The addresses of the replicas are announced by their master; the one of the master is translated already.
