@@ -10,20 +10,13 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from pyredisson._settings.address import Address
-from pyredisson.testing.cluster_node import (
-    REPLICATION_HOST,
-    SLOTS,
-    AtomicMove,
-    ClusterNode,
-    NodeView,
-    Slots,
-    cluster_settings,
-    write_membership,
-)
+from pyredisson.testing.cluster_node import SLOTS, AtomicMove, ClusterNode, NodeView, Slots, write_membership
 from pyredisson.testing.deployment import Deployment, replication_settings
 from pyredisson.testing.proxy import Proxy
 from pyredisson.testing.server import ServerError, credentials, find_executable, read_version
 
+_REPLICATION_HOST = "127.0.0.2"
+"""Where connections between nodes come from if there are proxies, which tell by it that they come from no client."""
 _FAILOVER_SECONDS = 20.0
 _MANUAL_FAILOVER_SECONDS = 6.0  # a node gives up a manual failover after 5 s
 _SHORTEST_ELECTION_SECONDS = 2.0
@@ -76,15 +69,23 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         if proxied and self.version < (7,):
             raise ValueError("proxied=True needs a server of version 7.0 or later")
         self._master_count = masters
-        self._replication_host = REPLICATION_HOST if proxied else None
+        self._proxied = proxied
         self._announce = announce
         self._moves: dict[int, tuple[ClusterNode, ClusterNode]] = {}
         self._node_timeout = node_timeout
         self._elected: dict[str, float] = {}
         """When a node was promoted last."""
         self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
-        settings = replication_settings(self.version, password, tls)
-        settings |= cluster_settings(node_timeout, tls, self._replication_host)
+        settings = replication_settings(self.version, password, tls) | {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": str(round(node_timeout * 1000)),
+            # Else the replicas of other masters would move to a master that has lost its own.
+            "cluster-allow-replica-migration": "no",
+        }
+        if tls:
+            settings["tls-cluster"] = "yes"
+        if proxied:
+            settings["bind-source-addr"] = _REPLICATION_HOST
         settings |= dict(config or {})
         options = {"executable": program, "password": password, "users": users, "tls": tls, "config": settings}
         first = ClusterNode(**options)
@@ -291,8 +292,8 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         self._set_ports(bus=True)
         self._close_proxies()
         for node in self.nodes:
-            if self._replication_host is not None:
-                node.proxy = Proxy(node.host, node.port, direct=self._replication_host).start()
+            if self._proxied:
+                node.proxy = Proxy(node.host, node.port, direct=_REPLICATION_HOST).start()
                 node.announce((node.proxy.host, node.proxy.port))
             else:
                 node.announce(None if self._announce is None else self._announce(node))

@@ -16,8 +16,6 @@ from pyredisson.testing.server import ServerError, bus_port
 SLOTS = 16384
 Slots = tuple[tuple[int, int], ...]
 """Ranges of slots, each by its first and its last one."""
-REPLICATION_HOST = "127.0.0.2"
-"""Where connections between nodes come from if there are proxies, which tell by it that they come from no client."""
 
 
 class ClusterNode(Node):
@@ -109,21 +107,6 @@ def read_nodes(reply: str) -> dict[str, NodeView]:
 def _range(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     return int(first), int(last or first)
-
-
-def cluster_settings(node_timeout: float, tls: bool, replication_host: str | None) -> dict[str, str]:
-    """The settings of every node."""
-    settings = {
-        "cluster-enabled": "yes",
-        "cluster-node-timeout": str(round(node_timeout * 1000)),
-        # Else the replicas of other masters would move to a master that has lost its own.
-        "cluster-allow-replica-migration": "no",
-    }
-    if tls:
-        settings["tls-cluster"] = "yes"
-    if replication_host is not None:
-        settings["bind-source-addr"] = replication_host
-    return settings
 
 
 def write_membership(nodes: Sequence[ClusterNode], master_count: int) -> None:
