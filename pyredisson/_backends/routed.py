@@ -1,7 +1,5 @@
 """What the runtimes of both backends do where there are several servers: each command goes to the server of its key."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass

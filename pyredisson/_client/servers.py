@@ -1,7 +1,5 @@
 """The servers of one client: a single one, or several with the table that tells which of them serves what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime, ThreadRuntime

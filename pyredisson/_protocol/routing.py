@@ -1,7 +1,5 @@
 """Which node serves which slot: the state that all connections of one client to several servers share."""
 
-from __future__ import annotations
-
 import itertools
 import weakref
 from collections.abc import Callable, Iterable

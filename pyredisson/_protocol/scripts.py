@@ -1,7 +1,5 @@
 """The scripts of `lua/`: for each its SHA1 and the constant beginning of the command that runs it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Pipelined connections: the commands of one iteration of the event loop are sent in one write."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from _thread import get_ident

@@ -1,7 +1,5 @@
 """The runtimes of the asyncio backend: the logic's coroutines are awaited on the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
