@@ -285,8 +285,6 @@ class LastConnection:
 class _PartedConnection(Connection):
     """A connection on which the writing of commands and the reading of their replies are two calls."""
 
-    __slots__ = ()
-
     def write(self, payloads: Sequence[bytes]) -> None:
         self.state = ACTIVE
         with self._failing():

@@ -141,8 +141,6 @@ class Availability:
     Each change is one operation on a dict: without a mutex, only one of several threads that report it logs it.
     """
 
-    __slots__ = ("_address", "_connected_at", "_observe", "_outage")
-
     def __init__(self, address: str) -> None:
         self._address = address
         self._observe: Observe | None = None

@@ -42,8 +42,6 @@ class Script:
     the text of `name.lua`, and `-- include: publish` for the file for the flavours of messages.
     """
 
-    __slots__ = ("name", "sha", "text")
-
     def __init__(self, name: str, *, with_shebang: bool, pubsub: PubSub = PubSub.PLAIN) -> None:
         text = _text(name, pubsub)
         if not with_shebang:

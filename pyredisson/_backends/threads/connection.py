@@ -36,20 +36,6 @@ class ClientSocket:
     The socket is stored before it is connected, so that after an interrupt at any moment `close` closes it.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_buffer",
-        "_exchange",
-        "_feed",
-        "_next_reply",
-        "_node",
-        "_receive",
-        "_send",
-        "_socket",
-        "_timeout",
-        "secure",
-    )
-
     def __init__(self, node: Node) -> None:
         self._node = node
         self._timeout = node.timeout
@@ -206,8 +192,6 @@ IDLE, ACTIVE, CLOSED = ConnectionState.IDLE, ConnectionState.ACTIVE, ConnectionS
 
 class Connection(ClientSocket):
     """One connection for one call at a time. After a failure it is closed."""
-
-    __slots__ = ("connection_id", "server_id", "state")
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)

@@ -122,8 +122,6 @@ class MessageReader:
 class SubscriptionConnection(Connection):
     """A connection that one thread reads while others send, without waiting for replies."""
 
-    __slots__ = ("_mutex", "_outbox")
-
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._mutex = threading.Lock()

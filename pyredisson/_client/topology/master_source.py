@@ -223,8 +223,6 @@ class SwitchListener:
 class ListeningConnection(QueryConnection):
     """A connection to a Sentinel that is subscribed to the switches of masters."""
 
-    __slots__ = ()
-
     def subscribe(self) -> None:
         """Connects and subscribes. Raises the error if the Sentinel refuses it."""
         [reply] = self.ask([command(b"SUBSCRIBE", topology.SWITCH_CHANNEL)])

@@ -25,8 +25,6 @@ TOLERANCE = 4.0
 class QueryConnection(ClientSocket):
     """A connection for one question."""
 
-    __slots__ = ("_deadline",)
-
     def __init__(self, config: Config, seconds: float) -> None:
         super().__init__(Node(config))
         self._deadline = time.monotonic() + seconds
