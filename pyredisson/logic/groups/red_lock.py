@@ -129,8 +129,8 @@ class RedLockLogic(GroupLogic):
 class _Attempt(GroupAttempt):
     """Asks all members in parallel, and waits for all of them with one timeout.
 
-    A busy member (`_Retries.awaited_member`) is waited for first, while no other member is held: when its
-    holder releases it, the other members are usually free too.
+    A busy member (`_Retries.awaited_member`) is waited for first, while no other member is held: when its holder
+    releases it, the other members are usually free too.
     """
 
     __slots__ = ("_awaited_member", "_timeout", "operations")

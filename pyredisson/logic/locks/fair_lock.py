@@ -105,6 +105,7 @@ class FairLockLogic(LockLogic):
 
     is_handed_on = False
     commands_type = FairLockCommands
+    waiter_type = FairWait
     commands: FairLockCommands
 
     def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> Coroutine[Any, Any, bool]:
@@ -188,10 +189,6 @@ class FairLockLogic(LockLogic):
         self.session.runtime.post(self.commands.leave((ticket.name,), in_doubt=ticket.entry_in_doubt))
         # Last: if an interrupt strikes before, it is sent once more.
         ticket.withdrawn = True
-
-    def _waiter(self, call: AcquireCall) -> FairWait:
-        assert isinstance(call, FairAcquireCall)
-        return FairWait(self, call)
 
     def choose_successor(self, releaser: ReleaseCall) -> LockWaiter | None:
         """The first of this client's waiters. The server enters it only if it is the head of the queue."""

@@ -235,7 +235,8 @@ class FairWait(LockWaiter):
 
     longest_sleep = HEARTBEAT_INTERVAL
 
-    def __init__(self, lock: FairLockLogic, call: FairAcquireCall) -> None:
+    def __init__(self, lock: FairLockLogic, call: FairAcquireCall, channel_name: bytes) -> None:
+        # Its channel has the name of its ticket, see `_register`.
         super().__init__(lock, call, b"")
         self._ticket = call.ticket
         self._attempted_at = self.session.clock()

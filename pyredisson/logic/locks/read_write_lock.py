@@ -190,6 +190,7 @@ class ReadLogic(SideLogic):
     __slots__ = ()
 
     commands_type = ReadCommands
+    waiter_type = ReaderWait
     # A writer may also read, but a reader can't become a writer.
     order_in_group = 1
 
@@ -198,9 +199,6 @@ class ReadLogic(SideLogic):
         if writers is None or writers.keep_out_until(self.session.clock()) is None:
             return False
         return writers.channel is not None and writers.channel.confirmed and self.may_wait(call)
-
-    def _waiter(self, call: AcquireCall) -> ReaderWait:
-        return ReaderWait(self, call, self.commands.waiting_channel)
 
     def choose_successor(self, releaser: ReleaseCall) -> None:
         # A reader keeps no reader out, and a writer waits for all of them.
@@ -227,6 +225,7 @@ class WriteLogic(SideLogic):
     __slots__ = ()
 
     commands_type = WriteCommands
+    waiter_type = WriterWait
     commands: WriteCommands
     # Before each attempt: another call of the same owner may have begun to read meanwhile.
     checks_owner = True
@@ -262,9 +261,6 @@ class WriteLogic(SideLogic):
         if readers is None or not any(waiter.state in (LOOKING, WAITING) for waiter in list(readers.waiters)):
             return False
         return self.may_wait(call)
-
-    def _waiter(self, call: AcquireCall) -> WriterWait:
-        return WriterWait(self, call, self.commands.waiting_channel)
 
     def choose_successor(self, releaser: ReleaseCall) -> object | None:
         """Readers of this client come first, then its writers."""

@@ -32,6 +32,7 @@ class LockLogic(MovingLock):
     """Whether `check_owner` is to be called before each attempt."""
     is_handed_on = True
     """Whether the waiters of one client are in a `LocalQueue`, in the order of which a release hands the lock on."""
+    waiter_type: type[LockWaiter] = QueuedWait
     order_in_group = 0
     """Of locks with the same name, a group acquires those with the lowest number first."""
 
@@ -52,23 +53,17 @@ class LockLogic(MovingLock):
         if call.lease is None:
             call.lease = self.renewal
         try:
-            if session.lock_queues and self.is_handed_on and self._joins_at_once(call):
-                if tracing.on:
-                    self._tell_waiting(call)
-                acquired = await self._wait(call, None)
-            else:
+            wait, acquired = None, False
+            joins = session.lock_queues and self.is_handed_on and self._joins_at_once(call)
+            if not joins:
                 if self.is_handed_on and session.channels.by_name:
                     call.events = session.channels.events(self.commands.waiting_channel)
                 wait = await self._attempt(call)
-                if wait is None:
-                    if tracing.on:
-                        self._tell_end(call, acquired=True)
-                    return True
-                acquired = False
-                if call.deadline is None or session.clock() < call.deadline:
-                    if tracing.on:
-                        self._tell_waiting(call)
-                    acquired = await self._wait(call, wait)
+                acquired = wait is None
+            if not acquired and (joins or call.deadline is None or session.clock() < call.deadline):
+                if tracing.on:
+                    self._tell_waiting(call)
+                acquired = await self._wait(call, wait)
             if call.member and not acquired:
                 self._leave_list(call)
             if tracing.on:
@@ -90,7 +85,7 @@ class LockLogic(MovingLock):
     async def _wait(self, call: AcquireCall, wait: float | None) -> bool:
         """Waits until the lock is acquired. `wait`: the result of the first attempt, in seconds; None: it made none."""
         while True:
-            waiter = self._waiter(call)
+            waiter = self.waiter_type(self, call, self.commands.waiting_channel)
             try:
                 if not await waiter.run(wait):
                     return False
@@ -145,9 +140,6 @@ class LockLogic(MovingLock):
             if hold is not None and hold.state is not LOST:
                 return False
         return True
-
-    def _waiter(self, call: AcquireCall) -> LockWaiter:
-        return QueuedWait(self, call, self.commands.waiting_channel)
 
     async def _attempt(self, call: AcquireCall) -> float | None:
         """One attempt to acquire. None: acquired; else how many seconds to wait for the holder at most.
