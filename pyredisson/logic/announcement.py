@@ -273,10 +273,9 @@ class Announcement:
         stored: list[Any] = []
         if not self._confirmed:
             process = identity()
-            name = self._name or connection_name(process)
-            for key, value in zip(("name", *process._fields), (name, *process), strict=True):
+            client = {"name": self._name or connection_name(process), **process._asdict()}
+            for key, value in (*client.items(), ("version", VERSION), ("lease", self._lease)):
                 stored += (key, value, as_it_is)
-            stored += ("version", VERSION, as_it_is, "lease", self._lease, as_it_is)
             stored += ("since", "", _milliseconds(now - self._began))
         for field in fields:
             hold = self._listed.get(field)
@@ -287,14 +286,11 @@ class Announcement:
         for key, number in (("waits", self.waits), ("waited", _milliseconds(self.waited)), ("lost", self.lost)):
             stored += (key, number, as_it_is)
         self._said = self._waiting.listed(self._began)
-        if self._said:
-            stored += (WAITING, self._said, as_it_is)
-        else:
-            removed.append(WAITING)
-        if self._more:
-            stored += ("more", self._more, as_it_is)
-        else:
-            removed.append(b"more")
+        for field, value in ((WAITING, self._said), (b"more", self._more)):
+            if value:
+                stored += (field, value, as_it_is)
+            else:
+                removed.append(field)
         words = (self._number, self._confirmed, ttl, len(removed), *removed, *stored)
         return command(b"EVALSHA", scripts.client_announce, 1, self.key, *words)
 
