@@ -7,8 +7,6 @@ from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
 from os import urandom
 
-from redis.exceptions import TryAgainError
-
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import Reply
@@ -163,9 +161,6 @@ class PermitExpirableSemaphoreLogic(PermitPool):
                 if tracing.on:
                     self._tell_acquired(call)
                 return [permit.hex() for permit in call.ids]
-        except TryAgainError:
-            # An answer, and no failure, see `retry`: the permits were not acquired in time.
-            pass
         except BaseException as error:
             # A cancellation, an interrupt or the end of the client, perhaps after the permits were acquired.
             call.undo()

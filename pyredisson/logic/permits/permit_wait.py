@@ -12,6 +12,8 @@ from abc import abstractmethod
 from functools import partial
 from typing import NamedTuple
 
+from redis.exceptions import TryAgainError
+
 from pyredisson._diagnostics import tracing
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, PermitPoolCommands
 from pyredisson.logic.permits.counter import PermitPool
@@ -165,6 +167,9 @@ async def acquire(call: PermitCall) -> bool:
                 call.undo()
         elif entry and may_have_run(error, False):
             session.leave_list(pool.commands.leave(entry))
+        if isinstance(error, TryAgainError):
+            # An answer, and no failure, see `retry`: the permits were not acquired in time.
+            return False
         raise
 
 

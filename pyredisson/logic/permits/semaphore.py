@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from redis.exceptions import TryAgainError
-
 from pyredisson._diagnostics import tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
@@ -63,12 +61,8 @@ class SemaphoreLogic(PermitPool):
             if acquired:
                 # A cancellation or an interrupt: the caller never gets these permits.
                 call.undo()
-            # An answer, and no failure, see `retry`: the permits were not acquired in time.
-            refused = isinstance(error, TryAgainError)
             if tracing.on:
-                self.tell_ended("timed_out" if refused else "failed", call, None if refused else error)
-            if refused:
-                return False
+                self.tell_ended("failed", call, error)
             raise
 
     async def drain(self) -> int:
