@@ -217,14 +217,7 @@ class BoundedLabels:
 
     def of(self, name: str) -> str:
         """The value for a name. Called on threads of observers only."""
-        try:
-            value = str(self._label(name))
-        except Exception:  # noqa: BLE001
-            # Without a value the event would be missing in all sums.
-            if not self._failed:
-                self._failed = True
-                logger.exception("the label of %r could not be computed, it is %r; this is logged once", name, OTHER)
-            value = OTHER
+        value = self._computed(name)
         with self._mutex:
             if value in self._values:
                 return value
@@ -236,3 +229,13 @@ class BoundedLabels:
             text = "more than %d different labels: the label of %r and of all further new names is %r"
             logger.warning(text, self._most, name, OTHER)
         return OTHER
+
+    def _computed(self, name: str) -> str:
+        try:
+            return str(self._label(name))
+        except Exception:  # noqa: BLE001
+            # Without a value the event would be missing in all sums.
+            if not self._failed:
+                self._failed = True
+                logger.exception("the label of %r could not be computed, it is %r; this is logged once", name, OTHER)
+            return OTHER
