@@ -185,14 +185,13 @@ class _QueueOnce(Task):
             return super().apply_async(args, kwargs, task_id=task_id, headers=headers, **options)
         headers = {**headers, _HEADER: _marked(lock)}
         try:
-            result = super().apply_async(args, kwargs, task_id=new_id, headers=headers, **options)
+            return super().apply_async(args, kwargs, task_id=new_id, headers=headers, **options)
         except BaseException:
             # The broker may have it all the same. Then the worker acquires the lock, if it is free.
             self._release(lock, headers[_HEADER][1])
             raise
         finally:
             _leave(lock)
-        return result
 
     def _refuse(self, name: str, queued_id: str | None) -> Any:
         busy = self.once["busy"]

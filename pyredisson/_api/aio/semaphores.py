@@ -274,8 +274,7 @@ class CountDownLatch(Primitive):
     def count_down(self) -> Coroutine[Any, Any, None]:
         """Subtracts one from the count; at zero the waiters go on. An open latch stays open.
 
-        If it raises one of redis-py's errors, or is cancelled, it is still done, once, in the background, as soon as
-        the server can be reached, for up to ten minutes. So don't call it again.
+        If it raises a redis-py error, or is cancelled, it goes on as `Semaphore.release` does: don't call it again.
         """
         return self._logic.count_down()
 
