@@ -61,7 +61,7 @@ class MessageReader:
     def check(self) -> None:
         """Has a PING sent, to find out whether the connection is dead. On any thread; acquires no mutex."""
         self._doubted = True
-        # Ends the poll of the thread that reads. If it fails, the pipe is full, or the listener has ended.
+        # Ends the poll of the thread that reads, as a full pipe does. It also fails if the listener has ended.
         with contextlib.suppress(OSError):
             self._self_pipe.writer.send(b"\0")
 
