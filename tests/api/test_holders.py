@@ -349,6 +349,14 @@ class TestPermit:
         async with block:
             assert await semaphore.available_permits() == 0
 
+    async def test_without_waiting_it_is_sent_again(self, semaphore: Any, backend: Backend, proxy: Proxy) -> None:
+        await semaphore.set_permits(1)
+        other = backend.connect(proxy.url, timeout=0.5).get_permit_expirable_semaphore("licenses")
+        fault = proxy.drop_reply(b"licenses", 2)
+        async with other.permit(wait_time=0):
+            assert fault.happened.is_set()
+            assert await semaphore.available_permits() == 0
+
     async def test_one_that_ended(self, semaphore: Any) -> None:
         await semaphore.set_permits(1)
         with pytest.raises(PermitNotHeldError):

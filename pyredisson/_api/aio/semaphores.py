@@ -7,10 +7,17 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Self, overload
 
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
-from pyredisson._api.arguments import count_of, deadline_of, permit_id_of, permit_lease_of, tell_failed_release, wait_of
+from pyredisson._api.arguments import (
+    count_of,
+    deadline_after,
+    deadline_of,
+    permit_id_of,
+    permit_lease_of,
+    tell_failed_release,
+    wait_of,
+)
 from pyredisson._api.holds import Primitive, permit_timeout_error
 from pyredisson._backends.aio.operations import discard_result
-from pyredisson._backends.clock import clock
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.logic.permits.commands import ENDLESS, MAX_COUNT, MOST_AT_ONCE
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
@@ -231,7 +238,7 @@ class Permit:
 
     async def __aenter__(self) -> str:
         logic = self._semaphore._logic
-        deadline = None if self._wait is None else clock() + self._wait
+        deadline = deadline_after(self._wait)
         if self._entered:
             raise RuntimeError("one permit() object serves one block at a time")
         self._entered = True
