@@ -18,13 +18,14 @@ NO_FAILOVER = 60.0
 """Seconds: nodes that a test freezes don't count as failed."""
 CLUSTERS = ("own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving")
 REPLICATED = ("any_master", "idle_sentinels", "sentinels", "replicated", "with_replicas", "master")
+SHARED = ("proxied", "two_masters", "moving")
+"""Servers of all tests of a module."""
 SERVERS = (*CLUSTERS, *REPLICATED, "cluster")
 """The fixtures whose URL the clients of a test get. The first one counts that the test uses."""
 
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[Cluster]:
-    """One cluster for all tests of this process."""
     with Cluster() as running:
         running.set_node_timeout(CALM_NODE_TIMEOUT)
         yield running
@@ -52,6 +53,14 @@ def cluster(request: pytest.FixtureRequest, program: str | None) -> Iterator[Clu
     shared: Cluster = request.getfixturevalue("shared_cluster")
     shared.flush()
     yield shared
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> None:
+    """Servers that the tests of a module share are empty at the start of each test."""
+    for name in SHARED:
+        if name in request.fixturenames:
+            request.getfixturevalue(name).flush()
 
 
 @pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))

@@ -16,21 +16,13 @@ from pyredisson._client.servers import SeveralServers
 from pyredisson.logic import channels
 from pyredisson.testing import AtomicMove, Cluster, ClusterNode
 from tests.faults.soak_worker import clock
-from tests.support.kinds import LOCKS
 
-SINGLE_KEY = ("lock", "spin", "non-reentrant")
-"""The other kinds have several keys, or create them: the cluster answers TRYAGAIN as long as these are on two nodes."""
 COPYING_SECONDS = 2.0
 """How long the source copies the keys of a slow move: long enough for some calls."""
 KEYS_OF_A_SLOW_MOVE = 20
 LINES = 500
 """More than any action executes that is interrupted on each of its lines."""
 Scene = TypeVar("Scene")
-
-
-def against(kind: str, client: Any, name: str) -> Any:
-    """A lock that a hold of this kind excludes."""
-    return LOCKS["write" if kind == "read" else kind](client, name)
 
 
 def acquiring(lock: Any) -> Callable[[], Awaitable[float]]:
@@ -62,13 +54,11 @@ def other_than(node: ClusterNode, cluster: Cluster) -> ClusterNode:
 
 
 def names_on(cluster: Cluster, node: ClusterNode, count: int, prefix: str = "name") -> list[str]:
-    """Names of locks whose keys are on that node."""
     found = (f"{prefix}-{number}" for number in range(100_000) if cluster.node_of_key(f"{prefix}-{number}") is node)
     return [next(found) for _ in range(count)]
 
 
 def tag_on(cluster: Cluster, node: ClusterNode) -> str:
-    """A hash tag whose slot is on this node."""
     return next(tag for tag in map(str, range(1000)) if cluster.node_of_key(tag) is node)
 
 
@@ -79,7 +69,6 @@ def places(cluster: Cluster) -> tuple[str, ClusterNode, ClusterNode]:
 
 
 def connections(name: str, *nodes: ClusterNode) -> int:
-    """How many connections of clients of that name the nodes have."""
     return sum(str(node.ask("CLIENT", "LIST")).count(f"name={name}") for node in nodes)
 
 
@@ -90,7 +79,6 @@ def linger(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def calls(node: ClusterNode, command: str) -> int:
-    """How often a node has executed a command."""
     return int(node.ask("INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 

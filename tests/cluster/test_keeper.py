@@ -176,8 +176,7 @@ def test_nodes_that_report_in_another_order_give_equal_views() -> None:
     here = [[0, 5, [b"h", 1, b"a"], [b"h", 2, b"b"], [b"h", 3, b"c"]], [6, 9, [b"h", 1, b"a"], [b"h", 2, b"b"]]]
     there = [[0, 9, [b"h", 1, b"a"], [b"h", 3, b"c"], [b"h", 2, b"b"]]]
     here[1].append([b"h", 3, b"c"])
-    assert read_slots(here, ASKED) == read_slots(there, ASKED)
-    assert read_slots([], ASKED) == TopologyView(())
+    assert (read_slots(here, ASKED), read_slots([], ASKED)) == (read_slots(there, ASKED), TopologyView(()))
 
 
 @pytest.mark.parametrize("node", [[b"?", 7000, b"a", []], [b"?", 7000, b"a"], [b"10.0.0.1", 0, b"a", []]])
@@ -260,7 +259,6 @@ class Scripted:
         self.permits.release(1000)
 
     def begins(self, seconds: float = TIME_LIMIT) -> bool:
-        """Whether a look begins within that time."""
         return self.began.acquire(timeout=seconds)
 
     def wait(self) -> ThreadWakeup:
@@ -336,8 +334,7 @@ def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
     assert one.looks == 1
     assert not one.begins(0.2)
     assert not one.keeper._waiting
-    assert not left.is_set()
-    assert one.wait().is_set()
+    assert (left.is_set(), one.wait().is_set()) == (False, True)
 
 
 def test_requests_during_a_look_cause_one_more(known: Scripted) -> None:

@@ -20,13 +20,13 @@ from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend, OtherOwner
 from tests.support.inspecting import session_of
-from tests.support.kinds import LOCKS
+from tests.support.kinds import LOCKS, against
 from tests.support.programs import ATOMIC_PROGRAMS
-from tests.support.waiting import eventually, permit_waiters
+from tests.support.waiting import eventually, permit_waiters, within
 from tests.support.waiting import waiters as lock_waiters
 
 from .conftest import CALM_NODE_TIMEOUT
-from .scenes import acquiring, against, calls, half_moved, other_than, places, while_it_is_copied
+from .scenes import acquiring, calls, half_moved, other_than, places, while_it_is_copied
 
 NAME = "orders"
 SOON = 3.0
@@ -91,12 +91,10 @@ class Scene:
 
     @property
     def node(self) -> ClusterNode:
-        """The node of the slot."""
         return self.cluster.node_of(self.slot)
 
     @property
     def elsewhere(self) -> ClusterNode:
-        """A master that doesn't have the slot."""
         return other_than(self.node, self.cluster)
 
     def move(self) -> None:
@@ -106,14 +104,12 @@ class Scene:
         self.cluster.move_atomically(self.slot, self.slot, self.elsewhere)
 
     def fail_over(self) -> None:
-        """A replica takes over."""
         self.cluster.fail_over(self.node, takeover=True)
 
     def run(self, words: tuple[object, ...], node: ClusterNode | None = None) -> None:
         (node or self.node).ask(*(self.name if word == "%s" else word for word in words))  # type: ignore[arg-type]
 
     def subscribers(self, flavour: str, node: ClusterNode) -> int:
-        """The number of connections that hear the channel on that node."""
         return subscribers(node, self.channel, flavour)
 
     async def begin(self, client: Any, mode: str = "auto") -> OtherOwner[object]:
@@ -154,19 +150,16 @@ class Scene:
         self.run(self.kind.release)
         await self.backend.sleep(0.05)
         assert not waiter.done(), "it needed no message"
-        begun = time.monotonic()
-        self.run((publish, self.channel, self.kind.message), node)
-        assert await waiter.result()
-        assert time.monotonic() - begun < SOON
+        with within(SOON):
+            self.run((publish, self.channel, self.kind.message), node)
+            assert await waiter.result()
 
 
 async def woken(waiter: OtherOwner[object], release: Callable[[], Any]) -> None:
-    """The release wakes the waiter."""
     assert not waiter.done()
-    begun = time.monotonic()
-    await release()
-    assert await waiter.result()
-    assert time.monotonic() - begun < SOON
+    with within(SOON):
+        await release()
+        assert await waiter.result()
 
 
 def subscribers(node: Any, channel: str, flavour: str = "PUBLISH") -> int:
@@ -363,17 +356,11 @@ async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, ba
 
 
 @pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
-def shared_moving(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def moving(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster whose servers move slots at once. Not to be stopped."""
     with Cluster(executable=request.param(), config={"enable-debug-command": "yes"}) as running:
         running.set_node_timeout(CALM_NODE_TIMEOUT)
         yield running
-
-
-@pytest.fixture
-def moving(shared_moving: Cluster) -> Cluster:
-    """A cluster whose servers move slots at once, empty at the start of each test. Not to be stopped."""
-    shared_moving.flush()
-    return shared_moving
 
 
 @pytest.mark.parametrize(
@@ -390,8 +377,7 @@ async def test_a_lock_with_a_waiter_moves(moving: Cluster, backend: Backend, kin
     if released_when == "moved":
         moving.move_atomically(slot, slot, other)
     with while_it_is_copied(moving, tag, other) if released_when == "copied" else nullcontext():
-        assert not held.lost.is_set()
-        assert await held.is_held()
+        assert (held.lost.is_set(), await held.is_held()) == (False, True)
         assert not await against(kind, three, name).try_lock()
         assert not waiter.done()
         await held.unlock()
@@ -434,6 +420,5 @@ async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(moving: Clus
     moving.finish_atomic_move(move)
     for call in calls:
         await call.result()
-    assert await semaphore.available_permits() == 3
-    assert not held.lost.is_set()
+    assert (await semaphore.available_permits(), held.lost.is_set()) == (3, False)
     assert await backend.connect().get_lock(f"held{{{tag}}}").try_lock()

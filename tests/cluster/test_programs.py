@@ -75,8 +75,7 @@ def test_a_process_that_ends_releases_on_all_nodes(
 ) -> None:
     """Its forked child is a client of its own."""
     process = child("import pyredisson; pyredisson.release_on_signals()" + HOLD + fork + PAUSE, cluster.url)
-    assert process.receive() == "held"
-    assert len(keys(cluster)) == 20
+    assert (process.receive(), len(keys(cluster))) == ("held", 20)
     if number is None:
         process.send()
     else:
@@ -140,7 +139,6 @@ class Scene:
 
 @pytest.fixture
 async def scene(proxied: Cluster, backend: Backend) -> AsyncIterator[Scene]:
-    proxied.flush()
     made = Scene(proxied, backend)
     await made.begin()
     yield made
@@ -180,7 +178,6 @@ async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(proxie
 
 async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cluster, backend: Backend) -> None:
     """Much longer than a third of `lock_watchdog_timeout`, as long as the limits of the call allow."""
-    proxied.flush()
     client = backend.connect(lock_watchdog_timeout=0.3, timeout=20, check_lock_synced_replicas=False)
     locks = [client.get_lock(names_on(proxied, node, 1)[0], owner=1) for node in proxied.masters()]
     group = client.get_multi_lock(*locks)

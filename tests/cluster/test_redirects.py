@@ -76,8 +76,7 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
     assert first <= before + 1
     for _ in range(5):
         await lock.lock()
-    assert redirects(cluster) == first
-    assert port_of(client, NAME) == new.port
+    assert (redirects(cluster), port_of(client, NAME)) == (first, new.port)
     wait_for_refreshes(client)
     move(cluster, NAME)
     before = refreshes(cluster)
@@ -187,16 +186,9 @@ _, QUEUE, SCORES, WAITERS, CLIENTS = KEYS
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def shared_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def two_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with Cluster(masters=2, replicas=0, executable=request.param()) as running:
         yield running
-
-
-@pytest.fixture
-def two_masters(shared_masters: Cluster) -> Cluster:
-    """A cluster on each kind of server, empty at the start of each test."""
-    shared_masters.flush()
-    return shared_masters
 
 
 def queue_up(node: ClusterNode) -> None:

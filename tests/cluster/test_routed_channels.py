@@ -6,7 +6,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -20,16 +20,13 @@ from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both,
 from pyredisson._protocol.topology import Shard
 from pyredisson.logic.routed_channels import MOST_REDIRECTS, NodeChannels, RoutedChannels
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
-from tests.support.topologies import LAST, address, make_node, shard, view
+from tests.support.topologies import LAST, address, make_node, moved, shard, view
 
 from .scenes import at_each_line
 
 HALVES = (shard(0, ((0, 8191),), 3), shard(1, ((8192, LAST),), 4))
+ONE_SERVES = (shard(0, ((0, LAST),), 3), shard(1, (), 4))
 LOW, HIGH = next(n for n in (b"%d" % i for i in range(99)) if slot(n) < 8192), b"foo"
-
-
-def moved(slot: int, number: int) -> RedisError:
-    return as_error(f"MOVED {slot} {address(number)}")
 
 
 class Listener:
@@ -86,6 +83,10 @@ class Clients:
         assert node is not None
         return self.listeners[node]
 
+    @property
+    def high(self) -> NodeChannels:
+        return self.listener(HIGH).channels
+
     def confirm(self, name: bytes) -> None:
         self.listener(name).channels.on_subscribed(name)
 
@@ -96,13 +97,9 @@ class Clients:
             if channel.waiters:
                 listener = self.listener(name)
                 assert name in listener.heard
-                assert name in listener.channels.names()
-                assert not [
-                    one for one in self.listeners.values() if one is not listener and name in one.channels.names()
-                ]
-                for wakeup in channel.waiters:
-                    assert registry.place_of(wakeup) is listener.channels
-                    assert wakeup in listener.channels.waiting
+                assert [one for one in self.listeners.values() if name in one.channels.names()] == [listener]
+                assert {registry.place_of(wakeup) for wakeup in channel.waiters} == {listener.channels}
+                assert channel.waiters.keys() <= listener.channels.waiting
         assert not registry._unplaced
 
 
@@ -113,17 +110,16 @@ def test_a_change_of_the_map_wakes_the_waiters_which_then_follow() -> None:
     clients.confirm(HIGH)
     assert (wakeup.is_set(), stays.is_set()) == (True, False)
     clients.confirm(LOW)
-    for one in (wakeup, stays):
-        one.clear()
+    wakeup.clear()
+    stays.clear()
     # Nobody waits for it any more, so it doesn't follow.
     clients.registry.leave(b"{foo}:2", clients.join(b"{foo}:2"))
     before = clients.listener(HIGH)
-    clients.apply(shard(0, ((0, LAST),), 3), shard(1, (), 4))
+    clients.apply(*ONE_SERVES)
     assert (wakeup.is_set(), stays.is_set()) == (True, False)
     clients.registry.refresh()
     clients.check()
-    assert clients.registry.by_name.keys() == {HIGH, LOW}
-    assert before.heard == set()
+    assert (set(clients.registry.by_name), before.heard) == ({HIGH, LOW}, set())
     assert clients.registry.confirmed_channel(HIGH) is None
     # The earlier node confirms late.
     before.channels.on_subscribed(HIGH)
@@ -222,18 +218,18 @@ ROUTED = [
 
 
 def follow(clients: Clients) -> None:
-    clients.apply(shard(0, ((0, LAST),), 3), shard(1, (), 4))
+    clients.apply(*ONE_SERVES)
     clients.registry.refresh()
 
 
 CHANGES: dict[str, Callable[[Clients], object]] = {
     "follow": follow,
-    "moved": lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, moved(slot(HIGH), 0)),
-    "dropped": lambda clients: clients.listener(HIGH).channels.on_dropped(HIGH),
-    "down": lambda clients: clients.listener(HIGH).channels.on_refused(HIGH, as_error("CLUSTERDOWN")),
+    "moved": lambda clients: clients.high.on_refused(HIGH, moved(slot(HIGH), 0)),
+    "dropped": lambda clients: clients.high.on_dropped(HIGH),
+    "down": lambda clients: clients.high.on_refused(HIGH, as_error("CLUSTERDOWN")),
     "refresh": lambda clients: clients.registry.refresh(),
     "join": lambda clients: clients.join(HIGH),
-    "disconnected": lambda clients: clients.listener(HIGH).channels.on_disconnected(),
+    "disconnected": lambda clients: clients.high.on_disconnected(),
     "subscribed": lambda clients: clients.confirm(HIGH),
 }
 
@@ -284,10 +280,10 @@ def test_a_waiter_that_is_collected_on_any_line_leaves_its_channel(change: str) 
 
 
 def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:
-    leaving, staying = ThreadWakeup(), ThreadWakeup()
+    leaving = ThreadWakeup()
     for clients, _ in at_each_line(REGISTRY, Clients, lambda clients: clients.registry.join(HIGH, leaving)):
         clients.registry.leave(HIGH, leaving)
-        clients.registry.join(HIGH, staying)
+        clients.join(HIGH)
         clients.registry.refresh()
         clients.check()
 

@@ -4,7 +4,7 @@ import gc
 import math
 import time
 import weakref
-from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -69,39 +69,28 @@ def old(table: RoutingTable) -> Node:
 def test_the_first_view() -> None:
     table = RoutingTable(make_node, None)
     recorder = Recorder(table)
-    assert not table.ready
-    assert table.node_of_slot(0) is None
-    assert table.node_for(b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n") is None
+    get = b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n"
+    assert (table.ready, table.node_of_slot(0), table.node_for(get)) == (False, None, None)
     apply(table, THREE)
-    assert table.ready
-    assert table.epoch == 1
-    assert set(table.nodes) == {address(0), address(1), address(2)}
-    assert table.node_of_slot(5000) is table.nodes[address(0)]
-    assert table.node_of_slot(5001) is table.nodes[address(1)]
-    assert table.node_of_key(b"foo") is table.nodes[address(2)]  # slot 12182
-    assert table.replicas == {address(0): 1, address(1): 1, address(2): 1}
-    changes = recorder.latest()
-    assert changes.moved_slots == frozenset(range(LAST + 1))
-    assert changes.new_masters == tuple(table.nodes.values())
-    assert not changes.failed_over_slots
-    assert not changes.removed_nodes
+    masters = [table.nodes[address(number)] for number in range(3)]
+    assert (table.ready, table.epoch, table.replicas) == (True, 1, dict.fromkeys(map(address, range(3)), 1))
+    # The slot of the key is 12182.
+    assert [table.node_of_slot(5000), table.node_of_slot(5001), table.node_of_key(b"foo")] == masters
+    assert list(table.nodes.values()) == masters
+    assert recorder.latest() == Changes(moved_slots=frozenset(range(LAST + 1)), new_masters=tuple(masters))
 
 
 def test_the_same_view_again_changes_nothing(table: RoutingTable, recorder: Recorder) -> None:
     nodes, version = dict(table.nodes), table.version
     apply(table, view(*THREE.shards, epoch=7))
-    assert table.nodes == nodes
-    assert table.version == version
-    assert table.epoch == 7
-    assert not recorder.changes
+    assert (table.nodes, table.version, table.epoch, recorder.changes) == (nodes, version, 7, [])
     # A master without slots is none.
     apply(table, view(shard(2, ((0, LAST),)), shard(1, ()), shard(0, ())))
     assert [node.endpoint for node in table.masters()] == [address(2)]
 
 
 def test_a_redirect_counts_until_a_later_view(table: RoutingTable, recorder: Recorder) -> None:
-    asked = table.nodes[address(0)]
-    begun = table.begin_view()
+    asked, begun = table.nodes[address(0)], table.begin_view()
     assert not table.contradicts(THREE, begun)
     node = table.redirect(moved(7, 9), asked)
     assert table.nodes[address(9)] is table.redirect_target is node
@@ -112,24 +101,19 @@ def test_a_redirect_counts_until_a_later_view(table: RoutingTable, recorder: Rec
     table.apply(THREE, begun)
     assert table.node_of_slot(7) is node, "the redirect is newer than the view"
     apply(table, agreeing)
-    assert table.node_of_slot(7) is node
-    assert table.redirect_target is None
+    assert (table.node_of_slot(7), table.redirect_target) == (node, None)
     changes = recorder.latest()
-    assert changes.moved_slots == {7}
-    assert changes.new_masters == (node,)
+    assert (changes.moved_slots, changes.new_masters) == ({7}, (node,))
     apply(table, THREE)
     table.redirect(moved(7, 9), asked)
     apply(table, THREE)
-    assert table.redirect_target is None
-    assert table.node_of_slot(7) is asked
-    assert address(9) not in table.nodes
+    assert (table.redirect_target, table.node_of_slot(7), table.nodes.get(address(9))) == (None, asked, None)
 
 
 def test_ask_is_not_put_into_the_map(table: RoutingTable, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     node = table.redirect(ask(7, 9), table.nodes[address(0)])
     assert node.endpoint == address(9)
-    assert table.node_of_slot(7) is table.nodes[address(0)]
-    assert recorder.requests == 0
+    assert (table.node_of_slot(7), recorder.requests) == (table.nodes[address(0)], 0)
     apply(table, THREE)
     assert table.nodes[address(9)] is node, "the node is kept while it imports a slot"
     assert table.redirect(ask(7, 9), table.nodes[address(0)]) is node
@@ -152,28 +136,19 @@ def test_the_address_in_a_redirect(table: RoutingTable, recorder: Recorder) -> N
 
 
 @pytest.mark.parametrize(
-    ("new", "moved_slots", "failed_over", "promoted", "removed", "demoted"),
+    ("new", "expected"),
     [
-        pytest.param(second(shard(4, RANGE)), (), SECOND, 4, True, True, id="a failover"),
+        pytest.param(second(shard(4, RANGE)), ((), SECOND, 4, True, True), id="a failover"),
         # It was added, and promoted by CLUSTER FAILOVER, between two views.
-        pytest.param(second(shard(8, RANGE, 1)), (), SECOND, 8, True, True, id="a failover to an unknown replica"),
-        pytest.param(MIGRATED, range(4001, 5001), (), None, False, False, id="a migration"),
+        pytest.param(second(shard(8, RANGE, 1)), ((), SECOND, 8, True, True), id="a failover to an unknown replica"),
+        pytest.param(MIGRATED, (range(4001, 5001), (), None, False, False), id="a migration"),
         # CLUSTER SLOTS doesn't tell whether such a master lives. The holds are looked at, but nothing is cut off.
-        pytest.param(JOINED, (), SECOND, None, True, False, id="a master without replicas whose slots go elsewhere"),
-        pytest.param(second(ANOTHER), (), SECOND, None, False, True, id="another server behind the same address"),
+        pytest.param(JOINED, ((), SECOND, None, True, False), id="a master without replicas whose slots go elsewhere"),
+        pytest.param(second(ANOTHER), ((), SECOND, None, False, True), id="another server behind the same address"),
     ],
 )
-def test_changes(
-    table: RoutingTable,
-    recorder: Recorder,
-    old: Node,
-    new: TopologyView,
-    moved_slots: Iterable[int],
-    failed_over: Iterable[int],
-    promoted: int | None,
-    removed: bool,
-    demoted: bool,
-) -> None:
+def test_changes(table: RoutingTable, recorder: Recorder, old: Node, new: TopologyView, expected: Any) -> None:
+    moved_slots, failed_over, promoted, removed, demoted = expected
     apply(table, new)
     assert recorder.latest() == Changes(
         moved_slots=frozenset(moved_slots),
@@ -190,8 +165,7 @@ def test_a_failover_and_back_keeps_a_node_with_its_suspects(table: RoutingTable,
     assert address(1) not in table.nodes
     # Failures of a removed node are nobody's concern.
     old.on_failure()
-    assert recorder.requests == 0
-    assert not table.troubled
+    assert (recorder.requests, table.troubled) == (0, False)
     apply(table, THREE)
     assert table.nodes[address(1)] is old
 
@@ -202,8 +176,7 @@ def test_a_redirect_doesnt_hide_a_change_from_listeners(table: RoutingTable, rec
     apply(table, second(shard(4, RANGE, 1)))
     changes = recorder.latest()
     assert 6000 in changes.failed_over_slots
-    assert changes.demoted_nodes == (old,)
-    assert changes.new_masters == (table.nodes[address(4)],)
+    assert (changes.demoted_nodes, changes.new_masters) == ((old,), (table.nodes[address(4)],))
 
 
 def test_a_dead_master_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder, old: Node) -> None:
@@ -228,15 +201,12 @@ def test_views_are_urgent_while_a_node_fails_or_does_not_serve(
     node = node.with_timeout(0.1) if copied else node
     assert not table.troubled
     node.on_failure()
-    assert recorder.requests == 1
-    assert table.troubled
-    assert table.is_failing(address(0))
+    assert (recorder.requests, table.troubled, table.is_failing(address(0))) == (1, True, True)
     node.on_handshake(None)
     assert not table.troubled
     requested = recorder.requests
     table.request_refresh("READONLY")
-    assert recorder.requests == requested + 1
-    assert table.troubled
+    assert (recorder.requests, table.troubled) == (requested + 1, True)
     monkeypatch.setattr(routing, "URGENT", 0.0)
     table.request_refresh("READONLY")
     assert not table.troubled
@@ -337,10 +307,8 @@ class TableModel(RuleBasedStateMachine):
         asked = next(iter(self.table._known.values()))
         served, version, requests = self.table.node_of_slot(slot), self.table.version, self.recorder.requests
         node = self.table.redirect(moved(slot, number), asked)
-        assert node.endpoint == address(number)
         assert node is served or self.table.version != version
-        assert self.recorder.requests == requests + 1
-        assert not self.table.troubled
+        assert (node.endpoint, self.recorder.requests, self.table.troubled) == (address(number), requests + 1, False)
         self.expected[slot] = (self.step, number)
 
     @rule(slot=st.sampled_from(SLOTS), number=st.integers(0, 5))
@@ -383,8 +351,7 @@ OF_REPLICA = b"role:slave\r\nmaster_host:10.0.0.1\r\nmaster_replid:%b\r\nmaster_
 def test_only_a_master_replaces_the_one_whose_history_it_has_continued() -> None:
     of_master = read_replication(OF_MASTER)
     assert of_master == Replication(True, HISTORY, FORMER, (ONE, Address("::1", 3)))
-    assert of_master.replaces(FORMER)
-    assert not of_master.replaces(HISTORY)
+    assert (of_master.replaces(FORMER), of_master.replaces(HISTORY)) == (True, False)
     assert not read_replication(OF_REPLICA).replaces(FORMER)
     # A server that doesn't tell.
     assert not read_replication(b"role:master").replaces(b"")
@@ -401,12 +368,10 @@ def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
     assert state.is_due(0.0)
     asked(state, 1.0, *replicas)
     assert state.none_until == (-math.inf if replicas else 1.0 + RELIED_ON)
-    assert not state.is_due(1.0 + ASKED_EVERY / 2)
-    assert state.is_due(1.0 + ASKED_EVERY)
+    assert [state.is_due(1.0 + after) for after in (ASKED_EVERY / 2, ASKED_EVERY)] == [False, True]
     # One call asks. Until there is an answer, the others rely on the latest one, but not for longer than on any other.
     state.begin_question(1.0 + ASKED_EVERY)
-    assert not state.is_due(1.0 + ASKED_EVERY)
-    assert state.is_due(1.0 + RELIED_ON)
+    assert [state.is_due(1.0 + after) for after in (ASKED_EVERY, RELIED_ON)] == [False, True]
     assert state.none_until <= 1.0 + RELIED_ON
 
 
@@ -431,19 +396,16 @@ def test_whose_answers_count() -> None:
     assert state.online == 1
     # That of a server that is no master any more.
     state.set(read_replication(OF_REPLICA), (), 3.0)
-    assert state.online is None
-    assert state.is_due(3.0)
+    assert (state.online, state.is_due(3.0)) == (None, True)
     # A master that refuses WAIT is asked no more.
     state.refuse()
-    assert not state.is_due(60.0)
-    assert state.none_until == state.ask_again_at == math.inf
+    assert (state.is_due(60.0), state.none_until, state.ask_again_at) == (False, math.inf, math.inf)
 
 
 def test_a_replica_that_leaves_is_noticed_once() -> None:
     state = ReplicaState()
     asked(state, 1, ONE, TWO)
-    assert not state.left
-    assert not state.away
+    assert (state.left, state.away) == ({}, ())
     asked(state, 2, TWO)
     assert state.left == {ONE: 2}
     # It says nothing about what comes after its answer.
@@ -457,8 +419,7 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
     asked(state, 4, ONE, TWO)
     assert not state.away
     asked(state, 5)
-    assert set(state.left) == {ONE, TWO}
-    assert state.none_until == -math.inf
+    assert (set(state.left), state.none_until) == ({ONE, TWO}, -math.inf)
     # A server that is known from elsewhere may be master from the beginning.
     state = ReplicaState()
     asked(state, 1, ONE, known=(ONE, ELSEWHERE))
@@ -473,6 +434,4 @@ def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
     assert ONE in state.away
     assert state.unreachable[ONE] > REMEMBERED
     asked(state, 1 + REMEMBERED, known=(TWO,))
-    assert state.away == (TWO,)
-    assert set(state.left) == {TWO}
-    assert not state.unreachable
+    assert (state.away, set(state.left), len(state.unreachable)) == ((TWO,), {TWO}, 0)

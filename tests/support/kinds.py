@@ -15,3 +15,10 @@ KINDS: dict[str, Callable[..., Any]] = {
 }
 LOCKS = {kind: make for kind, make in KINDS.items() if kind != "non-reentrant fair"}
 """Without the kind that is two of the others at once."""
+SINGLE_KEY = ("lock", "spin", "non-reentrant")
+"""The other kinds have several keys, or create them: a node of a cluster refuses these until it has all of them."""
+
+
+def against(kind: str, client: Any, name: str) -> Any:
+    """A lock that a hold of this kind excludes."""
+    return LOCKS["write" if kind == "read" else kind](client, name)

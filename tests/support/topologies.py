@@ -1,8 +1,9 @@
 """Topologies made of numbers, for tests without servers."""
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError
 
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
@@ -31,12 +32,12 @@ def view(*shards: Shard, epoch: int = 1) -> TopologyView:
     return TopologyView(shards, epoch)
 
 
-def moved(slot: int, number: int) -> ResponseError:
-    return ResponseError(f"MOVED {slot} {address(number).host}:{address(number).port}")
+def moved(slot: int, number: int) -> RedisError:
+    return as_error(f"MOVED {slot} {address(number)}")
 
 
-def ask(slot: int, number: int) -> ResponseError:
-    return ResponseError(f"ASK {slot} {address(number).host}:{address(number).port}")
+def ask(slot: int, number: int) -> RedisError:
+    return as_error(f"ASK {slot} {address(number)}")
 
 
 class Recorder:

@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyredisson.logic.waiting import WAITING, Waiter
@@ -18,6 +19,15 @@ def eventually(condition: Callable[[], object], seconds: float = TIME_LIMIT) -> 
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
         time.sleep(0.005)
+
+
+@contextmanager
+def within(seconds: float, note: str = "too long") -> Iterator[None]:
+    """The body takes less time than that."""
+    begun = time.monotonic()
+    yield
+    took = time.monotonic() - begun
+    assert took < seconds, f"it took {took:.2f} s: {note}"
 
 
 async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:

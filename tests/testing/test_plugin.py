@@ -193,8 +193,7 @@ def test_a_server_that_runs_already_is_not_emptied(tmp_path: Path) -> None:
         assert admin.get("program") == b"data"
     passed = {"test_prefix", "test_through_a_proxy", "test_faults[no-fault]", "test_faults[cut_request]"}
     assert {name for name, outcome in run.tests.items() if outcome == "PASSED"} == passed, run.text
-    assert run.text.count("SKIPPED [1]") == 2
-    assert run.tests["test_without_a_plugin_for_asyncio"] == "ERROR"
+    assert (run.text.count("SKIPPED [1]"), run.tests["test_without_a_plugin_for_asyncio"]) == (2, "ERROR")
     assert "fixtures for asyncio need pytest-asyncio, or anyio" in run.text
     run = run_pytest(
         tmp_path, "def test_it(redis_proxy): ...", "--pyredisson-url", "rediss://localhost", plugins=(PLUGIN,)
@@ -275,6 +274,5 @@ def test_how_many_may_be_unstable() -> None:
     def outcome(count: int) -> Outcome:
         return Outcome(unstable={f"test_{number}": "" for number in range(count)})
 
-    assert outcome(MOST_UNSTABLE).status == 0
-    assert outcome(MOST_UNSTABLE + 1).status == 1
+    assert (outcome(MOST_UNSTABLE).status, outcome(MOST_UNSTABLE + 1).status) == (0, 1)
     assert Outcome(failed=["test"]).status == 1

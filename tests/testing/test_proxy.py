@@ -101,8 +101,7 @@ def test_commands_and_connections_are_counted(proxy: Proxy, dial: Dial) -> None:
     assert first.receive() == b"OK"
     second.send("GET a", "PING")
     assert [second.receive(), second.receive()] == [b"1", b"PONG"]
-    assert proxy.commands == [(b"SET", b"a", b"1"), (b"GET", b"a"), (b"PING",)]
-    assert proxy.seen(b"GET") == 1
+    assert (proxy.commands, proxy.seen(b"GET")) == ([(b"SET", b"a", b"1"), (b"GET", b"a"), (b"PING",)], 1)
     proxy.forget()
     assert proxy.commands == []
     for left, connection in ((1, first), (0, second)):
@@ -148,17 +147,14 @@ def test_refuse_and_latency(proxy: Proxy, dial: Dial) -> None:
 
 def test_stall_keeps_everything(proxy: Proxy, dial: Dial, admin: Redis) -> None:
     old, subscriber = dial(), dial()
-    assert subscriber.ask("SUBSCRIBE c") == [b"subscribe", b"c", 1]
-    assert old.ask("PING") == b"PONG"
+    assert (subscriber.ask("SUBSCRIBE c"), old.ask("PING")) == ([b"subscribe", b"c", 1], b"PONG")
     proxy.stall()
     new = dial()
     old.send("INCR n")
     new.send("PING")
     proxy.wait_for(b"INCR")
     admin.publish("c", "1")
-    assert old.silent()
-    assert subscriber.silent()
-    assert new.silent()
+    assert (old.silent(), subscriber.silent(), new.silent()) == (True, True, True)
     assert admin.get("n") is None
     proxy.resume()
     assert [old.receive(), new.receive(), subscriber.receive()] == [1, b"PONG", [b"message", b"c", b"1"]]
@@ -169,20 +165,16 @@ def test_stall_keeps_everything(proxy: Proxy, dial: Dial, admin: Redis) -> None:
     proxy.wait_for(b"INCR")
     proxy.cut()
     proxy.resume()
-    assert dial().ask("PING") == b"PONG"
-    assert admin.get("n") == b"1"
+    assert (dial().ask("PING"), admin.get("n")) == (b"PONG", b"1")
 
 
 def test_blackhole_swallows_the_connections_of_the_moment(proxy: Proxy, dial: Dial, admin: Redis) -> None:
     subscriber, caller = dial(), dial()
-    assert subscriber.ask("SUBSCRIBE c") == [b"subscribe", b"c", 1]
-    assert caller.ask("PING") == b"PONG"
+    assert (subscriber.ask("SUBSCRIBE c"), caller.ask("PING")) == ([b"subscribe", b"c", 1], b"PONG")
     proxy.blackhole()
     caller.send("INCR n")
     proxy.wait_for(b"INCR")
-    assert admin.publish("c", "1") == 1
-    assert caller.silent()
-    assert subscriber.silent()
+    assert (admin.publish("c", "1"), caller.silent(), subscriber.silent()) == (1, True, True)
     assert dial().ask("INCR n") == 1
     subscriber.socket.close()
     proxy.wait_for(lambda: proxy.connections == 2)
@@ -254,17 +246,14 @@ def test_after_a_dropped_reply_its_connection_is_silent(proxy: Proxy, dial: Dial
     connection.send("INCR n", "GET n")
     assert hold.held.wait(5)
     hold.deliver()
-    assert dial().ask("INCR n") == 4
-    assert connection.silent()
-    assert proxy.connections == 2
+    assert (dial().ask("INCR n"), connection.silent(), proxy.connections) == (4, True, 2)
     # A subscription is dropped whole.
     proxy.drop_reply(b"SUBSCRIBE")
     subscriber = dial()
     subscriber.send("SUBSCRIBE a b", "PING")
     assert subscriber.silent()
     eventually(lambda: admin.pubsub_numsub("b") == [(b"b", 1)])
-    assert admin.publish("b", "1") == 1
-    assert subscriber.silent()
+    assert (admin.publish("b", "1"), subscriber.silent()) == (1, True)
     for times in (0, -1):
         with pytest.raises(ValueError, match="at least 1"):
             proxy.drop_reply(times=times)
@@ -281,8 +270,7 @@ def test_a_cut_call(proxy: Proxy, dial: Dial, admin: Redis, cut: Callable[[Proxy
         connection.send("INCR n")
     with pytest.raises((EOFError, ConnectionError)):
         connection.receive()
-    assert fault.happened.is_set()
-    assert dial().ask("INCR n") == arrived + 1
+    assert (fault.happened.is_set(), dial().ask("INCR n")) == (True, arrived + 1)
 
 
 @pytest.mark.parametrize(("hold_one", "arrived"), [(Proxy.hold_reply, b"1"), (Proxy.hold_request, None)])
@@ -296,12 +284,9 @@ def test_held(
     connection.send("PING", "INCR n", "GET n")
     assert connection.receive() == b"PONG"
     assert hold.held.wait(5)
-    assert connection.silent()
-    assert other.ask("GET n") == arrived
-    assert not hold.delivered.is_set()
+    assert (connection.silent(), other.ask("GET n"), hold.delivered.is_set()) == (True, arrived, False)
     hold.deliver()
-    assert admin.get("n") == b"1"
-    assert [connection.receive(), connection.receive()] == [1, b"1"]
+    assert (admin.get("n"), [connection.receive(), connection.receive()]) == (b"1", [1, b"1"])
 
 
 @pytest.mark.parametrize("leave", ["client", "proxy", "reset"])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
@@ -33,14 +34,15 @@ class World:
         return pyredisson.asyncio.connect(self.server.url, **settings)
 
 
-def in_world(test: Callable[..., Coroutine[None, None, object]]) -> Callable[..., None]:
-    """Makes a test of a coroutine that runs in the world of its fixture `world`."""
+def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: Any) -> None:
+    """A test that is a coroutine runs in the world of its fixture `world`."""
+    if name.startswith("test_") and iscoroutinefunction(obj):
 
-    @wraps(test)
-    def run(world: World, **fixtures: Any) -> None:
-        world.run(lambda: test(world, **fixtures))
+        @wraps(obj)
+        def run(world: World, **fixtures: Any) -> None:
+            world.run(lambda: obj(world, **fixtures))
 
-    return run
+        setattr(collector.obj, name, run)
 
 
 @pytest.fixture

@@ -92,13 +92,11 @@ class MemoryServer:
         self.stop()
 
     def open_session(self, send: Send, close: Close) -> Session:
-        """A new connection."""
         session = Session(self, next(self._numbers), send, close)
         self.sessions[session.number] = session
         return session
 
     def redis(self, **options: Any) -> Redis:
-        """A plain client."""
         options |= {"connection_class": MemoryConnection, "server": self, "protocol": 2}
         return Redis(connection_pool=ConnectionPool(**options))
 

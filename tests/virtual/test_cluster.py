@@ -10,11 +10,11 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
-from tests.support.kinds import LOCKS
-from tests.support.waiting import cancel_after
+from tests.support.kinds import LOCKS, SINGLE_KEY, against
+from tests.support.waiting import cancel_after, within
 
 from .cluster import MemoryCluster, install_cluster
-from .conftest import World, in_world
+from .conftest import World
 from .network import LATENCY
 
 SOON = 0.3
@@ -26,8 +26,6 @@ SETTLED = 16.0
 MOVES = ("not", "keys", "slot", "both", "failover")
 """What moves to another node while a client waits."""
 HELD, BEHIND = "held{a}", "behind{a}"
-SINGLE_KEY = ("lock", "spin", "non-reentrant")
-"""The other kinds have several keys, or create them: a node refuses these until it has all of them."""
 
 
 @pytest.fixture
@@ -63,7 +61,6 @@ PAIRS = [pair for pair in product(("auto", "both", "on", "off"), repeat=2) if se
     ("releasing", "waiting", "method"), [*((*pair, "unlock") for pair in PAIRS), ("auto", "on", "force_unlock")]
 )
 @pytest.mark.parametrize("moves", MOVES)
-@in_world
 async def test_a_waiter_is_woken_wherever_the_slot_is(
     world: World, synced: MemoryCluster, moves: str, releasing: str, waiting: str, method: str
 ) -> None:
@@ -71,12 +68,11 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
 
     async def hand_on(kind: str) -> None:
         async with cluster.client(sharded_pubsub=releasing) as one, cluster.client(sharded_pubsub=waiting) as two:
-            # A reader doesn't wait for another one.
-            holder, other = LOCKS[kind](one, kind), LOCKS["write" if kind == "read" else kind](two, kind)
+            holder = LOCKS[kind](one, kind)
             await acquire(holder)
-            waiter = asyncio.create_task(use(other))
+            waiter = asyncio.create_task(use(against(kind, two, kind)))
             await asyncio.sleep(SETTLED)
-            if moves != "failover" and moves != "not":
+            if moves not in ("failover", "not"):
                 cluster.begin_move(kind)
             if moves in ("slot", "both"):
                 cluster.finish_move(kind)
@@ -86,10 +82,9 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
                 await asyncio.sleep(SETTLED)
             if moves == "both":
                 cluster.begin_move(kind)
-            began = world.clock()
-            await getattr(holder, method)()
-            await waiter
-            assert world.clock() - began < SOON, kind
+            with within(SOON, kind):
+                await getattr(holder, method)()
+                await waiter
             if moves in ("keys", "both"):
                 cluster.finish_move(kind)
 
@@ -99,7 +94,6 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
         await hand_on(kind)
 
 
-@in_world
 async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: MemoryCluster) -> None:
     async with cluster.client() as one, cluster.client() as two:
         names = [f"{{a}}:{number}" for number in range(40)]
@@ -110,15 +104,13 @@ async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: Memory
         cluster.begin_move("{a}")
         cluster.finish_move("{a}")
         await asyncio.sleep(SETTLED)
-        began = world.clock()
-        for name in names:
-            await one.get_lock(name).unlock()
-        await asyncio.gather(*waiting)
-        assert world.clock() - began < SOON
+        with within(SOON):
+            for name in names:
+                await one.get_lock(name).unlock()
+            await asyncio.gather(*waiting)
 
 
 @pytest.mark.parametrize("sharded", ["auto", "on", "off"])
-@in_world
 async def test_a_latch_with_a_brace_in_its_name(world: World, cluster: MemoryCluster, sharded: str) -> None:
     """Its channel is on another slot than its key, so it is published and heard in the plain flavour only."""
     async with cluster.client(sharded_pubsub=sharded) as one, cluster.client(sharded_pubsub=sharded) as two:
@@ -127,13 +119,11 @@ async def test_a_latch_with_a_brace_in_its_name(world: World, cluster: MemoryClu
             assert await latch.try_set_count(1)
             waiter = asyncio.create_task(other.wait())
             await asyncio.sleep(1)
-            began = world.clock()
-            await latch.count_down()
-            await waiter
-            assert world.clock() - began < SOON
+            with within(SOON):
+                await latch.count_down()
+                await waiter
 
 
-@in_world
 async def test_waiters_without_a_message_make_an_attempt_of_their_own(world: World, cluster: MemoryCluster) -> None:
     """After `lock_watchdog_timeout` if the lock has no lease; for permits and latches every five seconds."""
     async with cluster.client(lock_watchdog_timeout=20) as client:
@@ -170,22 +160,20 @@ MOVE: dict[str, Callable[[MemoryCluster], object]] = {
 
 @pytest.mark.parametrize("released_after", MOVE)
 @pytest.mark.parametrize("kind", LOCKS)
-@in_world
 async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
     world: World, cluster: MemoryCluster, kind: str, released_after: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody else acquires it, its owner can nest, and the release reaches the waiter."""
     async with cluster.client() as client, cluster.client() as two, cluster.client() as three:
         held, behind = LOCKS[kind](client, HELD), client.get_lock(BEHIND)
-        wanted, third = (LOCKS["write" if kind == "read" else kind](each, HELD) for each in (two, three))
+        wanted, third = (against(kind, each, HELD) for each in (two, three))
         await held.lock()
         await behind.lock()
         waiting = asyncio.create_task(use(wanted))
         await asyncio.sleep(1)
-        left = list(MOVE)
-        step = ""
-        while step != released_after:
-            step = left.pop(0)
+        moved = [*MOVE].index(released_after) + 1
+        left = [*MOVE][moved:]
+        for step in [*MOVE][:moved]:
             MOVE[step](cluster)
             assert await behind.is_held()
             if kind in SINGLE_KEY or step == "finished":
@@ -196,21 +184,18 @@ async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
                 assert await held.get_hold_count() == 2
                 await held.unlock()
         asyncio.get_running_loop().call_later(0.5, lambda: [MOVE[step](cluster) for step in left])
-        assert not held.lost.is_set()
-        assert not waiting.done()
-        began = world.clock()
-        await held.unlock()
-        await waiting
+        assert (held.lost.is_set(), waiting.done()) == (False, False)
         # A call that needs all keys pauses until they are together again. A list of clients is one more.
         at_once = not left or kind == "spin" or (kind in SINGLE_KEY and released_after == "begun")
-        assert world.clock() - began < (SOON if at_once else 0.5 + PAUSE)
+        with within(SOON if at_once else 0.5 + PAUSE):
+            await held.unlock()
+            await waiting
         await behind.unlock()
         await asyncio.sleep(1)
     # Calls that wait for the end of the move don't report the server as not available.
     assert not [record for record in caplog.records if "available" in record.message]
 
 
-@in_world
 async def test_holds_on_all_nodes_are_renewed(world: World, cluster: MemoryCluster) -> None:
     """The watchdog sends the commands for one node at once, and those behind ASK to the other one."""
     async with cluster.client() as client:
@@ -229,38 +214,30 @@ async def test_holds_on_all_nodes_are_renewed(world: World, cluster: MemoryClust
         assert not any(node.keys.keyspace.do_keys(b"*-*") for node in cluster.nodes)
 
 
-@in_world
 async def test_a_call_to_a_master_that_hangs_is_sent_to_its_successor(world: World, synced: MemoryCluster) -> None:
     async with synced.client(timeout=60, topology_refresh_interval=1) as client:
         lock, node = client.get_lock("a"), synced.owner("a")
         await acquire(lock)
         node.pause()
-        began = world.clock()
-        call = asyncio.create_task(lock.unlock())
-        await asyncio.sleep(1)
-        synced.fail_over(node, gone=False)
-        await call
-        assert world.clock() - began < 5
+        with within(5):
+            call = asyncio.create_task(lock.unlock())
+            await asyncio.sleep(1)
+            synced.fail_over(node, gone=False)
+            await call
         assert not await lock.is_locked()
 
 
-def sessions(cluster: MemoryCluster) -> list[int]:
-    return [len(node.sessions) for node in cluster.nodes]
-
-
-@in_world
 async def test_a_closed_client_leaves_no_connection(world: World, synced: MemoryCluster) -> None:
     async with synced.client() as client, synced.client() as other:
         for node in synced.nodes:
             await acquire(client.get_lock(synced.name_on(node)))
         waits = [asyncio.create_task(use(other.get_lock(synced.name_on(node)))) for node in synced.nodes]
         await asyncio.sleep(1)
-        assert min(sessions(synced)) >= 5
-        began = world.clock()
-        await client.close()
-        await asyncio.gather(*waits)
-        assert world.clock() - began < SOON
-    assert sessions(synced) == [0, 0, 0]
+        assert min(len(node.sessions) for node in synced.nodes) >= 5
+        with within(SOON):
+            await client.close()
+            await asyncio.gather(*waits)
+    assert not any(node.sessions for node in synced.nodes)
 
 
 async def use_block(lock: Any) -> None:
@@ -271,7 +248,6 @@ async def use_block(lock: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["at first", "connected", "behind ASK", "not confirmed"])
-@in_world
 async def test_cancelled_at_any_moment_it_leaves_no_key(world: World, synced: MemoryCluster, when: str) -> None:
     if when == "behind ASK":
         synced.begin_move("a")
@@ -292,7 +268,6 @@ async def test_cancelled_at_any_moment_it_leaves_no_key(world: World, synced: Me
     assert struck > 50
 
 
-@in_world
 async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: World, synced: MemoryCluster) -> None:
     """Others are confirmed each by its own. Without a confirmation none of them counts."""
     async with synced.client() as client:
@@ -320,7 +295,6 @@ async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: W
 
 
 @pytest.mark.parametrize("moving", [False, True])
-@in_world
 async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryCluster, moving: bool) -> None:
     """They don't count. Nothing is to be confirmed if the server doesn't run WAIT for this user."""
     async with synced.client() as client:
@@ -338,7 +312,6 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
         assert await lock.is_locked()
 
 
-@in_world
 async def test_permits_without_a_confirmation_are_not_acquired(world: World, synced: MemoryCluster) -> None:
     async with synced.client() as client:
         semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
@@ -358,7 +331,6 @@ async def test_permits_without_a_confirmation_are_not_acquired(world: World, syn
         assert not client._session.holds.table
 
 
-@in_world
 async def test_a_nested_acquire_without_a_confirmation_leaves_outer_levels(world: World, synced: MemoryCluster) -> None:
     async with synced.client() as client:
         lock = client.get_lock("a")
@@ -368,8 +340,7 @@ async def test_a_nested_acquire_without_a_confirmation_leaves_outer_levels(world
         with pytest.raises(NotReplicatedError):
             await lock.lock()
         await asyncio.sleep(1)
-        assert await lock.get_hold_count() == 2
-        assert synced.values("a") == [b"2"]
+        assert (await lock.get_hold_count(), synced.values("a")) == (2, [b"2"])
         await lock.unlock()
         assert await lock.is_held()
         await lock.unlock()
@@ -383,7 +354,6 @@ confirmed_or_not = pytest.mark.parametrize("confirmed", [1, 0])
 
 @confirmed_or_not
 @pytest.mark.parametrize("kind", HANDED_ON)
-@in_world
 async def test_a_lock_handed_on_needs_replicas(world: World, synced: MemoryCluster, kind: str, confirmed: int) -> None:
     """The release happens in any case. Only the next owners need the confirmation: one for all."""
     async with synced.client(local_hand_over_time=60) as client:
@@ -396,8 +366,7 @@ async def test_a_lock_handed_on_needs_replicas(world: World, synced: MemoryClust
         await holder.unlock()
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         failures = {type(outcome) for outcome in outcomes if isinstance(outcome, Exception)}
-        assert failures == (set() if confirmed else {NotReplicatedError})
-        assert synced.waits - before == 1
+        assert (failures, synced.waits - before) == (set() if confirmed else {NotReplicatedError}, 1)
         if confirmed:
             assert sorted(synced.values("a")) == [b"1"] * len(others) + [b"read"] * (kind == "write")
             for other in others:
@@ -409,7 +378,6 @@ async def test_a_lock_handed_on_needs_replicas(world: World, synced: MemoryClust
 
 @confirmed_or_not
 @pytest.mark.parametrize("count", [1, 4])
-@in_world
 async def test_permits_handed_on_need_replicas(world: World, synced: MemoryCluster, count: int, confirmed: int) -> None:
     """The releases happen in any case. Several of them share a command."""
     async with synced.client(local_hand_over_time=60) as client:
@@ -432,7 +400,6 @@ async def test_permits_handed_on_need_replicas(world: World, synced: MemoryClust
         await semaphore.acquire(count)
 
 
-@in_world
 async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation(world: World, synced: MemoryCluster) -> None:
     async with synced.client(local_hand_over_time=60) as client:
         semaphore = client.get_semaphore("s")
@@ -443,8 +410,7 @@ async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation(world: Wo
         await semaphore.reduce_permits(1)
         synced.confirmed = 0
         await semaphore.release()
-        assert await semaphore.available_permits() == 0
-        assert not other.done()
+        assert (await semaphore.available_permits(), other.done()) == (0, False)
         synced.confirmed = 1
         await semaphore.release()
         await other
@@ -453,7 +419,6 @@ async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation(world: Wo
 
 @confirmed_or_not
 @pytest.mark.parametrize("whose", ["release", "waiter"])
-@in_world
 async def test_a_hand_over_that_is_cancelled_at_any_moment_loses_no_permit(
     world: World, synced: MemoryCluster, whose: str, confirmed: int
 ) -> None:

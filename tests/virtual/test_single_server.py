@@ -29,7 +29,7 @@ from pyredisson.logic.locks.keeping import KeepingLock
 from tests.api.kinds import JAVA, lock_of
 
 from .cluster import MemoryCluster, install_cluster
-from .conftest import World, in_world
+from .conftest import World
 from .server import EPOCH, Session
 from .time import LONGEST, START
 
@@ -200,7 +200,6 @@ async def listed(world: World) -> None:
         await asyncio.sleep(0.01)
 
 
-@in_world
 async def test_a_kept_lock_that_is_released_in_the_background(world: World) -> None:
     """The next caller of the same client gets it, although no call of the holder is there to tell."""
     async with world.client() as other, world.client() as client:
@@ -224,7 +223,6 @@ async def test_a_kept_lock_that_is_released_in_the_background(world: World) -> N
     assert world.clock() < START + 60
 
 
-@in_world
 async def test_woken_at_the_deadline(world: World) -> None:
     """The caller that was woken gives up, and the next one of its client is woken as soon as the lock is free."""
     async with world.client() as other, world.client() as client:
@@ -267,7 +265,6 @@ async def held(client: Any, *names: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-@in_world
 async def test_a_refused_subscription_ends_the_wait(
     world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool
 ) -> None:
@@ -286,7 +283,6 @@ async def test_a_refused_subscription_ends_the_wait(
     assert world.clock() < START + 1
 
 
-@in_world
 async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
     async with world.client() as client:
         semaphore = client.get_semaphore("s")
@@ -297,7 +293,6 @@ async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) ->
     assert world.clock() < START + 200
 
 
-@in_world
 async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
     """Its owner has acquired the lock by another call."""
     async with world.client() as client, world.client() as other:
@@ -315,7 +310,6 @@ async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World
     assert world.clock() < START + 3
 
 
-@in_world
 async def test_a_failed_renewal_tells_how_many_locks(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,7 +326,6 @@ async def test_a_failed_renewal_tells_how_many_locks(
     assert "renewing 3 locks failed" in caplog.text
 
 
-@in_world
 async def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -347,7 +340,6 @@ async def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch:
         assert calls.count(b"EVALSHA") == 1 + 5
 
 
-@in_world
 async def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
     async with world.client() as client:
         (lock,) = await held(client, "a")
@@ -357,7 +349,6 @@ async def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world:
         await lock.unlock()
 
 
-@in_world
 async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     """It has ended the handing out of replies in the middle."""
     pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
@@ -372,7 +363,6 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     pipeline.close()
 
 
-@in_world
 async def test_a_release_waits_for_another_call_of_its_owner(world: World) -> None:
     async with world.client() as client:
         lock = client.get_lock("a", owner="order")
@@ -390,7 +380,6 @@ async def test_a_release_waits_for_another_call_of_its_owner(world: World) -> No
         assert not await lock.is_locked()
 
 
-@in_world
 async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
     async with world.client() as client:
         lock = client.get_lock("a", owner="order")
@@ -405,7 +394,6 @@ async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World
 
 
 @pytest.mark.usefixtures("announced")
-@in_world
 async def test_the_end_of_a_client_is_told_once(world: World) -> None:
     async with world.client() as client:
         announcement: Any = client._lifecycle.session.announcement
@@ -414,7 +402,6 @@ async def test_the_end_of_a_client_is_told_once(world: World) -> None:
         assert [announcement.last(scripts) is None for _ in range(2)] == [False, True]
 
 
-@in_world
 async def test_what_is_repaired_behind_the_end_is_left_to_the_client(world: World) -> None:
     async with world.client() as client:
         watchdog = client._lifecycle.session.watchdog
