@@ -88,11 +88,9 @@ def masters(servers: Servers) -> tuple[Any, ...]:
 
 def assert_same(watched: Watched, servers: Servers) -> None:
     assert set(watched.table.nodes) == {Address(node.host, node.port) for node in masters(servers)}
-    if not isinstance(servers, Cluster):
-        assert watched.only_node is watched.node_at(servers.master())
-        return
     for slot in (*range(0, 16384, 500), 16383):
-        assert watched.table.node_of_slot(slot) is watched.node_at(servers.node_of(slot))
+        node = servers.node_of(slot) if isinstance(servers, Cluster) else servers.master()
+        assert watched.table.node_of_slot(slot) is watched.node_at(node)
 
 
 @contextmanager
@@ -116,10 +114,8 @@ def test_the_whole_map_comes_from_any_of_them(shared: Servers, watch: Watch) -> 
 def test_addresses_are_translated(shared: Servers, watch: Watch) -> None:
     """The user's addresses are those of this client's network, and are not translated."""
     outside = {(each.host, each.port): Address("localhost", each.port) for each in (*named(shared), *shared.nodes)}
-    nodes = [
-        ("localhost", each.port) for each in (masters(shared) if isinstance(shared, Replicated) else named(shared))
-    ]
-    watched = watch(shared, nodes[:1], address_mapper=lambda address: outside[address])
+    first = masters(shared)[0] if isinstance(shared, Replicated) else named(shared)[0]
+    watched = watch(shared, [("localhost", first.port)], address_mapper=lambda address: outside[address])
     assert set(watched.table.nodes) == {Address("localhost", node.port) for node in masters(shared)}
     if isinstance(shared, Sentinels):
         assert {sentinel.host for sentinel in source_of(watched)._sentinels.known()} == {"localhost"}

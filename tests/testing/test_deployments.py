@@ -36,6 +36,12 @@ def name_on(cluster: Cluster, node: ClusterNode) -> str:
     return next(name for name in map(str, range(SLOTS)) if cluster.node_of_key(name) is node)
 
 
+def store(master: ClusterNode | ReplicatedNode, name: str, replicas: int = 1) -> None:
+    """All replicas have it, too."""
+    master.ask("SET", name, "kept")
+    assert master.ask("WAIT", replicas, 5000) == replicas
+
+
 def error_of(node: ClusterNode, *words: str) -> str:
     with pytest.raises(ResponseError) as caught:
         node.ask(*words)
@@ -143,8 +149,7 @@ def test_slots_move_atomically(cluster: Cluster) -> None:
 def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
     master = cluster.masters()[0]
     name = name_on(cluster, master)
-    master.ask("SET", name, "kept")
-    assert master.ask("WAIT", 1, 5000) == 1
+    store(master, name)
     promoted = cluster.fail_over(master, force=mode == "force", takeover=mode == "takeover")
     assert promoted is not master
     assert (promoted.ask("GET", name), cluster.replicas_of(promoted)) == ("kept", (master,))
@@ -155,8 +160,7 @@ def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
 def test_a_replica_takes_the_place_of_a_master_that_comes_back(cluster: Cluster, broken: str) -> None:
     master = cluster.masters()[0]
     name, port, [replica] = name_on(cluster, master), master.port, cluster.replicas_of(master)
-    master.ask("SET", name, "kept")
-    assert master.ask("WAIT", 1, 5000) == 1
+    store(master, name)
     if broken == "killed":
         cluster.kill(master)
         with pytest.raises(ConnectionRefusedError):
@@ -168,8 +172,7 @@ def test_a_replica_takes_the_place_of_a_master_that_comes_back(cluster: Cluster,
     assert master not in cluster.masters()
     assert replica.ask("GET", name) == "kept"
     cluster.restart(master) if broken == "killed" else cluster.resume(master)
-    assert (master.port, master.ask("ROLE")[0]) == (port, "slave")
-    assert cluster.replicas_of(replica) == (master,)
+    assert (master.port, master.ask("ROLE")[0], cluster.replicas_of(replica)) == (port, "slave", (master,))
 
 
 def test_a_restarted_replica_is_connected_again(cluster: Cluster) -> None:
@@ -251,8 +254,7 @@ def test_a_proxied_cluster(program: str) -> None:
         proxy.refuse(True)
         proxy.stall()
         proxy.cut()
-        master.ask("SET", name, "replicated")
-        assert master.ask("WAIT", 1, 5000) == 1
+        store(master, name)
         promoted = cluster.fail_over(master)
         proxy.refuse(False)
         proxy.resume()
@@ -308,15 +310,13 @@ def test_replicas_have_the_data_of_their_master_and_take_over(replicated: Replic
     for replica in replicas:
         assert replicated.fail_over(to=replica) is replica
     assert replicated.fail_over() in (master, replicas[0])
-    assert replicated.master().ask("SET", "a", "2")
-    assert replicated.master().ask("WAIT", 2, 5000) == 2
+    store(replicated.master(), "b", 2)
 
 
 @pytest.mark.parametrize("broken", ["killed", "paused"])
 def test_a_master_comes_back_as_replica_if_another_took_over(replicated: Replicated, broken: str) -> None:
     master, [first, second] = replicated.master(), replicated.replicas()
-    master.ask("SET", "a", "1")
-    assert master.ask("WAIT", 2, 5000) == 2
+    store(master, "a", 2)
     if broken == "killed":
         replicated.kill(master)
         with pytest.raises(ServerError, match="0 living nodes"):
@@ -328,7 +328,7 @@ def test_a_master_comes_back_as_replica_if_another_took_over(replicated: Replica
     else:
         replicated.pause(master)
     assert replicated.fail_over(to=first) is first
-    assert first.ask("GET", "a") == "1"
+    assert first.ask("GET", "a") == "kept"
     replicated.restart(master) if broken == "killed" else replicated.resume(master)
     assert replicated.master() is first
     assert set(replicated.replicas()) == {master, second}
@@ -378,8 +378,7 @@ def test_sentinels_know_the_master_and_each_other(sentinels: Sentinels) -> None:
 
 def test_a_failover_on_request_without_one_of_them(sentinels: Sentinels) -> None:
     former, [first, second, third] = sentinels.master(), sentinels.sentinels
-    former.ask("SET", "a", "kept")
-    assert former.ask("WAIT", 1, 5000) == 1
+    store(former, "a")
     sentinels.kill(first)
     assert sentinels.living_sentinels == (second, third)
     promoted = sentinels.fail_over()
