@@ -16,7 +16,7 @@ CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
 NO_FAILOVER = 60.0
 """Seconds: nodes that a test freezes don't count as failed."""
-CLUSTERS = ("own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving")
+CLUSTERS = ("two_replicas", "own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving")
 REPLICATED = ("any_master", "idle_sentinels", "sentinels", "replicated", "with_replicas", "master")
 SHARED = ("proxied", "two_masters", "moving")
 """Servers of all tests of a module."""
@@ -92,13 +92,6 @@ def any_master(request: pytest.FixtureRequest) -> Iterator[ReplicatedMaster[Clus
         made.restore()
 
 
-@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-def backend_kind(request: pytest.FixtureRequest) -> type[Backend]:
-    """For tests that make and close a backend themselves."""
-    made: type[Backend] = request.param
-    return made
-
-
 def started(kind: Callable[..., Any], **options: Any) -> Any:
     """A fixture: such servers of a test's own, which it may kill, pause and restart; on the program of `also_on`."""
 
@@ -116,16 +109,25 @@ one_node = started(Cluster, masters=1, replicas=0)
 masters_only = started(Cluster, masters=3, replicas=0, config={"cluster-require-full-coverage": "no"})
 """Three masters without replicas, which serve their slots although others are missing."""
 one_master = started(Cluster, masters=1, replicas=1)
+two_replicas = started(Cluster, masters=1, replicas=2)
 sentinels = started(Sentinels)
 """A master with a replica, and three sentinels."""
 replicated = started(Replicated)
 """A master with a replica."""
 
 
-@pytest.fixture(params=["sentinels", "replicated"])
-def with_replicas(request: pytest.FixtureRequest) -> Any:
-    """A master with a replica, with Sentinels and without, of this test's own. Another parameter: `one_master`."""
-    return request.getfixturevalue(request.param)
+def either(*names: str) -> Any:
+    """A fixture: one of these."""
+
+    @pytest.fixture(params=names)
+    def fixture(request: pytest.FixtureRequest) -> Any:
+        return request.getfixturevalue(request.param)
+
+    return fixture
+
+
+with_replicas = either("sentinels", "replicated")
+"""A master with a replica, with Sentinels and without, of this test's own. Another parameter: `one_master`."""
 
 
 @pytest.fixture

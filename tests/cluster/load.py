@@ -45,15 +45,14 @@ def wants(tag: str, kinds: Sequence[str] = tuple(LOCKS), prefix: str = "load") -
 
 
 class Load:
-    """Runs as a context manager. `owners` says what each of the owners in each of the two processes wants."""
+    """Runs as a context manager, behind which it is judged. `owners`: what each wants in both processes."""
 
     def __init__(
         self, servers: Cluster | Sentinels, directory: Path, owners: Sequence[Sequence[Wanted]], **options: Any
     ) -> None:
-        self._servers = servers
-        self._url = servers.url
-        self._directory = directory
+        self._servers, self._url, self._directory = servers, servers.url, directory
         self._owners = [list(wanted) for wanted in owners]
+        self._undisturbed = options.pop("undisturbed", False)
         self._options = OPTIONS | options
         self._children: list[Child] = []
         self.history = History(directory=directory)
@@ -75,7 +74,11 @@ class Load:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._close()
+        try:
+            if error is None:
+                self._end()
+        finally:
+            self._close()
 
     def wait_until_all_are_taken(self) -> None:
         """Returns when each backend has acquired every lock since now.
@@ -118,7 +121,7 @@ class Load:
         aim = self.history.update() + count
         eventually(lambda: self.history.update() >= aim, seconds)
 
-    def end(self, *, undisturbed: bool = False) -> History:
+    def _end(self) -> None:
         """Ends the load when every lock was acquired on each backend once more, and judges it.
 
         No two holds overlap, nothing stays on the servers, and no lock was waited for, and acquired by nobody, for
@@ -135,10 +138,9 @@ class Load:
         found = self.history.faults()
         found += starved(self.history, calm_since, 2 * LEASE)
         found += self._wait_until_nothing_is_left()
-        if undisturbed:
+        if self._undisturbed:
             found += self.history.disturbances()
         assert not found, "\n".join([*found, self.history.summary()])
-        return self.history
 
     def _wait_until_nothing_is_left(self) -> list[str]:
         """What is left when all leases have ended: keys of locks, and permits that were not released."""

@@ -43,6 +43,14 @@ async def known_lock(client: Any, name: str = "a") -> Any:
     return lock
 
 
+async def semaphores(client: Any, permits: int) -> tuple[Any, Any]:
+    """A semaphore "s", and one whose permits have leases, "e", with so many permits each."""
+    made = client.get_semaphore("s"), client.get_permit_expirable_semaphore("e")
+    for each in made:
+        await each.try_set_permits(permits)
+    return made
+
+
 def map_of(client: Any) -> SeveralServers:
     lifecycle = getattr(client, "_target", client)._lifecycle
     assert isinstance(lifecycle.servers, SeveralServers)
@@ -78,8 +86,10 @@ def linger(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         monkeypatch.setattr(module, "LINGER", seconds)
 
 
-def calls(node: ClusterNode, command: str) -> int:
-    return int(node.ask("INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+def calls(command: str, *nodes: Any) -> int:
+    """How often the nodes have executed a command."""
+    stats = [node.ask("INFO", "commandstats") for node in nodes]
+    return sum(int(each.get(f"cmdstat_{command}", {"calls": 0})["calls"]) for each in stats)
 
 
 def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], object]) -> str:

@@ -26,14 +26,14 @@ from pyredisson.identity import identity
 from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
 from pyredisson.testing import Cluster, Replicated
-from tests.support.backends import Backend
+from tests.support.backends import Backend, hold_all, in_turn
 from tests.support.chores import Append
 from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import eventually, within
 
 from .scenes import calls, connections, half_moved, known_lock, linger, map_of, names_on, other_than
-from .test_redirects import connect, move
+from .test_redirects import connect, move, port_of
 
 LEASE = 1.5
 CLIENT_NAME = "to-be-seen"
@@ -108,12 +108,11 @@ async def test_a_hung_node_costs_the_others_no_release(masters_only: Cluster, ba
     hung, *others = masters_only.masters()
     client = backend.connect(timeout=30)
     for node in (hung, *others):
-        for name in names_on(masters_only, node, 5):
-            assert await client.get_lock(name).try_lock()
+        await hold_all(client, *names_on(masters_only, node, 5))
     masters_only.pause(hung)
+    # Closing takes a second, whatever the timeout of calls is.
     with within(5):
         await client.close()
-        # Closing takes a second, whatever the timeout of calls is.
     assert [other.ask("DBSIZE") for other in others] == [0, 0]
     masters_only.resume(hung)
 
@@ -122,7 +121,6 @@ async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster,
     client = backend.connect(client_name=CLIENT_NAME, topology_refresh_interval=0.2)
     removed, target, _ = own_cluster.masters()
     await known_lock(client, names_on(own_cluster, removed, 1)[0])
-
     assert connections(CLIENT_NAME, removed) >= 1
     slots = removed.view()[removed.id].slots
     # At once: to move so many slots takes a minute on a busy machine. Those of the higher epoch count.
@@ -153,10 +151,10 @@ async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_clust
     own_cluster.resume(master)
 
 
-def listening() -> set[object]:
-    """The threads and tasks of listeners. Those of a client that was closed may still be about to end."""
-    threads = {thread for thread in threading.enumerate() if thread.name == "pyredisson-listener"}
-    return {*threads, *(task for task in asyncio.all_tasks() if task.get_name() == "pyredisson-listener")}
+def running(name: str) -> set[object]:
+    """The threads and tasks of that name. Those of a client that was closed may still be about to end."""
+    threads = {thread for thread in threading.enumerate() if thread.name == name}
+    return {*threads, *(task for task in asyncio.all_tasks() if task.get_name() == name)}
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -187,6 +185,7 @@ async def test_a_listener_ends_when_nobody_waits_and_with_its_client(
     masters_only: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that has ended before, and was started again; and that of a node that is dead by then."""
+    listening = partial(running, "pyredisson-listener")
     before = listening()
     linger(monkeypatch, 0.2)
     client, other = backend.connect(ping_interval=0.2), backend.connect()
@@ -215,10 +214,8 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     """MOVED isn't followed: the renewals of the node that sends it would wait for the node that it names."""
     client = connect(backend)
     source = cluster.masters()[0]
-    stays, moves = (client.get_lock(name) for name in names_on(cluster, source, 2))
+    _, moves = await hold_all(client, *names_on(cluster, source, 2))
     target = other_than(source, cluster)
-    await stays.lock()
-    await moves.lock()
     servers = map_of(client)
     runtime = servers.watchdog_runtime()
     runtime.limit_timeout(5.0)
@@ -229,39 +226,32 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     cluster.move_slot(slot, target)
     target.pause()
     try:
+        # The timeout of the node that doesn't reply is 5 s.
         with within(3):
             replies = await asyncio.to_thread(run, runtime.send_all, commands)
-            # The timeout of the node that doesn't reply is 5 s.
         assert replies[0] == [1]
         assert isinstance(replies[1], Redirected)
-        node = servers.table.node_of_slot(slot)
-        assert node is not None
-        assert node.endpoint.port == target.port
+        assert port_of(client, str(moves.name)) == target.port
     finally:
         target.resume()
         run(runtime.close)
-
-
-def renewing_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "pyredisson-renew"}
 
 
 async def test_leases_on_all_nodes_are_renewed(cluster: Cluster, backend: Backend) -> None:
     client = backend.connect(lock_watchdog_timeout=LEASE, observer=Recorder())
     locks = [client.get_lock(f"a-{number}") for number in range(300)]
     readers = [client.get_read_write_lock(f"r-{number}").read_lock() for number in range(10)]
-    before = renewing_threads()
-    for lock in (*locks, *readers):
-        await lock.lock()
+    before = running("pyredisson-renew")
+    await in_turn(lock.lock for lock in (*locks, *readers))
     await backend.sleep(2 * LEASE)
-    assert len(renewing_threads() - before) == len(cluster.masters())
+    assert len(running("pyredisson-renew") - before) == len(cluster.masters())
     for lock in (*locks, *readers):
         assert (lock.lost.is_set(), await lock.is_held()) == (False, True)
         await lock.unlock()
     assert sum(event.count for event in everything_told(client) if event.what == "renewed") >= 310
     assert whats(told(client)) == ["acquired"] * 310 + ["released"] * 310
     check_pairs(told(client))
-    await backend.until(lambda: renewing_threads() <= before, 5 * LEASE)
+    await backend.until(lambda: running("pyredisson-renew") <= before, 5 * LEASE)
 
 
 async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, backend: Backend) -> None:
@@ -271,10 +261,8 @@ async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, back
     """
     client = backend.connect(lock_watchdog_timeout=LEASE)
     names = [f"{{orders}}:{number}" for number in range(20)]
-    locks = [client.get_lock(name) for name in names]
+    locks = await hold_all(client, *names)
     readers = [client.get_read_write_lock(f"{{orders}}:r-{number}").read_lock() for number in range(10)]
-    for lock in locks:
-        await lock.lock()
     for number, reader in enumerate(readers):
         await reader.lock(60 if number % 2 else None)
     with half_moved(cluster, "orders", *names[::2]):
@@ -302,10 +290,8 @@ async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicat
         await lock.lock(15)
         await lock.lock(60)
     # The watchdog renews one of the levels.
-    mixed = client.get_lock("mixed")
-    await mixed.lock()
-    await mixed.lock(60)
-    locks.append(mixed)
+    locks += await hold_all(client, "mixed")
+    await locks[-1].lock(60)
     replica.ask("CONFIG", "SET", "replica-read-only", "no")
     for key in replica.ask("KEYS", "*"):
         replica.ask("PEXPIRE", key, 15_000)
@@ -326,9 +312,9 @@ async def test_a_lease_that_was_not_lost_is_not_extended(cluster: Cluster, backe
     new = other_than(cluster.node_of_key("orders"), cluster)
     # So it doesn't know the script of the check.
     new.ask("SCRIPT", "FLUSH")
-    before = calls(new, "eval")
+    before = calls("eval", new)
     cluster.move_slot(cluster.slot_of_key("orders"), new)
-    await backend.until(lambda: calls(new, "eval") > before)
+    await backend.until(lambda: calls("eval", new) > before)
     assert 10_000 < new.ask("PTTL", "orders") <= 15_000
     await read_write_lock.read_lock().unlock()
 
@@ -340,9 +326,7 @@ async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backen
     watchdog = session_of(client).watchdog
     chores = [Append(b"chore") for _ in range(3)]
 
-    def shard() -> Any:
-        return watchdog._runtime.shard_of(b"chore")
-
+    shard = partial(watchdog._runtime.shard_of, b"chore")
     before = shard()
     watchdog.do(chores[0])
     await asyncio.to_thread(eventually, chores[0].done.is_set)
@@ -372,9 +356,7 @@ async def test_holders_of_locks_are_found(cluster: Cluster, backend: Backend, mo
     # A busy machine takes longer for the withdrawal than `close` waits for it if there is nothing else to send.
     monkeypatch.setattr(lifecycle, "WITHDRAWAL_TIMEOUT", lifecycle.CLOSE_TIMEOUT)
     client, other = backend.connect(lock_watchdog_timeout=3), backend.connect()
-    locks = [client.get_lock(f"lock {number}") for number in range(12)]
-    for lock in locks:
-        await lock.lock()
+    locks = await hold_all(client, *(f"lock {number}" for number in range(12)))
     key = f"pyredisson_client:{{{client.id}}}"
 
     def holds() -> int:

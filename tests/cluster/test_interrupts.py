@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,8 +48,7 @@ class Scene:
         runtime = self.client._session.runtime
         assert isinstance(runtime, RoutedThreadRuntime)
         assert not self.client._session.holds.table, f"still held after an interrupt in {where}"
-        assert not runtime._retries, where
-        assert not runtime._pauses, where
+        assert (len(runtime._retries), len(runtime._pauses)) == (0, 0), where
         # An interrupted call may leave its wakeup to the next refresh.
         self.keeper.request()
         eventually(lambda: not self.keeper._waiting)
@@ -134,20 +134,14 @@ def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Clie
 
     check_at_each_line(lambda: Scene(cluster, client), act)
     # They end a moment after they have told the caller.
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "pyredisson-background"])
-
-
-CLIENT_NAME = "to-be-collected"
+    eventually(lambda: not threads("pyredisson-background"))
 
 
 def test_a_waiter_is_collected_while_a_listener_is_opened(cluster: Cluster) -> None:
     """It leaves its channel while the first waiter of another node has its listener opened."""
     first, second = (names_on(cluster, node, 1)[0] for node in cluster.masters()[:2])
-    with (
-        only_collections_asked_for(),
-        pyredisson.connect(cluster.url) as client,
-        pyredisson.connect(cluster.url) as other,
-    ):
+    connect = partial(pyredisson.connect, cluster.url)
+    with only_collections_asked_for(), connect() as client, connect() as other:
         for name in (first, second):
             other.get_lock(name).lock()
         registry = client._session.channels
@@ -162,26 +156,28 @@ def test_a_waiter_is_collected_while_a_listener_is_opened(cluster: Cluster) -> N
         assert not registry.waiting
 
 
-def threads() -> int:
-    return sum(thread.name.startswith("pyredisson-") for thread in threading.enumerate())
+def threads(name: str = "pyredisson-") -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster, backend: Backend) -> None:
     before = threads()
 
+    seen = partial(connections, "to-be-collected", *cluster.masters())
+
     async def use() -> weakref.ref[Any]:
-        client = backend.connect(client_name=CLIENT_NAME)
+        client = backend.connect(client_name="to-be-collected")
         for node in cluster.masters():
             name = names_on(cluster, node, 1)[0]
             async with client.get_lock(name, owner=1):
                 assert not await client.get_lock(name).try_lock(0.05)
-        assert connections(CLIENT_NAME, *cluster.masters()) > len(cluster.masters())
+        assert seen() > len(cluster.masters())
         backend._clients.clear()
         return weakref.ref(getattr(client, "_target", client)._lifecycle)
 
     reference = await use()
     await backend.until(lambda: gc.collect() >= 0 and reference() is None)
-    await backend.until(lambda: connections(CLIENT_NAME, *cluster.masters()) == 0)
+    await backend.until(lambda: seen() == 0)
     await backend.until(lambda: threads() <= before)
     assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}

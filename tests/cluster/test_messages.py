@@ -3,7 +3,6 @@
 Behind them what servers that move a slot with all keys at once do to locks that are held and waited for.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext
@@ -18,7 +17,7 @@ from pyredisson._client import servers
 from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.faults.soak_worker import clock
-from tests.support.backends import Backend, OtherOwner
+from tests.support.backends import Backend, OtherOwner, finished, hold_all
 from tests.support.inspecting import session_of
 from tests.support.kinds import LOCKS, against
 from tests.support.programs import ATOMIC_PROGRAMS
@@ -26,7 +25,7 @@ from tests.support.waiting import eventually, permit_waiters, within
 from tests.support.waiting import waiters as lock_waiters
 
 from .conftest import CALM_NODE_TIMEOUT
-from .scenes import acquiring, calls, half_moved, other_than, places, while_it_is_copied
+from .scenes import acquiring, calls, half_moved, known_lock, other_than, places, while_it_is_copied
 
 NAME = "orders"
 SOON = 3.0
@@ -76,38 +75,26 @@ ASLEEP: dict[str, Callable[[Any, str], int]] = {
 
 
 class Scene:
-    """A waiter on a cluster, and somebody else who holds what it waits for and speaks to single nodes."""
+    """A waiter on some servers, and somebody else who holds what it waits for and speaks to single nodes."""
 
-    def __init__(self, cluster: Cluster, backend: Backend, kind: str = "lock", name: str = NAME) -> None:
-        self.cluster = cluster
-        self.backend = backend
-        self.kind = KINDS[kind]
+    def __init__(self, servers: Any, backend: Backend, kind: str = "lock") -> None:
+        self.cluster, self.backend, self.kind = servers, backend, KINDS[kind]
         self._asleep = ASLEEP.get(kind)
         self._client: Any = None
         """The waiter's."""
-        self.name = name
-        self.channel = self.kind.channel % name
-        self.slot = cluster.slot_of_key(name)
+        self.channel = self.kind.channel % NAME
+        self.slot = Cluster.slot_of_key(NAME)
 
     @property
-    def node(self) -> ClusterNode:
-        return self.cluster.node_of(self.slot)
+    def node(self) -> Any:
+        return self.cluster.node_of(self.slot) if isinstance(self.cluster, Cluster) else self.cluster.master()
 
     @property
     def elsewhere(self) -> ClusterNode:
         return other_than(self.node, self.cluster)
 
-    def move(self) -> None:
-        self.cluster.move_slot(self.slot, self.elsewhere)
-
-    def move_at_once(self) -> None:
-        self.cluster.move_atomically(self.slot, self.slot, self.elsewhere)
-
-    def fail_over(self) -> None:
-        self.cluster.fail_over(self.node, takeover=True)
-
-    def run(self, words: tuple[object, ...], node: ClusterNode | None = None) -> None:
-        (node or self.node).ask(*(self.name if word == "%s" else word for word in words))  # type: ignore[arg-type]
+    def run(self, words: tuple[object, ...], node: Any = None) -> None:
+        (node or self.node).ask(*(NAME if word == "%s" else word for word in words))
 
     def subscribers(self, flavour: str, node: ClusterNode) -> int:
         return subscribers(node, self.channel, flavour)
@@ -116,12 +103,12 @@ class Scene:
         """Starts the waiter for what somebody else holds, and returns it when it sleeps."""
         self.run(self.kind.hold)
         self._client = client
-        return await self.wait(lambda: self.kind.wait(client, self.name), mode)
+        return await self.wait(lambda: self.kind.wait(client, NAME), mode)
 
     async def wait(self, work: Callable[[], Awaitable[object]], mode: str, *, own: bool = False) -> OtherOwner[object]:
         """Starts a waiter, and returns it when it sleeps. `own`: the holder is a client of this library."""
         if own:
-            self.channel = OWN_CHANNELS % self.name
+            self.channel = OWN_CHANNELS % NAME
         waiter: OtherOwner[object] = self.backend.spawn(work)
         await self.heard_on(self.node, mode)
         return waiter
@@ -137,6 +124,7 @@ class Scene:
         """After such a move the channel is heard on the other node, and not on the former one."""
         old = self.node
         move(self)
+        assert self.node is not old
         await self.heard_on(self.node, mode)
         await self.backend.until(lambda: self.subscribers("SPUBLISH", old) == 0)
 
@@ -146,7 +134,7 @@ class Scene:
         asleep, client = self._asleep, self._client
         if asleep is not None:
             # On a busy machine the attempt after the confirmation may last longer than `heard_on` waits.
-            await self.backend.until(lambda: asleep(client, self.name) == 1)
+            await self.backend.until(lambda: asleep(client, NAME) == 1)
         self.run(self.kind.release)
         await self.backend.sleep(0.05)
         assert not waiter.done(), "it needed no message"
@@ -174,7 +162,10 @@ def flavour_of(mode: str) -> str:
     return "PUBLISH" if mode == "off" else "SPUBLISH"
 
 
-MOVES: dict[str, Callable[[Scene], object]] = {"the slot moves": Scene.move, "a replica takes over": Scene.fail_over}
+MOVES: dict[str, Callable[[Scene], object]] = {
+    "the slot moves": lambda scene: scene.cluster.move_slot(scene.slot, scene.elsewhere),
+    "a replica takes over": lambda scene: scene.cluster.fail_over(scene.node, takeover=True),
+}
 
 
 @pytest.fixture
@@ -265,18 +256,10 @@ async def test_a_master_that_fails(own_cluster: Cluster, backend: Backend, mode:
 @pytest.mark.slow
 async def test_a_master_with_replicas_is_replaced(with_replicas: Sentinels | Replicated, backend: Backend) -> None:
     """Without slots there are plain messages only, which are heard on the present master."""
-    servers, channel = with_replicas, LOCK_CHANNEL % NAME
-    servers.master().ask("HSET", NAME, "java:1", 1)
-    client = backend.connect(topology_refresh_interval=1.0)
-    waiter: OtherOwner[object] = backend.spawn(lambda: client.get_lock(NAME).try_lock(wait_time=20))
-    await backend.until(lambda: subscribers(servers.master(), channel) == 1)
-    old = servers.master()
-    servers.fail_over()
-    assert servers.master() is not old
-    await backend.until(lambda: subscribers(servers.master(), channel) == 1)
-    await backend.sleep(0.5)
-    servers.master().ask("DEL", NAME)
-    await woken(waiter, partial(asyncio.to_thread, servers.master().ask, "PUBLISH", channel, "0"))
+    scene = Scene(with_replicas, backend)
+    waiter = await scene.begin(backend.connect(topology_refresh_interval=1.0), "off")
+    await scene.followed(lambda _: with_replicas.fail_over(), "off")
+    await scene.released(waiter, "PUBLISH")
 
 
 @pytest.fixture
@@ -285,28 +268,23 @@ def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
 
 
-def published(cluster: Cluster) -> int:
-    """How many plain messages have been published on all nodes."""
-    return sum(calls(node, "publish") for node in cluster.masters())
-
-
 @pytest.mark.usefixtures("settles_at_once")
 @pytest.mark.parametrize(("mode", "messages"), [("auto", 0), ("both", 10)])
 async def test_releases_that_nobody_waits_for(cluster: Cluster, backend: Backend, mode: str, messages: int) -> None:
-    before = published(cluster)
+    # How many plain messages have been published on all nodes.
+    published = partial(calls, "publish", *cluster.masters())
+    before = published()
     async with backend.connect(sharded_pubsub=mode, topology_refresh_interval=10.0).get_lock(NAME):
         pass
     # The client has just learned where the slot is: others may not know it yet, for three of its refresh intervals.
-    assert published(cluster) == before + 1
-    lock = backend.connect(sharded_pubsub=mode, topology_refresh_interval=0.1).get_lock(NAME)
-    await lock.lock()
-    await lock.unlock()
+    assert published() == before + 1
+    lock = await known_lock(backend.connect(sharded_pubsub=mode, topology_refresh_interval=0.1), NAME)
     await backend.sleep(0.5)
-    before = published(cluster)
+    before = published()
     for _ in range(10):
         await lock.lock()
         await lock.unlock()
-    assert published(cluster) == before + messages
+    assert published() == before + messages
 
 
 @pytest.mark.parametrize("move", MOVES)
@@ -334,8 +312,7 @@ async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, ba
     """Such releases are sent together with others, which are redirected elsewhere or not at all."""
     client, other = backend.connect(sharded_pubsub="on"), backend.connect(sharded_pubsub="on").get_lock(NAME)
     names = [NAME, *(f"orders-{number}" for number in range(4))]
-    for name in names:
-        await client.get_lock(name).lock()
+    await hold_all(client, *names)
     waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
     with half_moved(scene.cluster, NAME, NAME):
         session = session_of(client)
@@ -392,7 +369,7 @@ async def test_subscriptions_follow_a_slot_that_moves_at_once(moving: Cluster, b
     scene = Scene(moving, backend)
     waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
     for _ in range(2):
-        await scene.followed(Scene.move_at_once, mode)
+        await scene.followed(lambda each: moving.move_atomically(each.slot, each.slot, each.elsewhere), mode)
     assert not waiter.done()
     await scene.released(waiter, flavour_of(mode))
 
@@ -418,7 +395,6 @@ async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(moving: Clus
     finally:
         other.ask("DEBUG", "SLOTMIGRATION", "PREVENT-FAILOVER", 0)
     moving.finish_atomic_move(move)
-    for call in calls:
-        await call.result()
+    await finished(calls)
     assert (await semaphore.available_permits(), held.lost.is_set()) == (3, False)
     assert await backend.connect().get_lock(f"held{{{tag}}}").try_lock()

@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -19,13 +20,13 @@ from pyredisson.logic.announcement import client_key
 from pyredisson.testing import Cluster, Sentinels
 from tests.cli.test_ls import watching
 from tests.dashboard.running import Dashboard
-from tests.support.backends import Backend
+from tests.support.backends import Backend, in_turn
 from tests.support.children import Child
 from tests.support.commands import Commands, Ended
 from tests.support.commands import pyredisson as run_command
 from tests.support.inspecting import announce
 
-from .conftest import NO_FAILOVER
+from .conftest import NO_FAILOVER, either
 from .scenes import names_on
 
 HOLD = """
@@ -57,12 +58,8 @@ for number in range(20):
 
 
 def keys(cluster: Cluster) -> list[str]:
-    return [
-        key
-        for node in cluster.masters()
-        for key in node.ask("KEYS", "*")
-        if not key.startswith(("redisson_lock_token", "pyredisson_"))
-    ]
+    found = [key for node in cluster.masters() for key in node.ask("KEYS", "*")]
+    return [key for key in found if not key.startswith(("redisson_lock_token", "pyredisson_"))]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +73,8 @@ def test_a_process_that_ends_releases_on_all_nodes(
     """Its forked child is a client of its own."""
     process = child("import pyredisson; pyredisson.release_on_signals()" + HOLD + fork + PAUSE, cluster.url)
     assert (process.receive(), len(keys(cluster))) == ("held", 20)
-    if number is None:
-        process.send()
-    else:
-        process.signal(number)
-    assert (process.wait() == 0) is (number is None)
-    assert not keys(cluster)
+    process.send() if number is None else process.signal(number)
+    assert (process.wait() == 0, keys(cluster)) == (number is None, [])
 
 
 LATENCY = 0.25
@@ -105,10 +98,8 @@ class Scene:
         self._cluster = cluster
 
     async def begin(self) -> None:
-        for member in self.members:
-            await member.lock()
-        for member in self.members:
-            await member.unlock()
+        await in_turn(member.lock for member in self.members)
+        await in_turn(member.unlock for member in self.members)
         # One connection for each call that is in flight at the same time.
         group = self.client.get_red_lock(*self.members)
         await group.lock()
@@ -116,7 +107,6 @@ class Scene:
         self.slow_down(LATENCY)
 
     def slow_down(self, latency: float) -> None:
-        """`latency`: seconds, in each direction."""
         self._latency = latency
         for node in self._cluster.nodes:
             self._cluster.proxy_of(node).latency(latency)
@@ -172,8 +162,7 @@ async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(proxie
     proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
     [taken] = await scene.round_trips(group.try_lock)
     assert MEMBERS + 1 <= taken < MEMBERS + 1.8
-    for member in scene.members:
-        assert await member.is_locked() == (member is last)
+    assert [member for member in scene.members if await member.is_locked()] == [last]
 
 
 async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cluster, backend: Backend) -> None:
@@ -195,8 +184,7 @@ async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cl
 
 async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Scene) -> None:
     """One round trip for the handshakes, and one for the releases."""
-    for member in scene.members:
-        await member.lock()
+    await in_turn(member.lock for member in scene.members)
     # Closing takes a second at most.
     scene.slow_down(0.15)
     [taken] = await scene.round_trips(scene.client.close, times=1)
@@ -220,13 +208,9 @@ async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Sce
 )
 def test_a_lock_that_two_clients_have_by_other_addresses(one: str, other: str, same: bool) -> None:
     """A red lock would count it twice. No server is needed."""
-    with pyredisson.connect(one) as first, pyredisson.connect(other) as second:
-        locks = first.get_lock("a"), second.get_lock("a")
-        if same:
-            with pytest.raises(ValueError, match="twice"):
-                first.get_red_lock(*locks)
-        else:
-            first.get_red_lock(*locks)
+    refused = pytest.raises(ValueError, match="twice") if same else nullcontext()
+    with pyredisson.connect(one) as first, pyredisson.connect(other) as second, refused:
+        first.get_red_lock(first.get_lock("a"), second.get_lock("a"))
 
 
 # The command line and the dashboard
@@ -244,15 +228,18 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return Commands(capsys, monkeypatch)
 
 
-@pytest.fixture(params=["cluster", "sentinels"])
-def servers(request: pytest.FixtureRequest) -> Servers:
-    made: Servers = request.getfixturevalue(request.param)
-    return made
+servers = either("cluster", "sentinels")
 
 
 def address_of(servers: Servers, name: str) -> str:
     host, port = (servers.node_of_key(name) if isinstance(servers, Cluster) else servers.master()).address
     return f"{host}:{port}"
+
+
+def output(ended: Ended) -> str:
+    """What it has printed."""
+    assert (ended.status, ended.err) == (0, "")
+    return ended.out
 
 
 def found(lines: str) -> dict[str, Any]:
@@ -272,9 +259,7 @@ def test_commands(command: Commands, servers: Servers) -> None:
     with servers.redis() as redis:
         # It is on one node, and the locks are on all.
         announce(redis, CLIENT, {f"1 {NAMES[0]}": "fair"})
-    ended = command("ls", "--json", "--url", servers.url)
-    assert (ended.status, ended.err) == (0, "")
-    listed = found(ended.out)
+    listed = found(output(command("ls", "--json", "--url", servers.url)))
     assert {name: each["server"] for name, each in listed.items()} == {
         name: address_of(servers, name) for name in NAMES
     }
@@ -286,9 +271,7 @@ def test_commands(command: Commands, servers: Servers) -> None:
             assert f"server: {address_of(servers, name)}\n" in command("inspect", name, "--url", servers.url).out
             assert command("unlock", name, "--yes", "--url", servers.url).status == 0
             assert not redis.exists(name)
-        ended = command("bench", "--seconds", "0.3", "--url", servers.url)
-        assert (ended.status, ended.err) == (0, "")
-        assert " pairs" in ended.out
+        assert " pairs" in output(command("bench", "--seconds", "0.3", "--url", servers.url))
         assert redis.dbsize() == 0
     assert run_command("run", "--url", servers.url, "job", "--", sys.executable, "-c", SAYS_WHAT_IT_HOLDS) == Ended(
         0, "job True\n", ""
@@ -297,18 +280,15 @@ def test_commands(command: Commands, servers: Servers) -> None:
 
 def test_doctor(command: Commands, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The messages of each master arrive. With names on one server it says of the others what was not tested."""
-    ended = command("doctor", "--json", "--url", servers.url)
-    assert (ended.status, ended.err) == (0, "")
-    findings = [json.loads(line) for line in ended.out.splitlines()]
+    findings = [*map(json.loads, output(command("doctor", "--json", "--url", servers.url)).splitlines())]
     masters = servers.masters() if isinstance(servers, Cluster) else [servers.master()]
     addresses = {":".join(map(str, node.address)) for node in masters}
     for check in ("version", "latency", "pubsub", "min-replicas"):
         assert {each["server"] for each in findings if each["check"] == check} == addresses
     assert {each["level"] for each in findings if each["check"] in ("pubsub", "rights", "clock", "slots")} == {"ok"}
     monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
-    ended = command("doctor", "--json", "--name", "{app}", "--url", servers.url)
-    assert (ended.status, ended.err) == (0, "")
-    levels = [each["level"] for each in map(json.loads, ended.out.splitlines()) if each["check"] == "pubsub"]
+    said = map(json.loads, output(command("doctor", "--json", "--name", "{app}", "--url", servers.url)).splitlines())
+    levels = [each["level"] for each in said if each["check"] == "pubsub"]
     assert sorted(levels) == ["note"] * (len(masters) - 1) + ["ok"]
 
 

@@ -1,4 +1,4 @@
-"""A slot moves between calls and during them: each call reaches the node that has its keys."""
+"""A slot moves between calls and during them: each call reaches the node that has its keys. Deadlocks on two nodes."""
 
 import builtins
 import time
@@ -17,12 +17,14 @@ from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
 from tests.api.fair_queue import KEYS
+from tests.api.kinds import lock_of, rival_of
 from tests.support.backends import Backend
 from tests.support.kinds import KINDS
 from tests.support.programs import PROGRAMS
 from tests.support.waiting import eventually, waiters
+from tests.support.waits import Scene, confirmed
 
-from .scenes import calls, half_moved, known_lock, map_of, other_than
+from .scenes import calls, half_moved, known_lock, map_of, names_on, other_than
 
 NAME = "orders"
 
@@ -42,10 +44,6 @@ def redirects(cluster: Cluster) -> int:
     """How often nodes have answered MOVED or ASK."""
     errors = [node.ask("INFO", "errorstats") for node in cluster.nodes]
     return sum(each.get(f"errorstat_{code}", {"count": 0})["count"] for each in errors for code in ("MOVED", "ASK"))
-
-
-def refreshes(cluster: Cluster) -> int:
-    return sum(calls(node, "cluster|slots") for node in cluster.nodes)
 
 
 def move(cluster: Cluster, name: str) -> ClusterNode:
@@ -79,14 +77,14 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
     assert (redirects(cluster), port_of(client, NAME)) == (first, new.port)
     wait_for_refreshes(client)
     move(cluster, NAME)
-    before = refreshes(cluster)
-    begun = time.monotonic()
+    refreshes = partial(calls, "cluster|slots", *cluster.nodes)
+    before, begun = refreshes(), time.monotonic()
     attempts = [backend.spawn(lambda: client.get_lock(NAME).try_lock()) for _ in range(50)]
     assert not any([await each.result() for each in attempts])
     took = time.monotonic() - begun
     await backend.sleep(0.5)
     # One for the first, one for those during it; and redirects that come late cause one after each pause.
-    assert refreshes(cluster) - before <= 2 + took / keeper.PAUSE
+    assert refreshes() - before <= 2 + took / keeper.PAUSE
 
 
 def hold(lock: Any) -> Callable[[float], Any]:
@@ -141,13 +139,11 @@ async def test_keys_in_both_places_and_calls_that_acquire_nothing(cluster: Clust
     latch, permits = client.get_count_down_latch(f"{{{NAME}}}"), client.get_permit_expirable_semaphore(f"p{{{NAME}}}")
     await lock.lock()
     await latch.try_set_count(2)
-    said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:%s of the cluster of"
+    calls = lock.unlock, partial(semaphore.release, 2), latch.count_down, semaphore.drain_permits
     with half_moved(cluster, NAME) as (source, target):
-        with pytest.raises(TryAgainError, match=said % source.port):
-            await lock.unlock()
-        release = partial(semaphore.release, 2)
-        for call in (release, latch.count_down, semaphore.drain_permits, permits.available_permits):
-            with pytest.raises(TryAgainError):
+        said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:{source.port} of the cluster of"
+        for call in (*calls, permits.available_permits):
+            with pytest.raises(TryAgainError, match=said):
                 await call()
     await backend.until(lambda: target.ask("MGET", NAME, f"{{{NAME}}}") == ["2", "1"])
     assert await connect(backend).get_fair_lock(lock.name).try_lock(wait_time=10)
@@ -258,6 +254,7 @@ NOT_AWAITED = {"hold", "on_lost", "permit", "remove_on_lost"}
 ENDLESS = {"acquire", "acquire_many", "lock", "lock_and_get_token"}
 """Without a limit they go on until the trouble is over."""
 ID = "0" * 32
+Trouble = Callable[[Cluster, str], AbstractContextManager[Any]]
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("add_permits", "is_held_by", "reduce_permits", "set_permits"), (1,)),
     **dict.fromkeys(("try_set_count", "try_set_permits"), (1,)),
@@ -268,12 +265,10 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@contextmanager
-def never_found(cluster: Cluster, name: str) -> Iterator[None]:
+def never_found(cluster: Cluster, name: str) -> AbstractContextManager[None]:
     """Nodes name each other, which the server allows only without keys. The client still believes to hold its locks."""
     cluster.flush()
-    with naming_each_other(cluster, name):
-        yield
+    return naming_each_other(cluster, name)
 
 
 def is_public(kind: type[Exception]) -> bool:
@@ -281,9 +276,7 @@ def is_public(kind: type[Exception]) -> bool:
 
 
 @pytest.mark.parametrize("trouble", [never_found, half_moved])
-async def test_each_call(
-    cluster: Cluster, backend: Backend, trouble: Callable[[Cluster, str], AbstractContextManager[Any]]
-) -> None:
+async def test_each_call(cluster: Cluster, backend: Backend, trouble: Trouble) -> None:
     client = connect(backend, retry_attempts=0)
     objects = [make(client, f"{number}{{{NAME}}}") for number, make in enumerate(FACTORIES)]
     for made in objects:
@@ -304,3 +297,32 @@ async def test_each_call(
                     raised[f"{kind}.{method}"] = type(error)
     assert not {call: error for call, error in raised.items() if not is_public(error)}
     assert sum(issubclass(error, redis.exceptions.RedisError) for error in raised.values()) > 20
+
+
+@pytest.mark.usefixtures("announced", "listed_soon")
+async def test_owners_on_two_nodes_wait_for_each_other(cluster: Cluster, backend: Backend, scene: Scene) -> None:
+    one, two = backend.connect(), backend.connect()
+    [first], [second] = (names_on(cluster, node, 1) for node in cluster.masters()[:2])
+    await scene.wait_for_each_other(
+        ([one.get_lock(first)], one.get_fair_lock(second)),
+        ([two.get_fair_lock(second)], two.get_lock(first)),
+    )
+    [deadlock] = await confirmed(backend, one, first.encode())
+    assert {wait.key for wait in deadlock.waits} == {first.encode(), second.encode()}
+    assert [waiter.client_id for waiter in await one.get_lock(first).waiters()] == [two.id]
+    assert [waiter.client_id for waiter in await two.get_fair_lock(second).waiters()] == [one.id]
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "read", "write"])
+async def test_a_hold_is_handed_off_and_its_slot_moves(cluster: Cluster, backend: Backend, kind: str) -> None:
+    one, two = backend.connect(), backend.connect()
+    lock = lock_of(one, kind)
+    await lock.lock()
+    token = await lock.hand_off()
+    move(cluster, "orders")
+    adopted = await two.adopt(token)
+    assert await adopted.is_held()
+    assert not await lock_of(one, rival_of(kind)).try_lock()
+    move(cluster, "orders")
+    await adopted.unlock()
+    assert await lock_of(one, rival_of(kind)).try_lock()

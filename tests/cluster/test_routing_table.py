@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from redis.exceptions import ConnectionError, ResponseError
 
-from pyredisson._protocol import routing
+from pyredisson._protocol import replication, routing
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replication import (
-    ASKED_EVERY,
-    RELIED_ON,
-    REMEMBERED,
-    ReplicaState,
-    Replication,
-    read_replication,
-)
+from pyredisson._protocol.replication import ReplicaState, Replication, read_replication
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
@@ -369,12 +362,15 @@ def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
     state = ReplicaState()
     assert state.is_due(0.0)
     asked(state, 1.0, *replicas)
-    assert state.none_until == (-math.inf if replicas else 1.0 + RELIED_ON)
-    assert [state.is_due(1.0 + after) for after in (ASKED_EVERY / 2, ASKED_EVERY)] == [False, True]
+    assert state.none_until == (-math.inf if replicas else 1.0 + replication.RELIED_ON)
+    assert [state.is_due(1.0 + after) for after in (replication.ASKED_EVERY / 2, replication.ASKED_EVERY)] == [
+        False,
+        True,
+    ]
     # One call asks. Until there is an answer, the others rely on the latest one, but not for longer than on any other.
-    state.begin_question(1.0 + ASKED_EVERY)
-    assert [state.is_due(1.0 + after) for after in (ASKED_EVERY, RELIED_ON)] == [False, True]
-    assert state.none_until <= 1.0 + RELIED_ON
+    state.begin_question(1.0 + replication.ASKED_EVERY)
+    assert [state.is_due(1.0 + after) for after in (replication.ASKED_EVERY, replication.RELIED_ON)] == [False, True]
+    assert state.none_until <= 1.0 + replication.RELIED_ON
 
 
 @pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
@@ -433,8 +429,8 @@ def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
     state = ReplicaState()
     asked(state, 1, ONE, TWO)
     state.unreachable[ONE] = 1000
-    asked(state, REMEMBERED, known=(TWO,))
+    asked(state, replication.REMEMBERED, known=(TWO,))
     assert ONE in state.away
-    assert state.unreachable[ONE] > REMEMBERED
-    asked(state, 1 + REMEMBERED, known=(TWO,))
+    assert state.unreachable[ONE] > replication.REMEMBERED
+    asked(state, 1 + replication.REMEMBERED, known=(TWO,))
     assert (state.away, set(state.left), len(state.unreachable)) == ((TWO,), {TWO}, 0)

@@ -14,7 +14,7 @@ from pyredisson import LockLostError
 from pyredisson.logic.groups import parallel
 from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, Server, ServerError
 from tests.faults.soak_worker import clock
-from tests.support.backends import Asyncio, Backend, Threads, finished
+from tests.support.backends import Asyncio, Backend, Threads, finished, hold_all, in_turn
 from tests.support.kinds import SINGLE_KEY
 from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 from tests.support.replicated_master import let_a_minute_pass
@@ -37,18 +37,17 @@ atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 @also_on(valkey_server)
 def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
-    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
+    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4, undisturbed=True) as load:
         for to in (other, source) * 3:
             cluster.move_slot(cluster.slot_of_key(tag), to)
             load.wait_until_taken(40)
-        load.end(undisturbed=True)
 
 
 @also_on(newest_redis)
 def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tag, source, other = places(cluster)
     slot = cluster.slot_of_key(tag)
-    with Load(cluster, tmp_path, [wants(tag, SINGLE_KEY)] * 4) as load:
+    with Load(cluster, tmp_path, [wants(tag, SINGLE_KEY)] * 4, undisturbed=True) as load:
         for to in (other, source):
             cluster.begin_move(slot, to)
             load.wait_until_taken(40)
@@ -59,7 +58,6 @@ def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) ->
             cluster.move_keys(slot)
             cluster.finish_move(slot)
             load.wait_until_taken(40)
-        load.end(undisturbed=True)
 
 
 @also_on(newest_valkey)
@@ -68,12 +66,11 @@ def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None
     other = other_than(source, cluster)
     first = [slot for slot, node in enumerate(map(cluster.node_of, range(200))) if node is source][:50]
     tag = next(tag for tag in map(str, range(100_000)) if cluster.slot_of_key(tag) in first)
-    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4) as load:
+    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4, undisturbed=True) as load:
         for origin, target in ((source, other), (other, source)):
             reshard(origin, target, 200)  # the first slots of the node
             assert cluster.node_of_key(tag) is target
             load.wait_until_taken(40)
-        load.end(undisturbed=True)
 
 
 def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
@@ -86,11 +83,10 @@ def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
 @also_on(valkey_server)
 def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path: Path) -> None:
     tags = [tag_on(cluster, master) for master in cluster.masters()]
-    with Load(cluster, tmp_path, [wants(tag, ALL) for tag in tags]) as load:
+    with Load(cluster, tmp_path, [wants(tag, ALL) for tag in tags], undisturbed=True) as load:
         for _ in range(20):
             cluster.flush_scripts()
             load.wait_until_taken(10)
-        load.end(undisturbed=True)
 
 
 @atomically
@@ -100,7 +96,8 @@ def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> N
     tag, *others = [tag_on(cluster, node) for node in (source, other)]
     slot = cluster.slot_of_key(tag)
     ((first, last),) = source.view()[source.id].slots
-    with Load(cluster, tmp_path, [wants(tag, ALL)] * 3 + [wants(each, ALL) for each in others]) as load:
+    owners = [wants(each, ALL) for each in (tag, tag, tag, *others)]
+    with Load(cluster, tmp_path, owners, undisturbed=True) as load:
         for to in (other, source) * 2:
             cluster.move_atomically(slot, slot, to)
             load.wait_until_taken(40)
@@ -117,7 +114,6 @@ def test_slots_move_atomically_under_load(cluster: Cluster, tmp_path: Path) -> N
         assert cluster.node_of_key(tag) is source
         with while_it_is_copied(cluster, tag, other):
             load.wait_until_taken(20)
-        load.end(undisturbed=True)
 
 
 @atomically
@@ -134,7 +130,6 @@ def test_a_node_fails_amid_a_move_under_load(own_cluster: Cluster, tmp_path: Pat
         load.wait_until_served(LEASE + 3)
         assert own_cluster.node_of_key(tag) is (promoted if struck == "source" else source)
         (own_cluster.restart if strike == "kill" else own_cluster.resume)(node)
-        load.end()
 
 
 @atomically
@@ -195,8 +190,7 @@ async def test_a_lock_on_the_slots_of_a_dead_master_is_acquired_right_after_the_
         await finished([backend.spawn(lock.lock) for lock in locks], 30)
         taken = clock()
     assert taken - promoted.result() < FIRST_LOCK_SECONDS
-    for lock in locks:
-        await lock.unlock()
+    await in_turn(lock.unlock for lock in locks)
 
 
 @also_on(newest_redis)
@@ -271,11 +265,10 @@ def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> N
     """CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost."""
     tags = [tag_on(own_cluster, master) for master in own_cluster.masters()[:2]]
     owners = [*(wants(tag, ALL) for tag in tags), [("multi", [f"both{{{tag}}}" for tag in tags])]]
-    with Load(own_cluster, tmp_path, owners * 2) as load:
+    with Load(own_cluster, tmp_path, owners * 2, undisturbed=True) as load:
         for tag in tags:
             own_cluster.fail_over(own_cluster.node_of_key(tag))
             load.wait_until_taken(40)
-        load.end(undisturbed=True)
 
 
 @also_on(valkey_server)
@@ -299,21 +292,19 @@ def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Pat
         own_cluster.wait_for_promotion(master)
         load.wait_until_served(LEASE + 3, f"{{{tag}}}")
         (own_cluster.restart if strike == "kill" else own_cluster.resume)(master)
-        history = load.end()
-    assert not [failure for failure in history.failures if "spared" in failure.name]
+    assert not [failure for failure in load.history.failures if "spared" in failure.name]
 
 
 @also_on(valkey_server)
-@pytest.mark.parametrize("strike", ["kill", "freeze"])
+@pytest.mark.parametrize("strike", ["kill", "pause"])
 def test_sentinels_replace_the_master_under_load(sentinels: Sentinels, tmp_path: Path, strike: str) -> None:
     master = sentinels.master()
     with Load(sentinels, tmp_path, BEHIND_SENTINELS) as load:
-        (sentinels.kill if strike == "kill" else sentinels.pause)(master)
+        getattr(sentinels, strike)(master)
         sentinels.wait_for_promotion(master)
         assert sentinels.master() is not master
         load.wait_until_served(LEASE + 5)
         (sentinels.restart if strike == "kill" else sentinels.resume)(master)
-        load.end()
 
 
 @also_on(newest_valkey)
@@ -327,7 +318,6 @@ def test_sentinels_fail_over_on_request_under_load(tmp_path: Path, replicas: int
         former = sentinels.master()
         assert sentinels.fail_over() is not former
         load.wait_until_served(LEASE + 5)
-        load.end()
 
 
 def refuse(proxy: Proxy) -> None:
@@ -364,22 +354,20 @@ def test_a_node_is_out_of_reach_under_load(proxied_cluster: Cluster, tmp_path: P
         reunite(proxied_cluster.proxy_of(node))
         reunited = clock()
         load.wait_until_served(LEASE + 3, f"{{{tag}}}")
-        history = load.end()
-    within = [hold for hold in history.holds.values() if separated < hold.asked and hold.begin < reunited]
-    assert not [hold for hold in within if tag in hold.name and f"both{{{other}}}" != hold.name], "it was no partition"
+    amid = [hold for hold in load.history.holds.values() if separated < hold.asked and hold.begin < reunited]
+    assert not [hold for hold in amid if tag in hold.name and f"both{{{other}}}" != hold.name], "it was no partition"
 
 
-async def test_all_nodes_are_replaced(backend_kind: type[Backend]) -> None:
+async def test_all_nodes_are_replaced(backend: Backend) -> None:
     """As behind one DNS name in maintenance: of the addresses that the user gave, another one answers now."""
     with Cluster(replicas=0) as former, Cluster(replicas=0) as latter:
         for node in latter.nodes:
             latter.kill(node)
         seeds = [former.nodes[0].address, former.nodes[1].address, latter.nodes[2].address]
-        backend = backend_kind("redis+cluster://" + ",".join(f"{host}:{port}" for host, port in seeds))
-        one, two = backend.connect(**OPTIONS), backend.connect(**OPTIONS)
+        url = "redis+cluster://" + ",".join(f"{host}:{port}" for host, port in seeds)
+        one, two = backend.connect(url, **OPTIONS), backend.connect(url, **OPTIONS)
         names = [f"orders-{number}" for number in range(6)]
-        for name in names:
-            await one.get_lock(name).lock()
+        await hold_all(one, *names)
         former.stop()
         for node in latter.nodes:
             node.start()
@@ -390,6 +378,7 @@ async def test_all_nodes_are_replaced(backend_kind: type[Backend]) -> None:
             assert await two.get_lock(name).try_lock(10)
             await two.get_lock(name).unlock()
         assert await one.get_lock("new").try_lock(10)
+        # Before the servers.
         await backend.close()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import Pipeline
 from pyredisson.errors import NotReplicatedError
-from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels
-from tests.support.backends import Backend, OtherOwner
+from pyredisson.testing import Cluster, Replicated, Sentinels
+from tests.support.backends import Backend, OtherOwner, hold_all
 from tests.support.faults import ACQUIRE, LOSSES, Lose, load_script
 from tests.support.kinds import LOCKS
 from tests.support.programs import ATOMIC_PROGRAMS
@@ -21,7 +22,7 @@ from tests.support.replicated_master import ReplicatedMaster
 from tests.support.waiting import eventually, permit_waiters, within
 
 from .conftest import NO_FAILOVER
-from .scenes import begin_slow_move, known_lock, places, tag_on, while_it_is_copied
+from .scenes import begin_slow_move, known_lock, places, semaphores, tag_on, while_it_is_copied
 
 SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
@@ -37,7 +38,6 @@ TOPOLOGIES: dict[str, Callable[..., Any]] = {
 }
 Master = ReplicatedMaster[Any]
 on_a_cluster = pytest.mark.parametrize("shared_master", ["cluster"], indirect=True)
-lost_acquires = pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"], ids=["script", "wait"])
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES)
@@ -49,16 +49,9 @@ def shared_master(request: pytest.FixtureRequest) -> Iterator[Cluster | Sentinel
         yield running
 
 
-@pytest.fixture
-def proxy(master: Master) -> Proxy:
-    """The one between the clients and the master."""
-    return master.proxy
-
-
 @pytest.mark.parametrize(
     ("shared_master", "kind"),
-    [*(("cluster", kind) for kind in LOCKS)]
-    + [(topology, kind) for topology in ("sentinels", "replicated") for kind in ("lock", "fair", "write")],
+    [("cluster", kind) for kind in LOCKS] + [*product(("sentinels", "replicated"), ("lock", "fair", "write"))],
     indirect=["shared_master"],
 )
 async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, backend: Backend, kind: str) -> None:
@@ -75,9 +68,8 @@ async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, back
     master.freeze()
     with pytest.raises(NotReplicatedError) as raised:
         await acquire()
-    text = str(raised.value)
-    assert "lock 'b' of owner " in text
-    assert f"0 of 1 replica confirmed it within {SHORT} s (2 conn" in text
+    for said in ("lock 'b' of owner ", f"0 of 1 replica confirmed it within {SHORT} s (2 conn"):
+        assert said in str(raised.value)
     await backend.until(lambda: not master.exists("b"))
     assert not client._session.holds.table
     master.restore()
@@ -109,8 +101,7 @@ async def test_users_without_rights(master: Master, backend: Backend, caplog: py
         await client.get_lock("b").lock()
     client = backend.connect(username="no-wait", password="secret")
     with caplog.at_level(logging.WARNING, "pyredisson"):
-        for name in "cde":
-            await client.get_lock(name).lock()
+        await hold_all(client, *"cde")
     assert sum("doesn't run WAIT" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -123,8 +114,7 @@ async def test_what_needs_no_confirmation_does_not_wait_for_one(master: Master, 
     held = other.get_lock("held")
     await held.lock()
     assert await one.get_lock("a").try_lock()
-    for each in (one.get_semaphore("s"), one.get_permit_expirable_semaphore("e")):
-        await each.try_set_permits(0)
+    await semaphores(one, 0)
     master.freeze()
     waits = master.waits()
     assert await unchecked.get_lock("b").try_lock()
@@ -162,21 +152,18 @@ def free(master: Master) -> int:
 
 @on_a_cluster
 @LOSSES
-@lost_acquires
-async def test_an_acquire_whose_reply_is_lost(
-    master: Master, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
-) -> None:
+@pytest.mark.parametrize("what", [ACQUIRE, b"WAIT"], ids=["script", "wait"])
+async def test_an_acquire_whose_reply_is_lost(master: Master, backend: Backend, lose: Lose, what: bytes) -> None:
     """It leaves one hold; and none if it is given up in doubt."""
     lock = await known_lock(backend.connect(timeout=0.5, replicas_sync_timeout=SHORT))
-    fault = lose(proxy, what)
+    fault = lose(master.proxy, what)
     await lock.lock()
-    assert (fault.happened.is_set(), await lock.get_hold_count()) == (True, 1)
-    assert master.node.ask("HVALS", "a") == ["1"]
+    assert (fault.happened.is_set(), await lock.get_hold_count(), master.node.ask("HVALS", "a")) == (True, 1, ["1"])
     await lock.unlock()
     assert not master.exists("a")
     lock = await known_lock(backend.connect(**IN_DOUBT))
     for _ in range(2):
-        fault = lose(proxy, what)
+        fault = lose(master.proxy, what)
     with pytest.raises((ConnectionError, TimeoutError)):
         await lock.try_lock()
     assert fault.happened.is_set()
@@ -187,13 +174,11 @@ async def test_an_acquire_whose_reply_is_lost(
 @on_a_cluster
 @LOSSES
 @pytest.mark.parametrize("what", [HAND_OVER, b"WAIT"], ids=["script", "wait"])
-async def test_a_hand_over_whose_reply_is_lost(
-    master: Master, backend: Backend, proxy: Proxy, lose: Lose, what: bytes
-) -> None:
+async def test_a_hand_over_whose_reply_is_lost(master: Master, backend: Backend, lose: Lose, what: bytes) -> None:
     """If it is given up in doubt, the permit is released once, and the waiter acquires it by an attempt."""
     client = backend.connect(timeout=0.5, replicas_sync_timeout=SHORT, local_hand_over_time=60)
     semaphore, other = await one_waits(backend, client)
-    fault = lose(proxy, what)
+    fault = lose(master.proxy, what)
     await semaphore.release()
     assert fault.happened.is_set()
     await other.result()
@@ -202,7 +187,7 @@ async def test_a_hand_over_whose_reply_is_lost(
     assert free(master) == 1
     semaphore, other = await one_waits(backend, backend.connect(**IN_DOUBT, local_hand_over_time=60))
     for _ in range(2):
-        fault = lose(proxy, what)
+        fault = lose(master.proxy, what)
     with pytest.raises((ConnectionError, TimeoutError)):
         await semaphore.release()
     assert fault.happened.is_set()
@@ -213,7 +198,7 @@ async def test_a_hand_over_whose_reply_is_lost(
 
 
 @on_a_cluster
-async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked(master: Master, proxy: Proxy) -> None:
+async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked(master: Master) -> None:
     async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, retry_attempts=0) as client:
         lock = await known_lock(client)
         runtime: Any = client._session.runtime
@@ -222,17 +207,17 @@ async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked(master: Mast
         pipeline: Pipeline = connections.pipeline
         assert pipeline.connection_id is not None
         master.freeze()
-        wait = proxy.hold_reply(b"WAIT")
+        wait = master.proxy.hold_reply(b"WAIT")
         acquire = asyncio.ensure_future(lock.try_lock())
         await asyncio.to_thread(wait.held.wait, 5)
-        proxy.refuse(True)
+        master.proxy.refuse(True)
         master.node.ask("CLIENT", "KILL", "ID", pipeline.connection_id.id)
         await pipeline.failed
         await asyncio.to_thread(wait.deliver)
         with pytest.raises(ConnectionError):
             await acquire
         assert master.exists("a")
-        proxy.refuse(False)
+        master.proxy.refuse(False)
         await asyncio.to_thread(eventually, lambda: not master.exists("a"), 5)
 
 
@@ -287,21 +272,18 @@ async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
     promoted.restore()
 
 
-async def test_a_master_that_is_replaced_while_an_acquire_waits(backend_kind: type[Backend]) -> None:
-    with Cluster(masters=1, replicas=2) as cluster:
-        cluster.set_node_timeout(NO_FAILOVER)
-        master, backend = ReplicatedMaster(cluster), backend_kind(cluster.url)
-        client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
-        lock = client.get_lock("a")
-        await client.get_lock("b").lock()
-        master.freeze(1)
-        acquire = backend.spawn(lock.lock)
-        await backend.until(lambda: master.exists("a"))
-        promoted = cluster.fail_over(master.node, to=master.replicas[1], takeover=True)
-        # The old master has ended the WAIT, which had no result. The acquire is repeated at the new one.
-        await acquire.result()
-        assert promoted.ask("HVALS", "a") == ["1"]
-        await backend.close()
+async def test_a_master_that_is_replaced_while_an_acquire_waits(two_replicas: Cluster, backend: Backend) -> None:
+    two_replicas.set_node_timeout(NO_FAILOVER)
+    master = ReplicatedMaster(two_replicas)
+    client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
+    await client.get_lock("b").lock()
+    master.freeze(1)
+    acquire = backend.spawn(client.get_lock("a").lock)
+    await backend.until(lambda: master.exists("a"))
+    promoted = two_replicas.fail_over(master.node, to=master.replicas[1], takeover=True)
+    # The old master has ended the WAIT, which had no result. The acquire is repeated at the new one.
+    await acquire.result()
+    assert promoted.ask("HVALS", "a") == ["1"]
 
 
 @pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)

@@ -101,10 +101,8 @@ def silent_server() -> Iterator[tuple[str, int]]:
 
 
 def test_the_whole_map_comes_from_any_of_them(shared: Servers, watch: Watch) -> None:
-    choices = [[each] for each in named(shared)]
-    if isinstance(shared, Replicated):
-        choices = [[*shared.nodes], [*shared.nodes[::-1]], [shared.master()]]
-    for nodes in choices:
+    of_replicated = [shared.nodes, shared.nodes[::-1], [shared.master()]] if isinstance(shared, Replicated) else []
+    for nodes in of_replicated or [[each] for each in named(shared)]:
         watched = watch(shared, nodes)
         assert_same(watched, shared)
         assert set(watched.table.replicas.values()) == {1}
@@ -209,9 +207,8 @@ def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(own_cluster: Cluster
     for _ in range(20):
         source_of(watched)._members = [alone, Address(replica.host, replica.port)]
         view, _ = source_of(watched).look()
-        assert view.epoch >= epoch
-        assert view.covered == 16384
-        assert alone not in {shard.master.address for shard in view.shards}
+        masters = {shard.master.address for shard in view.shards}
+        assert (view.epoch >= epoch, view.covered, alone in masters) == (True, 16384, False)
 
 
 def test_passwords_and_rights_in_a_cluster(watch: Watch) -> None:
@@ -256,17 +253,14 @@ def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(shared: Sentinels
 def test_a_sentinel_that_is_listened_to_fails(sentinels: Sentinels, watch: Watch) -> None:
     """First the one that the user has named hangs, then another one dies. The third one tells of the failover."""
     watched = watch(sentinels, sentinels.sentinels[:1], ping_interval=0.2, timeout=0.3)
+    listener = source_of(watched)._listener
     for strike in (sentinels.pause, sentinels.kill):
         eventually(lambda: listening(watched))
-        connection = source_of(watched)._listener._connection
+        connection = listener._connection
         assert connection is not None
         [heard] = [each for each in sentinels.sentinels if each.port == connection._node.config.port]
         strike(heard)
-        eventually(
-            lambda connection=connection: (  # type: ignore[misc]
-                source_of(watched)._listener._connection not in (None, connection) and listening(watched)
-            )
-        )
+        eventually(lambda before=connection: listener._connection is not before and listening(watched))  # type: ignore[misc]
         if strike == sentinels.pause:
             sentinels.resume(heard)
     sentinels.fail_over()
@@ -346,18 +340,6 @@ def test_of_two_masters_the_one_that_replaced_the_other_counts(replicated: Repli
         other = watch(replicated, nodes)
         assert watched.only_node is watched.node_at(promoted)
         assert other.only_node is other.node_at(promoted)
-
-
-def test_a_master_that_was_restarted_is_another_server(watch: Watch) -> None:
-    with Server() as server:
-        watched = watch("replicated", [server])
-        node = watched.only_node
-        server.kill()
-        node.on_failure()
-        server.start()
-        eventually(lambda: watched.changes)
-        assert watched.changes == [Changes(failed_over_slots=ALL_SLOTS, demoted_nodes=(node,))]
-        assert watched.only_node is node
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/mymaster"])

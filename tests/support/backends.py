@@ -91,6 +91,19 @@ async def finished(others: Iterable[OtherOwner[T]], seconds: float = TIME_LIMIT)
     return [await other.result(seconds) for other in others]
 
 
+async def in_turn(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
+    """Makes these calls one after the other."""
+    for call in calls:
+        await call()
+
+
+async def hold_all(client: pyredisson.asyncio.Client, *names: str) -> list[Any]:
+    """Locks of these names, which the client has acquired."""
+    locks = [client.get_lock(name) for name in names]
+    await in_turn(lock.lock for lock in locks)
+    return locks
+
+
 class Flag:
     """An event of this backend; any thread may set it."""
 

@@ -41,11 +41,7 @@ class ReplicatedMaster(Generic[Servers]):
         return sum(info[key]["state"] == "online" for key in info if key.startswith("slave") and key[5:].isdigit())
 
     def waits(self) -> int:
-        return self.calls("wait")
-
-    def calls(self, name: str) -> int:
-        stats: dict[str, Any] = self.node.ask("INFO", "commandstats")
-        return int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"])
+        return int(self.node.ask("INFO", "commandstats").get("cmdstat_wait", {"calls": 0})["calls"])
 
     def exists(self, name: str) -> bool:
         return bool(self.node.ask("EXISTS", name))

@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -21,11 +22,18 @@ def program(request: pytest.FixtureRequest) -> str:
     return str(request.param())
 
 
-@pytest.fixture(scope="module")
-def cluster(program: str) -> Iterator[Cluster]:
-    """One cluster for the tests of this module, which leave all of its nodes running."""
-    with Cluster(executable=program) as running:
-        yield running
+def shared(kind: Callable[..., Any], **options: Any) -> Any:
+    """A fixture: such servers for the tests of this module, which leave all of their nodes running."""
+
+    @pytest.fixture(scope="module")
+    def fixture(program: str) -> Iterator[Any]:
+        with kind(executable=program, **options) as running:
+            yield running
+
+    return fixture
+
+
+cluster, replicated, sentinels = shared(Cluster), shared(Replicated, replicas=2), shared(Sentinels)
 
 
 def other_master(cluster: Cluster, node: ClusterNode) -> ClusterNode:
@@ -281,20 +289,6 @@ def test_nodes_announce_what_a_test_wants() -> None:
         other.ask("CLUSTER", "FORGET", node.id)
         with pytest.raises(ServerError, match=f"{other.port} doesn't know {node.port}"):
             cluster.wait_until_consistent(0.1)
-
-
-@pytest.fixture(scope="module", params=PROGRAMS)
-def replicated(request: pytest.FixtureRequest) -> Iterator[Replicated]:
-    """One for the tests of this module, which leave all of its nodes running."""
-    with Replicated(replicas=2, executable=request.param()) as running:
-        yield running
-
-
-@pytest.fixture(scope="module", params=PROGRAMS)
-def sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
-    """The same with three sentinels, and one replica."""
-    with Sentinels(executable=request.param()) as running:
-        yield running
 
 
 def test_replicas_have_the_data_of_their_master_and_take_over(replicated: Replicated) -> None:

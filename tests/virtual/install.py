@@ -29,7 +29,6 @@ from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._client.servers import SingleServer
 from pyredisson.logic.loops import Loop
-from pyredisson.logic.losses import Callback
 from pyredisson.logic.permits import permit_expirable_semaphore
 
 from .network import LATENCY, SERVERS, Connection, MemoryIdleCheck
@@ -64,8 +63,8 @@ def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     patch.setattr(socket, "getaddrinfo", _refuse_to_connect)
     patch.setattr(socket.socket, "connect", _refuse_to_connect)
     patch.setattr(ClientLifecycle, "start_loop", _start_loop)
-    patch.setattr(SingleServer, "watchdog_runtime", _watchdog_runtime)
-    patch.setattr(CallbackThreads, "call", _call_soon)
+    patch.setattr(SingleServer, "watchdog_runtime", lambda server: WatchdogRuntime(server.node, _post_nothing))
+    patch.setattr(CallbackThreads, "call", lambda _, callback: asyncio.get_running_loop().call_soon(callback))
     patch.setattr(Delivery, "_start", _deliver_soon)
     patch.setattr(Delivery, "drain", _deliver_now)
     patch.setattr(FinalRelease, "send", lambda release, **_: _send_beside(clock, release))
@@ -137,16 +136,8 @@ class WithoutLoop(BackendRuntime):
 class WatchdogRuntime(WithoutLoop, AioRuntime): ...
 
 
-def _watchdog_runtime(server: SingleServer) -> WatchdogRuntime:
-    return WatchdogRuntime(server.node, _post_nothing)
-
-
 def _post_nothing(_: bytes) -> NoReturn:
     raise AssertionError("the watchdog posts nothing")
-
-
-def _call_soon(_: CallbackThreads, callback: Callback) -> None:
-    asyncio.get_running_loop().call_soon(callback)
 
 
 def _deliver_soon(delivery: Delivery) -> None:

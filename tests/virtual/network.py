@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum
 from itertools import count
 from typing import Any, Protocol
 
@@ -62,11 +62,8 @@ async def connect(
     return transport, protocol
 
 
-class End(Enum):
-    """How a server ends a connection."""
-
-    FIN = auto()
-    RST = auto()
+End = Enum("End", ["FIN", "RST"])
+"""How a server ends a connection."""
 
 
 class Way:
@@ -113,8 +110,7 @@ class MemorySocket:
     def fileno(self) -> MemorySocket:
         return self
 
-    def setsockopt(self, *_: int) -> None:
-        pass
+    def setsockopt(self, *_: int) -> None: ...
 
 
 class MemoryIdleCheck(IdleCheck):
@@ -162,11 +158,10 @@ class MemoryTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closing
 
-    def close(self) -> None:
-        self._end()
-
     def abort(self) -> None:
         self._end()
+
+    close = abort
 
     def _end(self, error: Exception | None = None) -> None:
         if not self._closing:
@@ -177,12 +172,10 @@ class MemoryTransport(asyncio.Transport):
     def _receive(self, data: bytes | End) -> None:
         if self._closing:
             return
-        if data is End.RST:
-            self._end(ConnectionResetError(104, "Connection reset by peer"))
-            return
-        if data is End.FIN:
-            self._protocol.eof_received()
-            self._end()
+        if isinstance(data, End):
+            if data is End.FIN:
+                self._protocol.eof_received()
+            self._end(ConnectionResetError(104, "Connection reset by peer") if data is End.RST else None)
             return
         view = memoryview(data)
         while view and not self._closing:

@@ -52,7 +52,7 @@ class MemoryProxy(Proxy):
             client.close()
             return client
         behind = End(self)
-        behind.peer = server.open_session(behind.receive, behind.ended)
+        behind.peer = server.open_session(behind.receive, behind.left)
         self._relays.append(Relay(as_socket(client), as_socket(behind), self._ends, self._conditions))
         return client
 
@@ -105,14 +105,10 @@ class End:
         self._arrived += data
         self._proxy.pass_on()
 
-    def left(self) -> None:
-        """The other end was closed."""
+    def left(self, _: bool = False) -> None:
+        """The other end was closed, by the client or the server."""
         self._ended = True
         self._proxy.pass_on()
-
-    def ended(self, _: bool = False) -> None:
-        """The same, by the server."""
-        self.left()
 
     def recv(self, size: int) -> bytes:
         if not self.readable:
@@ -142,8 +138,7 @@ class End:
         elif self._close is not None:
             self._close(self._reset)
 
-    def setblocking(self, _: bool) -> None:
-        pass
+    def setblocking(self, _: bool) -> None: ...
 
     def setsockopt(self, _: int, option: int, __: object) -> None:
         self._reset = self._reset or option == socket.SO_LINGER
@@ -216,5 +211,4 @@ class StubSession:
                 when = self._stub.clock() + number * self._stub.drip
                 self._stub.clock.call_beside(when, partial(self._send, bytes([byte])))
 
-    def left(self) -> None:
-        pass
+    def left(self) -> None: ...

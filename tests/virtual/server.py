@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from functools import partialmethod
+from functools import partial, partialmethod
 from itertools import count
 from typing import Any, Self
 
@@ -47,7 +47,7 @@ class MemoryServer:
     def start(self) -> Self:
         """Listens, without any data."""
         self.keys = Server(lambda: EPOCH + self.clock(), self._publish)
-        self.keys.keyspace.commands |= {b"SPUBLISH": self._publish_sharded, b"PUBSUB": self._pubsub}
+        self.keys.keyspace.commands |= {b"SPUBLISH": partial(self._send_message, b"smessage"), b"PUBSUB": self._pubsub}
         self.calls: Counter[str] = Counter()
         """How often each command was called, by a client or by a script."""
         call = self.keys.keyspace.call
@@ -102,9 +102,6 @@ class MemoryServer:
 
     def _publish(self, channel: bytes, text: bytes) -> int:
         return self._send_message(b"message", channel, text)
-
-    def _publish_sharded(self, channel: bytes, text: bytes) -> int:
-        return self._send_message(b"smessage", channel, text)
 
     def _pubsub(self, what: bytes, *rest: bytes) -> Reply:
         kind = b"smessage" if what.upper().startswith(b"SHARD") else b"message"
@@ -231,10 +228,8 @@ class Session:
         match what.upper():
             case b"INFO":
                 return encoded(self.line())
-            case b"SETNAME":
-                self.name = rest[0]
-                return encoded(OK)
-            case b"SETINFO":
+            case b"SETNAME" | b"SETINFO":
+                self.name = rest[0] if what.upper() == b"SETNAME" else self.name
                 return encoded(OK)
             case b"LIST":
                 return encoded(b"".join(session.line() for session in self.server.sessions.values()))
@@ -246,15 +241,13 @@ class Session:
         raise ResponseError(f"ERR unknown subcommand {what!r}")
 
     def _chosen(self, kind: bytes, value: bytes) -> list[Session]:
-        """The connections that CLIENT KILL names."""
+        """The connections that CLIENT KILL names, by their ID or TYPE."""
         others = [session for session in self.server.sessions.values() if session is not self]
-        match kind:
-            case b"ID":
-                return [session for session in others if session.number == int(value)]
-            case b"TYPE":
-                subscribed = value.upper() == b"PUBSUB"
-                return [session for session in others if any(session.channels.values()) is subscribed]
-        raise ResponseError(f"ERR unknown filter {kind!r}")
+        if kind == b"ID":
+            return [session for session in others if session.number == int(value)]
+        assert kind == b"TYPE"
+        subscribed = value.upper() == b"PUBSUB"
+        return [session for session in others if any(session.channels.values()) is subscribed]
 
     def line(self) -> bytes:
         """As in CLIENT LIST."""
@@ -369,11 +362,8 @@ class PlainSocket:
         buffer[: len(part)] = part
         return len(part)
 
-    def settimeout(self, _: float | None) -> None:
-        pass
-
-    def shutdown(self, _: int) -> None:
-        pass
+    def settimeout(self, _: float | None) -> None: ...
+    def shutdown(self, _: int) -> None: ...
 
     def close(self) -> None:
         self._session.left()

@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
+from tests.support.backends import hold_all, in_turn
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
 from tests.support.waiting import cancel_after, within
 
@@ -200,17 +201,14 @@ async def test_holds_on_all_nodes_are_renewed(world: World, cluster: MemoryClust
     """The watchdog sends the commands for one node at once, and those behind ASK to the other one."""
     async with cluster.client() as client:
         names = [cluster.name_on(node, prefix) for node in cluster.nodes for prefix in "abc"]
-        locks = [client.get_lock(name) for name in names]
-        for lock in locks:
-            await lock.lock()
+        locks = await hold_all(client, *names)
         for name in names[::2]:
             cluster.begin_move(name)
         await asyncio.sleep(100)
         for name in names[::2]:
             cluster.finish_move(name)
         await asyncio.sleep(100)
-        for lock in locks:
-            await lock.unlock()
+        await in_turn(lock.unlock for lock in locks)
         assert not any(node.keys.keyspace.do_keys(b"*-*") for node in cluster.nodes)
 
 
@@ -369,8 +367,7 @@ async def test_a_lock_handed_on_needs_replicas(world: World, synced: MemoryClust
         assert (failures, synced.waits - before) == (set() if confirmed else {NotReplicatedError}, 1)
         if confirmed:
             assert sorted(synced.values("a")) == [b"1"] * len(others) + [b"read"] * (kind == "write")
-            for other in others:
-                await other.unlock()
+            await in_turn(other.unlock for other in others)
         await asyncio.sleep(1)
         assert not await holder.is_locked()
         assert not client._session.holds.table

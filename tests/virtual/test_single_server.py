@@ -27,6 +27,7 @@ from pyredisson._settings.config import Config
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.keeping import KeepingLock
 from tests.api.kinds import JAVA, lock_of
+from tests.support.backends import hold_all, in_turn
 
 from .cluster import MemoryCluster, install_cluster
 from .conftest import World
@@ -179,8 +180,7 @@ class Contention:
                 group.create_task(self.work(client))
         # The time to live of what is kept for a client that was woken and did not come.
         await asyncio.sleep(61)
-        for client in clients:
-            await client.close()
+        await in_turn(client.close for client in clients)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,7 @@ async def listed(world: World) -> None:
 async def test_a_kept_lock_that_is_released_in_the_background(world: World) -> None:
     """The next caller of the same client gets it, although no call of the holder is there to tell."""
     async with world.client() as other, world.client() as client:
-        holder = other.get_lock("orders")
-        await holder.lock()
+        (holder,) = await hold_all(other, "orders")
         session = client.get_lock("orders")._logic.session
         first, second = (KeepingLock(session, b"orders", 2000) for _ in range(2))
         owner = session.owners.new()
@@ -226,8 +225,7 @@ async def test_a_kept_lock_that_is_released_in_the_background(world: World) -> N
 async def test_woken_at_the_deadline(world: World) -> None:
     """The caller that was woken gives up, and the next one of its client is woken as soon as the lock is free."""
     async with world.client() as other, world.client() as client:
-        holder = other.get_lock("orders")
-        await holder.lock()
+        (holder,) = await hold_all(other, "orders")
         first = asyncio.create_task(client.get_lock("orders").try_lock(wait_time=1.0))
         await listed(world)
         await asyncio.sleep(0.1)
@@ -256,14 +254,6 @@ async def use(lock: Any) -> None:
         pass
 
 
-async def held(client: Any, *names: str) -> list[Any]:
-    """Locks that the watchdog renews."""
-    locks = [client.get_lock(name) for name in names]
-    for lock in locks:
-        await lock.lock()
-    return locks
-
-
 @pytest.mark.parametrize("clustered", [False, True])
 async def test_a_refused_subscription_ends_the_wait(
     world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool
@@ -277,7 +267,7 @@ async def test_a_refused_subscription_ends_the_wait(
     monkeypatch.setattr(Session, "do_ssubscribe", refuse)
     url = cluster.url if clustered else world.server.url
     async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
-        await held(client, "a")
+        await hold_all(client, "a")
         with pytest.raises(NoPermissionError):
             await use(other.get_lock("a"))
     assert world.clock() < START + 1
@@ -319,7 +309,7 @@ async def test_a_failed_renewal_tells_how_many_locks(
 
     run = world.server.keys.run
     async with world.client() as client:
-        await held(client, "a", "b", "c")
+        await hold_all(client, "a", "b", "c")
         monkeypatch.setattr(world.server.keys, "run", broken)
         await asyncio.sleep(12)
         monkeypatch.setattr(world.server.keys, "run", run)
@@ -342,7 +332,7 @@ async def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch:
 
 async def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
     async with world.client() as client:
-        (lock,) = await held(client, "a")
+        (lock,) = await hold_all(client, "a")
         for _ in range(3):
             world.server.keys.flush_scripts()
             await asyncio.sleep(30)
