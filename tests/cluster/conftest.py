@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from pyredisson._settings.fields import Topology
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import NOWHERE, Asyncio, Backend, Threads
-from tests.support.keepers import Watched
 from tests.support.programs import PROGRAMS
 from tests.support.replicated_master import ReplicatedMaster
 
@@ -128,17 +126,3 @@ def either(*names: str) -> Any:
 
 with_replicas = either("sentinels", "replicated")
 """A master with a replica, with Sentinels and without, of this test's own. Another parameter: `one_master`."""
-
-
-@pytest.fixture
-def watch_topology() -> Iterator[Callable[..., Watched]]:
-    """Makes keepers, which end with the test."""
-    made: list[Watched] = []
-
-    def make(topology: Topology, nodes: Any, **fields: Any) -> Watched:
-        made.append(Watched(topology, nodes, **fields))
-        return made[-1]
-
-    yield make
-    for watched in made:
-        watched.close()

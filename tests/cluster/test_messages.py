@@ -201,24 +201,6 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
     assert time.monotonic() - moved < 1.0 + SOON
 
 
-async def test_a_slot_without_a_node(own_cluster: Cluster, backend: Backend) -> None:
-    """The node ends the subscription, and nobody accepts another one until the slot is assigned again."""
-    scene = Scene(own_cluster, backend)
-    for node in own_cluster.nodes:
-        node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
-    waiter = await scene.begin(backend.connect())
-    owner = scene.node
-    for node in own_cluster.nodes:
-        node.ask("CLUSTER", "DELSLOTS", scene.slot)
-    await backend.until(lambda: scene.subscribers("SPUBLISH", owner) == 0)
-    await backend.sleep(1.0)
-    assert not waiter.done()
-    owner.ask("CLUSTER", "ADDSLOTS", scene.slot)
-    await scene.heard_on(owner, "auto")
-    await backend.until(lambda: scene.node is owner)
-    await scene.released(waiter, "SPUBLISH")
-
-
 @pytest.mark.parametrize("right", ["channel", "ssubscribe", "subscribe"])
 async def test_a_user_without_the_right(cluster: Cluster, backend: Backend, right: str) -> None:
     """The waiter raises the error: messages that only come in this flavour would never wake it."""

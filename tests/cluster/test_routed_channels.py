@@ -158,8 +158,7 @@ def test_a_transient_refusal_is_retried_by_the_next_waiter(text: str) -> None:
     listener = clients.listener(HIGH)
     listener.channels.on_refused(HIGH, as_error(text))
     assert not wakeup.is_set(), "a wakeup would make it retry without a pause"
-    assert listener.subscribed == 1
-    assert clients.registry.stale
+    assert (listener.subscribed, clients.registry.stale, clients.table.troubled) == (1, True, True)
     clients.registry.refresh()
     assert listener.subscribed == 2
     clients.check()

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,17 +16,21 @@ import pytest
 from redis.exceptions import AuthenticationError, ClusterDownError, ConnectionError, NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._client.servers import open_topology
+from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import Changes
+from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
+from pyredisson._settings.config import Config
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server
-from tests.support.keepers import Watched
 from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .conftest import CALM_NODE_TIMEOUT
 
 Servers = Cluster | Sentinels | Replicated
-Watch = Callable[..., Watched]
+Watch = Callable[..., "Watched"]
 ALL_SLOTS = frozenset(range(16384))
 KINDS: dict[str, Callable[..., Any]] = {"cluster": Cluster, "sentinel": Sentinels, "replicated": Replicated}
 strikes = pytest.mark.parametrize("how", ["kill", "pause"])
@@ -51,25 +55,69 @@ def own(request: pytest.FixtureRequest) -> Iterator[Servers]:
 on_sentinels = pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
 
 
-def named(servers: Servers) -> Any:
+def named(servers: Any) -> Any:
     """The servers whose addresses a user gives."""
     return servers.sentinels if isinstance(servers, Sentinels) else servers.nodes
 
 
+class Watched:
+    """A keeper, and the changes that its table has reported. It refreshes on request only."""
+
+    def __init__(self, config: Config) -> None:
+        self.keeper = open_topology(config, "client", ScriptSet())
+        self.table = self.keeper.table
+        self.changes: list[Changes] = []
+        self.known_at = 0.0
+        """When the latest change was reported."""
+        self.table.listen(self.follow)
+
+    def follow(self, changes: Changes) -> None:
+        self.known_at = time.monotonic()
+        self.changes.append(changes)
+
+    def discover(self) -> None:
+        """Waits for the first map, as a call does. Raises what a call would raise."""
+        wakeup = ThreadWakeup()
+        self.keeper.wait_until_known(wakeup.set)
+        assert wakeup.wait(TIME_LIMIT)
+        self.keeper.check_known()
+        self.changes.clear()
+
+    def node_at(self, server: Any) -> Node:
+        return self.table.nodes[Address(server.host, server.port)]
+
+    @property
+    def only_node(self) -> Node:
+        [node] = self.table.nodes.values()
+        assert self.table.node_of_slot(0) is self.table.node_of_slot(16383) is node
+        return node
+
+    def close(self) -> None:
+        self.keeper.close()
+        if (thread := self.keeper._thread) is not None:
+            thread.join(TIME_LIMIT)
+            assert not thread.is_alive()
+
+
 @pytest.fixture
-def watch(watch_topology: Watch) -> Watch:
+def watch() -> Iterator[Watch]:
     """Makes keepers for such servers, which know them (`discover=False`: not yet). `nodes`: what the user names."""
+    with ExitStack() as stack:
 
-    def make(servers: Servers | str, nodes: Any = None, *, discover: bool = True, **fields: Any) -> Watched:
-        kind = servers if isinstance(servers, str) else type(servers).__name__.lower().removesuffix("s")
-        if kind == "sentinel":
-            fields = {"master_name": "mymaster"} | fields
-        watched = watch_topology(kind, named(servers) if nodes is None else nodes, **fields)  # type: ignore[arg-type]
-        if discover:
-            watched.discover()
-        return watched
+        def make(servers: Servers | str, nodes: Any = None, *, discover: bool = True, **fields: Any) -> Watched:
+            kind: Any = servers if isinstance(servers, str) else type(servers).__name__.lower().removesuffix("s")
+            fields = {"topology_refresh_interval": 1000.0} | fields
+            if kind == "sentinel":
+                fields = {"master_name": "mymaster"} | fields
+            given = nodes or named(servers)
+            addresses = [Address(*each) if isinstance(each, tuple) else Address(each.host, each.port) for each in given]
+            watched = Watched(Config.of(topology=kind, nodes=tuple(addresses), **fields))
+            stack.callback(watched.close)
+            if discover:
+                watched.discover()
+            return watched
 
-    return make
+        yield make
 
 
 def source_of(watched: Watched) -> Any:
