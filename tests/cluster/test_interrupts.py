@@ -38,8 +38,7 @@ class Scene:
     """A client, and what it would leave behind."""
 
     def __init__(self, cluster: Cluster, client: pyredisson.Client, held_by_others: int = 0) -> None:
-        self.cluster = cluster
-        self.client = client
+        self.cluster, self.client = cluster, client
         self.keeper = map_of(client).keeper
         self.held_by_others = held_by_others
         """How many locks."""

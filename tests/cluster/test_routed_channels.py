@@ -33,8 +33,7 @@ class Listener:
     """The subscription connection to one node, which only notes what it is subscribed to."""
 
     def __init__(self, channels: NodeChannels, node: Node) -> None:
-        self.channels = channels
-        self.node = node
+        self.channels, self.node = channels, node
         self.heard: set[bytes] = set()
         self.subscribed = 0
         self.reconnects = 0
@@ -198,8 +197,7 @@ def test_a_slot_without_a_node() -> None:
     latch = latch_channel(b"{foo}")
     wakeup, on_any = clients.join(HIGH), clients.join(latch)
     assert clients.table.node_of_key(latch) is clients.table.node_of_key(HIGH) is None
-    assert clients.registry.place_of(wakeup) is None
-    assert clients.registry.place_of(on_any) is not None
+    assert [clients.registry.place_of(each) is None for each in (wakeup, on_any)] == [True, False]
     assert clients.registry.stale
     clients.apply(*HALVES)
     assert wakeup.is_set()
@@ -274,8 +272,8 @@ def test_a_waiter_that_is_collected_on_any_line_leaves_its_channel(change: str) 
         clients.registry.refresh()
         clients.check()
         waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
-        assert clients.registry.waiting == waiters == set(clients.registry._place_of)
-        assert waiters == {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
+        on_nodes = {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
+        assert clients.registry.waiting == waiters == set(clients.registry._place_of) == on_nodes
 
 
 def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:
@@ -409,8 +407,7 @@ def test_what_changes_the_map() -> None:
         return bool(table.settling.changes)
 
     empty = shard(1, ())
-    assert settles(shard(0, ((0, LAST),)), empty)
-    assert not settles(shard(0, ((0, LAST),)), empty)
+    assert [settles(shard(0, ((0, LAST),)), empty) for _ in range(2)] == [True, False]
     assert not settles(shard(0, ((0, LAST),), 3, 4), empty), "only the replicas are others"
     assert not settles(redirect="ASK")
     assert settles(redirect="MOVED")
@@ -428,8 +425,7 @@ def test_a_release_that_has_followed_ask_publishes_where_the_waiters_are(scripts
             assert found is not None
             name, text, *rest = words(found)
             assert (name, script_name([name, text])) == (b"EVAL", "lock_wake_waiters")
-            assert b"'PUBLISH'" in text
-            assert b"'SPUBLISH'" in text
+            assert (b"'PUBLISH'" in text, b"'SPUBLISH'" in text) == (True, True)
             assert rest == [b"0", CHANNEL, b"0", b"pyredisson_wake:{orders}:", b"0"]
     found = message_at_source(permit_release(scripts), [])
     assert found is not None

@@ -70,9 +70,7 @@ class Way:
     """One direction of a connection: what is put in at one end comes out at the other one later, in order."""
 
     def __init__(self, loop: VirtualLoop, schedule: Schedule, deliver: Callable[[Any], None]) -> None:
-        self._loop = loop
-        self._schedule = schedule
-        self._deliver = deliver
+        self._loop, self._schedule, self._deliver = loop, schedule, deliver
         self._under_way: deque[bytes | End] = deque()
         self._latest = 0.0
         """When the part that was put in last arrives."""
@@ -140,8 +138,7 @@ class MemoryTransport(asyncio.Transport):
     def __init__(self, loop: VirtualLoop, protocol: Any, server: Listener) -> None:
         self._socket = MemorySocket(loop.clock)
         super().__init__({"socket": self._socket})
-        self._loop = loop
-        self._protocol = protocol
+        self._loop, self._protocol = loop, protocol
         self._closing = False
         self._to_client = Way(loop, loop.call_at, self._receive)
         self._session = server.open_session(self._to_client.put, self._end_by_server)

@@ -174,8 +174,7 @@ class MemoryStub:
     clock: VirtualClock
 
     def __init__(self, answer: Answer, drip: float = 0.0) -> None:
-        self.answer = answer
-        self.drip = drip
+        self.answer, self.drip = answer, drip
         self.connections = 0
         self.port = next(PORTS)
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -196,8 +195,7 @@ class StubSession:
     """One connection of a stub."""
 
     def __init__(self, stub: MemoryStub, send: Send) -> None:
-        self._stub = stub
-        self._send = send
+        self._stub, self._send = stub, send
         self._reader = hiredis.Reader()
 
     def receive(self, data: bytes) -> None:

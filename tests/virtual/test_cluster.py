@@ -331,8 +331,7 @@ async def test_permits_without_a_confirmation_are_not_acquired(world: World, syn
 
 async def test_a_nested_acquire_without_a_confirmation_leaves_outer_levels(world: World, synced: MemoryCluster) -> None:
     async with synced.client() as client:
-        lock = client.get_lock("a")
-        await lock.lock()
+        (lock,) = await hold_all(client, "a")
         await lock.lock()
         synced.confirmed = 0
         with pytest.raises(NotReplicatedError):

@@ -102,8 +102,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on a virtual clock, whose connections are made in memory."""
 
     def __init__(self, clock: VirtualClock, connect: Connect) -> None:
-        self.clock = clock
-        self._connect = connect
+        self.clock, self._connect = clock, connect
         self._jumping = JumpingSelector(clock)
         super().__init__(self._jumping)
 
