@@ -1,5 +1,6 @@
 """Fixtures of the fault tests: the backends, with nothing between the client and the test."""
 
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -15,17 +16,22 @@ from .kinds import NoThread
 @pytest.fixture(params=["threads", "asyncio"])
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
     """The test runs once in each backend."""
-    each = RawBackend(request.param)
-    yield each
-    await each.close()
+    async with RawBackend(request.param) as each:
+        yield each
 
 
 @pytest.fixture
 async def tasks() -> AsyncIterator[RawBackend]:
     """The test runs in asyncio only."""
-    each = RawBackend("asyncio")
-    yield each
-    await each.close()
+    async with RawBackend("asyncio") as each:
+        yield each
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[RawBackend]:
+    """The test runs with threads only."""
+    async with RawBackend("threads") as each:
+        yield each
 
 
 @pytest.fixture
@@ -33,6 +39,13 @@ def root(own_server: Server) -> Iterator[Redis]:
     """A plain client of this test's own server."""
     with own_server.redis() as client:
         yield client
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"redis://127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -194,8 +194,7 @@ async def test_a_server_that_cannot_be_served(backend: RawBackend, answer: Answe
     with Stub(answer) as stub:
         client = backend.connect(stub.url)
         for call in (client.get_lock("a").lock, client.get_semaphore("s").acquire, client.get_lock("a").is_locked):
-            with pytest.raises(ConfigError, match=text):
-                await backend.do(call())
+            await backend.fails(ConfigError, call, match=text)
         # Once for each call; nothing continues in the background.
         assert stub.connections == 3
         assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate() if thread not in before}
@@ -204,8 +203,7 @@ async def test_a_server_that_cannot_be_served(backend: RawBackend, answer: Answe
 async def test_a_node_of_a_cluster(backend: RawBackend) -> None:
     with Server(config={"cluster-enabled": "yes"}) as server:
         lock = backend.connect(server.url).get_lock("a")
-        with pytest.raises(ConfigError, match=rf"{server.port} is a node of a cluster.*redis\+cluster://"):
-            await backend.do(lock.lock())
+        await backend.fails(ConfigError, lock.lock, match=rf"{server.port} is a node of a cluster.*redis\+cluster://")
 
 
 @pytest.mark.parametrize(

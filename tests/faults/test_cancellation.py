@@ -230,20 +230,15 @@ async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd:
     assert "Exception ignored" not in capfd.readouterr().err
 
 
-async def nobody_else_gets_it(server: Server, kind: str, name: str = "a") -> None:
-    """After what runs in the background has run."""
-    await asyncio.sleep(0.05)
-    async with pyredisson.asyncio.connect(server.url) as other:
-        assert not await lock_of(other, kind).try_lock()
-
-
-async def released(lock: Any, levels: int, server: Server, kind: str = "lock") -> None:
+async def released(backend: RawBackend, server: Server, lock: Any, levels: int, kind: str = "lock") -> None:
     """The owner has so many levels, and nobody else gets the lock before the last one is released."""
-    await nobody_else_gets_it(server, kind)
-    assert await lock.get_hold_count() == levels
+    # What runs in the background has run by then.
+    await backend.sleep(0.05)
+    assert not await backend.do(lock_of(backend.connect(server.url), kind).try_lock())
+    assert await backend.do(lock.get_hold_count()) == levels
     for _ in range(levels):
-        await lock.unlock()
-    assert not await lock.is_locked()
+        await backend.do(lock.unlock())
+    assert not await backend.do(lock.is_locked())
 
 
 @pytest.mark.parametrize("kind", OF_ONE_OWNER)
@@ -257,7 +252,7 @@ async def test_a_cancelled_call_leaves_what_another_one_got(tasks: RawBackend, s
         # The one is refused where the other has it and the lock isn't reentrant.
         had = [call for call in (first, second) if not call.cancelled() and call.exception() is None]
         assert had
-        await released(lock, len(had), server, kind)
+        await released(tasks, server, lock, len(had), kind)
 
 
 @reentrant
@@ -266,11 +261,11 @@ async def test_one_releases_what_the_other_acquires(tasks: RawBackend, server: S
     lock = lock_of(tasks.connect(server.url), kind, 7)
 
     async def take_and_give_back() -> None:
-        await lock.lock()
-        await lock.unlock()
+        async with lock:
+            pass
 
     await asyncio.gather(take_and_give_back(), lock.lock())
-    await released(lock, 1, server, kind)
+    await released(tasks, server, lock, 1, kind)
     await lock.lock()
     await lock.lock()
     await asyncio.gather(lock.unlock(), lock.unlock())
@@ -291,7 +286,7 @@ async def test_a_lost_hold_is_released_while_it_is_acquired_again(tasks: RawBack
     with pytest.raises(LockLostError):
         await lock.unlock()
     await anew
-    await released(lock, 1, server, kind)
+    await released(tasks, server, lock, 1, kind)
 
 
 async def test_a_cancelled_group_leaves_what_a_call_for_its_member_got(tasks: RawBackend, server: Server) -> None:
@@ -303,7 +298,7 @@ async def test_a_cancelled_group_leaves_what_a_call_for_its_member_got(tasks: Ra
     call = asyncio.create_task(one.lock())
     await cancel_after(1, both)
     await call
-    await released(one, 1, server)
+    await released(tasks, server, one, 1)
 
 
 @reentrant
@@ -338,35 +333,28 @@ async def test_many_at_random(tasks: RawBackend, server: Server, admin: Redis, k
 
 @pytest.mark.parametrize("levels", [1, 2])
 async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
-    server: Server, proxy: Proxy, levels: int
+    threads: RawBackend, server: Server, proxy: Proxy, levels: int
 ) -> None:
     """It waited behind a nested acquire of the same owner in another thread, which succeeded."""
-    with pyredisson.connect(proxy.url) as client:
-        lock = client.get_lock("a", owner=7)
-        for _ in range(levels):
-            lock.lock()
-        late = proxy.hold_reply(ACQUIRE)
-        backend = RawBackend("threads")
-        other = backend.start(lock.lock)
-        assert late.held.wait(TIME_LIMIT)
-        waits = threading.Event()
+    lock = threads.connect(proxy.url).get_lock("a", owner=7)
+    for _ in range(levels):
+        lock.lock()
+    late = proxy.hold_reply(ACQUIRE)
+    other = await threads.started(late.held.is_set, lock.lock)
+    waits = threading.Event()
 
-        def deliver() -> None:
-            assert waits.wait(TIME_LIMIT)
-            late.deliver()
+    def deliver() -> None:
+        assert waits.wait(TIME_LIMIT)
+        late.deliver()
 
-        delivery = backend.start(deliver)
-        steps = AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c))
-        with pytest.raises(KeyboardInterrupt), steps:
-            lock.unlock()
-        assert steps.happened
-        await delivery.result()
-        await other.result()
-        await nobody_else_gets_it(server, "lock")
-        assert lock.get_hold_count() == levels
-        for _ in range(levels):
-            lock.unlock()
-        assert not lock.is_locked()
+    delivery = threads.start(deliver)
+    steps = AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c))
+    with pytest.raises(KeyboardInterrupt), steps:
+        lock.unlock()
+    assert steps.happened
+    await delivery.result()
+    await other.result()
+    await released(threads, server, lock, levels)
 
 
 @reentrant
@@ -397,7 +385,7 @@ async def test_a_release_that_is_cancelled_before_its_turn_releases_its_level(
     assert await cancel_after(3, user)
     late.deliver()
     await nested
-    await released(lock, 1, server, kind)
+    await released(tasks, server, lock, 1, kind)
 
 
 async def test_many_calls_of_one_owner_are_served_in_their_order_in_the_time_of_their_commands(
@@ -422,7 +410,9 @@ async def test_many_calls_of_one_owner_are_served_in_their_order_in_the_time_of_
     assert not admin.exists("a")
 
 
-async def test_a_thread_among_many_of_one_owner_has_its_turn(client: pyredisson.Client, admin: Redis) -> None:
+async def test_a_thread_among_many_of_one_owner_has_its_turn(
+    threads: RawBackend, client: pyredisson.Client, admin: Redis
+) -> None:
     lock = client.get_lock("a", owner=7)
 
     def use() -> None:
@@ -430,15 +420,14 @@ async def test_a_thread_among_many_of_one_owner_has_its_turn(client: pyredisson.
             with lock:
                 continue
 
-    backend = RawBackend("threads")
-    for call in [backend.start(use) for _ in range(16)]:
+    for call in [threads.start(use) for _ in range(16)]:
         await call.result(20)
     assert not admin.exists("a")
 
 
 @reentrant
 async def test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock(
-    server: Server, client: pyredisson.Client, admin: Redis, kind: str
+    threads: RawBackend, server: Server, client: pyredisson.Client, kind: str
 ) -> None:
     """On the same thread, and for the same owner: it can't wait for the end of that call."""
     lock = lock_of(client, kind)
@@ -452,17 +441,14 @@ async def test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock(
     with AtSteps((type(lock._logic.commands).acquire, open_block.close)) as step:
         lock.lock()
     assert step.happened
-    await nobody_else_gets_it(server, kind)
-    assert lock.get_hold_count() == 1
-    lock.unlock()
-    assert not admin.exists("a")
+    await released(threads, server, lock, 1, kind)
 
 
-async def test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it(client: pyredisson.Client, admin: Redis) -> None:
+def test_a_lock_that_is_asked_for_in_the_middle_of_a_call_for_it(client: pyredisson.Client, admin: Redis) -> None:
     lock = client.get_lock("a")
     middle = pytest.raises(RuntimeError, match="'a' was asked for in the middle of a call")
     with middle, AtSteps((LockCommands.acquire, lock.lock)):
         lock.lock()
-    await asyncio.to_thread(eventually, lambda: not admin.exists("a"), 5)
+    eventually(lambda: not admin.exists("a"), 5)
     lock.lock()
     lock.unlock()

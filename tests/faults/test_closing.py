@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,13 +54,6 @@ async def kind_of_tasks(request: pytest.FixtureRequest) -> None:
 
 
 tasks_of_each_kind = pytest.mark.usefixtures("kind_of_tasks")
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The URL of a server that takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"redis://127.0.0.1:{listening.getsockname()[1]}"
 
 
 def begun(backend: RawBackend, client: Any, count: int) -> list[OtherOwner[Any]]:
@@ -141,41 +132,40 @@ class TestInFlight:
         calls = begun(backend, client, 20)
         await backend.until(lambda: proxy.seen(ACQUIRE) > 40)
         proxy.stall()
-        turns: list[int] = []
         closed = threading.Event()
 
-        async def turn() -> None:
+        async def turns() -> int:
+            count = 0
             while not closed.is_set():
                 await backend.sleep(0.02)
-                turns.append(1)
+                count += 1
+            return count
 
         # It doesn't hold up the event loop.
-        turning = backend.start(turn)
+        turning = backend.start(turns)
         with caplog.at_level(logging.WARNING, "pyredisson"):
             await close(backend, client, calls)
             closed.set()
-            await turning.result()
-            assert len(turns) >= 5
+            assert await turning.result() >= 5
         if backend.threads:
             eventually(lambda: "locks were not released" in caplog.text)
 
 
-def test_a_command_that_is_added_during_a_final_release_is_sent_too(proxy: Proxy, admin: Redis) -> None:
+async def test_a_command_that_is_added_during_a_final_release_is_sent_too(
+    threads: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
     """A call that ends while the client sends its last commands adds one of its own."""
-    client = pyredisson.connect(proxy.url, timeout=5)
-    backend = RawBackend("threads")
+    client = threads.connect(proxy.url, timeout=5)
     client.get_lock("held").lock()
     late = proxy.hold_reply(ACQUIRE)
-    taking = backend.start(client.get_lock("late").lock)
-    assert late.held.wait(5)
+    taking = await threads.started(late.held.is_set, client.get_lock("late").lock)
     final_release = proxy.hold_request(RELEASE)
-    closing = backend.start(client.close)
-    assert final_release.held.wait(5)
+    closing = await threads.started(final_release.held.is_set, client.close)
     late.deliver()
-    eventually(lambda: taking.done())
+    await threads.until(taking.done)
     final_release.deliver()
-    eventually(lambda: closing.done())
-    eventually(lambda: not admin.keys())
+    await closing.result()
+    await threads.until(lambda: not admin.keys())
 
 
 def test_commands_after_a_final_release_start_one_more(proxy: Proxy, admin: Redis, started_threads: list[str]) -> None:
@@ -196,21 +186,27 @@ def test_commands_after_a_final_release_start_one_more(proxy: Proxy, admin: Redi
 
 
 @pytest.mark.parametrize(
-    "step", [ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close], ids=lambda step: step.__qualname__
+    ("kind", "step"),
+    [
+        *[("threads", step) for step in (ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close)],
+        ("asyncio", AioListener.stop),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", value),
 )
-def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis, step: Callable[..., object]) -> None:
-    client = pyredisson.connect(server.url, client_name=NAME)
-    assert not client.get_lock("a").is_locked()
+async def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis, kind: str, step: Any) -> None:
+    backend = RawBackend(kind)
+    client = backend.connect(server.url, client_name=NAME)
+    assert not await backend.do(client.get_lock("a").is_locked())
     if step is not ClientLifecycle.end:
         # It is the first step: what is held before it stays so.
-        client.get_lock("a").lock()
+        await backend.do(client.get_lock("a").lock())
     with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
-        client.close()
+        await backend.do(client.close())
     assert interrupt.happened
     assert not admin.exists("a")
-    eventually(lambda: not is_connected(admin))
+    await backend.until(lambda: not is_connected(admin))
     # What the interrupt left undone, the next call does.
-    client.close()
+    await backend.do(client.close())
     assert client.closed
 
 
@@ -326,12 +322,3 @@ class TestTasks:
                 runner.run(hear())
 
         await asyncio.to_thread(use)
-
-    async def test_an_interrupt(self, server: Server, admin: Redis) -> None:
-        client = pyredisson.asyncio.connect(server.url, client_name=NAME)
-        assert not await client.get_lock("a").is_locked()
-        with pytest.raises(KeyboardInterrupt), InterruptAt(AioListener.stop) as interrupt:
-            await client.close()
-        assert interrupt.happened
-        await asyncio.to_thread(eventually, lambda: not is_connected(admin))
-        await client.close()

@@ -107,10 +107,9 @@ class TestCancelled:
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
 async def test_interrupted_before_it_asked(
-    servers: list[Server], redises: list[Any], moment: Callable[..., object]
+    threads: RawBackend, servers: list[Server], redises: list[Any], moment: Callable[..., object]
 ) -> None:
-    backend = RawBackend("threads")
-    group = make("red", connected(backend, servers))
+    group = make("red", connected(threads, servers))
     with group:
         pass
     with InterruptAt(moment) as interrupt, pytest.raises(KeyboardInterrupt):
@@ -119,7 +118,6 @@ async def test_interrupted_before_it_asked(
     # Nobody believes that a member still owes an answer, and leaves it out.
     with group:
         assert all_once(redises)
-    await backend.close()
 
 
 @groups
@@ -145,15 +143,13 @@ class TestMultiLock:
         for number, down in enumerate(proxies):
             group = make("multi", clients)
             away(down)
-            with pytest.raises(RedisError):
-                await backend.do(group.try_lock())
+            await backend.fails(RedisError, group.try_lock)
             assert not held_locally(clients)
             down.refuse(False)
             await backend.until(lambda: not left(redises))
             await backend.do(group.lock())
             away(down)
-            with pytest.raises(RedisError):
-                await backend.do(group.unlock())
+            await backend.fails(RedisError, group.unlock)
             # The other members were released before the error was raised.
             assert not left(redises[:number] + redises[number + 1 :])
             assert not held_locally(clients)
@@ -171,8 +167,7 @@ class TestMultiLock:
             next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
         )
         redises[last].hset("a", "another:1", 1)
-        taking = backend.start(group.lock, 5)
-        await backend.until(lambda: listeners(redises[last], "a"))
+        taking = await backend.started(lambda: listeners(redises[last], "a"), group.lock, 5)
         struck = getattr(proxies[first], fault)(RENEW)
         redises[last].delete("a")
         redises[last].publish("redisson_lock__channel:{a}", "0")
@@ -223,8 +218,7 @@ class TestRedLock:
             assert await backend.do(group.is_held())
             own[1].kill()
             assert await backend.do(group.lost.wait(10))
-            with pytest.raises(LockLostError):
-                await backend.do(group.unlock())
+            await backend.fails(LockLostError, group.unlock)
             with own[2].redis() as last:
                 await backend.until(lambda: not last.exists("a"))
             own[0].start()

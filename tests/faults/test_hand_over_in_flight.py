@@ -5,7 +5,7 @@ And a process that is killed, or forked, before it has the reply: only the serve
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner, _finished
 from tests.support.children import CHILD_LIMIT
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import TIME_LIMIT, asleep, eventually
+from tests.support.waiting import asleep
 
 from .kinds import Start, lock_of
 
@@ -37,28 +37,14 @@ ENTERED = {"lock": [":2"], "fair": [":2"], "write": [":2:write"], "read": [":2",
 """The ends of the names that the server has entered."""
 
 
-@pytest.fixture
-def threads(proxy: Proxy) -> Iterator[RawBackend]:
-    backend = RawBackend("threads")
-    backend.connect(proxy.url, local_hand_over_time=LONG)
-    yield backend
-    for client in backend._clients:
-        client.close()
-
-
-def contended(threads: RawBackend, kind: str = "lock", *args: object) -> tuple[Any, Any, OtherOwner[Any]]:
+async def contended(
+    threads: RawBackend, proxy: Proxy, kind: str = "lock", *args: object
+) -> tuple[Any, Any, OtherOwner[Any]]:
     """The lock of owner 1, which holds it, and of owner 2, which acquires it on a thread, and keeps it."""
-    client = threads._clients[0]
+    client = threads.connect(proxy.url, local_hand_over_time=LONG)
     holder, lock = (lock_of(client, kind, owner) for owner in (1, 2))
     holder.lock()
-    call = threads.start(lock.lock, *args)
-    eventually(lambda: asleep(client, "a") == 1)
-    return holder, lock, call
-
-
-def ended(call: OtherOwner[Any]) -> None:
-    eventually(lambda: call.done())
-    _finished(call.result())
+    return holder, lock, await threads.started(lambda: asleep(client, "a") == 1, lock.lock, *args)
 
 
 class Striking(ThreadWakeup):
@@ -72,40 +58,38 @@ class Striking(ThreadWakeup):
         super().set()
         call, Striking.struck = Striking.struck, None
         if call is not None:
-            ended(call)
+            _finished(call.result())
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
-    threads: RawBackend, admin: Redis, monkeypatch: pytest.MonkeyPatch
+async def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
+    threads: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the waiter has acquired by itself since then isn't undone: its caller relies on it."""
     monkeypatch.setattr(ThreadBackend, "wakeup", lambda _: Striking())
-    holder, lock, Striking.struck = contended(threads)
+    holder, lock, Striking.struck = await contended(threads, proxy)
     # The hand-over finds neither of both owners.
     admin.delete("a")
     with pytest.raises(KeyboardInterrupt):
         holder.unlock()
-    eventually(lambda: not threads._clients[0]._session.watchdog.pending_repairs())
+    await threads.until(lambda: not threads._clients[0]._session.watchdog.pending_repairs())
     assert lock.is_held()
     lock.force_unlock()
 
 
-def test_a_refused_second_copy(threads: RawBackend, admin: Redis, proxy: Proxy) -> None:
+async def test_a_refused_second_copy(threads: RawBackend, admin: Redis, proxy: Proxy) -> None:
     """The first copy has released the lock: the second one says nothing about the hold that was released."""
-    holder, _, waiting = contended(threads, "fenced")
+    holder, _, waiting = await contended(threads, proxy, "fenced")
     slow = proxy.hold_reply(HAND_OVER["lock"])
     lost: list[object] = []
     holder.on_lost(lost.append)
-    releasing = threads.start(holder.unlock)
-    assert slow.held.wait(TIME_LIMIT)
+    releasing = await threads.started(slow.held.is_set, holder.unlock)
     admin.set("redisson_lock_token:{a}", "text")
     proxy.cut()
     for call in (releasing, waiting):
-        with pytest.raises(ResponseError, match="not an integer"):
-            ended(call)
+        await threads.fails(ResponseError, call.result, match="not an integer")
     assert lost == []
-    eventually(lambda: not admin.exists("a"))
+    await threads.until(lambda: not admin.exists("a"))
 
 
 class Overtaken:
@@ -125,9 +109,11 @@ class Overtaken:
         return getattr(self._calls, name)
 
 
-def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(threads: RawBackend, admin: Redis) -> None:
+async def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
+    threads: RawBackend, proxy: Proxy, admin: Redis
+) -> None:
     """Two acquires of one owner are two levels, whichever way each of them got the lock."""
-    holder, lock, waiting = contended(threads)
+    holder, lock, waiting = await contended(threads, proxy)
 
     def acquire() -> None:
         admin.delete("a")
@@ -137,23 +123,22 @@ def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(threads: RawB
     calls = lock._owner().calls
     in_flight = calls.in_flight
     calls.in_flight = Overtaken(in_flight, acquire)
-    with pytest.raises(LockLostError):
-        holder.unlock()
-    ended(waiting)
+    await threads.fails(LockLostError, holder.unlock)
+    await waiting.result()
     for levels in (2, 1):
         assert lock.get_hold_count() == levels
         lock.unlock()
     assert not admin.exists("a")
 
 
-def test_no_queue_remains_when_a_lease_ends(threads: RawBackend) -> None:
+async def test_no_queue_remains_when_a_lease_ends(threads: RawBackend, proxy: Proxy) -> None:
     """Many programs never release a lock with a lease, and use other names later."""
-    holder, _, waiting = contended(threads, "lock", 1.5)
+    holder, _, waiting = await contended(threads, proxy, "lock", 1.5)
     holder.unlock()
-    ended(waiting)
+    await waiting.result()
     session = threads._clients[0]._session
     assert session.lock_queues
-    eventually(lambda: not session.lock_queues)
+    await threads.until(lambda: not session.lock_queues)
 
 
 PROGRAM = """
@@ -270,8 +255,7 @@ async def test_the_process_is_killed(
         await backend.do(lock.lock())
         return time.monotonic()
 
-    waiter = backend.start(take)
-    await backend.until(lambda: asleep(client, "a", other))
+    waiter = await backend.started(lambda: asleep(client, "a", other), take)
     fault = proxy.drop_reply(HAND_OVER[kind])
     killed.send()
     assert await backend.run_blocking(fault.happened.wait, CHILD_LIMIT)

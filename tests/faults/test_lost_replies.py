@@ -143,8 +143,7 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_lease(backend: RawBacke
     await backend.do(lock.lock(lease_time=60))
     proxy.cut_request(RELEASE)
     proxy.refuse(True)
-    with pytest.raises(ConnectionError):
-        await backend.do(lock.unlock())
+    await backend.fails(ConnectionError, lock.unlock)
     await backend.sleep(1.8)
     assert admin.exists("a")
     proxy.refuse(False)
@@ -163,12 +162,10 @@ async def test_a_release_in_doubt_that_another_server_answers(backend: RawBacken
         one = Used(backend, backend.connect(proxy.url, **app), kind, owner=1)
         await one.acquire()
         held = proxy.hold_request(b"EVALSHA")
-        releasing = backend.start(one.release)
-        await backend.until(held.held.is_set)
+        releasing = await backend.started(held.held.is_set, one.release)
         await backend.run_blocking(server.restart)
         if identified:
-            with pytest.raises((pyredisson.LockLostError, pyredisson.PermitNotHeldError)):
-                await releasing.result()
+            await backend.fails((pyredisson.LockLostError, pyredisson.PermitNotHeldError), releasing.result)
         else:
             await releasing.result()
 
@@ -180,8 +177,7 @@ async def test_an_inner_release_that_finds_nothing_is_a_loss(backend: RawBackend
     await backend.do(lock.lock())
     admin.delete("a")
     fault = proxy.cut_reply(RELEASE)
-    with pytest.raises(pyredisson.LockLostError):
-        await backend.do(lock.unlock())
+    await backend.fails(pyredisson.LockLostError, lock.unlock)
     assert fault.happened.is_set()
 
 
@@ -202,8 +198,7 @@ async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
     # By then it was asked.
     await backend.sleep(0.5)
     await backend.run_blocking(own_server.restart)
-    with pytest.raises(ConnectionError):
-        await asking.result()
+    await backend.fails(ConnectionError, asking.result)
     with contextlib.ExitStack() as stack:
         others = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(8)]
         for other in others:
@@ -221,8 +216,7 @@ async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy,
     lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
     await backend.do(lock.is_locked())
     proxy.cut_reply(FORCE_RELEASE)
-    with pytest.raises(ConnectionError):
-        await backend.do(lock.force_unlock())
+    await backend.fails(ConnectionError, lock.force_unlock)
     assert proxy.seen(FORCE_RELEASE) == 1
 
 
@@ -262,8 +256,7 @@ class TestTheLeaseIsOver:
             wait = 0 if contended else 10
             return await backend.do(one.handle.try_lock(wait, lease_time=LEASE)), one.handle.lost.is_set()
 
-        started = backend.start(take)
-        await backend.until(late.held.is_set)
+        started = await backend.started(late.held.is_set, take)
         await backend.until(lambda: not admin.exists("a"))
         if not contended:
             late.deliver()
@@ -281,8 +274,7 @@ class TestTheLeaseIsOver:
         semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
         await backend.do(semaphore.try_set_permits(1))
         late = proxy.hold_reply(sha("permit_acquire"))
-        started = backend.start(semaphore.try_acquire, 10, 3 * LEASE)
-        await backend.until(late.held.is_set)
+        started = await backend.started(late.held.is_set, semaphore.try_acquire, 10, 3 * LEASE)
         first: Any = admin.zrange("{a}:timeout", 0, -1)
         await backend.sleep(3 * LEASE)
         late.deliver()
@@ -320,8 +312,7 @@ async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
     with Stub(misquote) as stub:
         lock = backend.connect(stub.url).get_lock("a")
         await backend.do(lock.is_locked())
-        with pytest.raises(InvalidResponse, match=r"lock 'a' .*OK"):
-            await backend.do(lock.try_lock())
+        await backend.fails(InvalidResponse, lock.try_lock, match=r"lock 'a' .*OK")
         await backend.until(lambda: not admin.exists("a"), 5)
         assert await backend.do(lock.try_lock()) is True
         await backend.do(lock.unlock())
@@ -360,8 +351,7 @@ async def test_what_was_released_is_still_known(backend: RawBackend, proxy: Prox
     ended = await backend.do(semaphore.acquire(0.001))
     await backend.sleep(0.005)
     lose(proxy, PERMIT_RELEASE)
-    with pytest.raises(pyredisson.PermitNotHeldError):
-        await backend.do(semaphore.release(ended))
+    await backend.fails(pyredisson.PermitNotHeldError, semaphore.release, ended)
 
 
 @LOSSES

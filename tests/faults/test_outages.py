@@ -198,8 +198,7 @@ async def test_an_error_that_waiting_cannot_cure_ends_a_waiting_call(backend: Ra
         with server.redis() as admin:
             admin.execute_command("ACL", "SETUSER", "alice", *change.split())
         proxy.refuse(False)
-        with pytest.raises((AuthenticationError, NoPermissionError)):
-            await call.result()
+        await backend.fails((AuthenticationError, NoPermissionError), call.result)
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -211,8 +210,7 @@ async def test_closing_ends_a_call_that_waits_for_the_server(backend: RawBackend
     await backend.waits(call, 0.3)
     begun = time.monotonic()
     await backend.do(client.close())
-    with pytest.raises(ClosedError):
-        await call.result()
+    await backend.fails(ClosedError, call.result)
     assert time.monotonic() - begun < 2
 
 
@@ -229,8 +227,7 @@ class TestLog:
         mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
         await backend.do(mine.lock())
         await backend.do(other.lock())
-        waiting = backend.start(client.get_lock("b").lock)
-        await backend.until(lambda: proxy.seen(b"SUBSCRIBE") > 0)
+        waiting = await backend.started(lambda: proxy.seen(b"SUBSCRIBE") > 0, client.get_lock("b").lock)
         begun = time.monotonic()
         away(proxy)
         await backend.until(lambda: warnings(caplog))
@@ -255,8 +252,7 @@ class TestLog:
         await backend.do(client.get_lock("a", owner=1).lock())
         # The handshake of the subscription gets no reply.
         slow = proxy.hold_request(b"HELLO")
-        waiting = backend.start(client.get_lock("a").lock)
-        await backend.until(slow.held.is_set)
+        waiting = await backend.started(slow.held.is_set, client.get_lock("a").lock)
         for entry in admin.client_list():
             if entry["name"] == "overtaking":
                 admin.client_kill_filter(_id=entry["id"])
@@ -305,8 +301,7 @@ class TestKnownLosses:
                         await asyncio.sleep(5)
                     finally:
                         ended = time.monotonic()
-        with pytest.raises(LockLostError):
-            await backend.do(lock.unlock())
+        await backend.fails(LockLostError, lock.unlock)
         assert time.monotonic() - ended < AT_ONCE
         proxy.refuse(False)
         # The loss was of these levels: the next hold is held.
@@ -319,8 +314,7 @@ class TestKnownLosses:
         await backend.do(lock.lock(0.6))
         lost = lock.lost
         away(proxy)
-        with pytest.raises(LockLostError):
-            await backend.do(lock.unlock())
+        await backend.fails(LockLostError, lock.unlock)
         assert lost.is_set()
 
     async def test_a_renewed_permit(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -330,8 +324,7 @@ class TestKnownLosses:
         away(proxy)
         await backend.sleep(0.6)
         began = time.monotonic()
-        with pytest.raises(PermitNotHeldError):
-            await backend.do(semaphore.release(permit))
+        await backend.fails(PermitNotHeldError, semaphore.release, permit)
         assert time.monotonic() - began < AT_ONCE
         proxy.refuse(False)
         await backend.until(lambda: not admin.zcard("{a}:timeout"))
@@ -357,8 +350,7 @@ async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, 
     lock = lock_of(backend.connect(server.url), kind)
     await backend.do(lock.lock())
     take_away(admin)
-    with pytest.raises(LockLostError):
-        await backend.do(lock.unlock())
+    await backend.fails(LockLostError, lock.unlock)
     assert admin.hgetall("a") == {b"another:1": b"1"}
 
 
@@ -370,8 +362,7 @@ async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_ser
             await backend.do(lock.lock())
         take_away(admin)
         for _ in range(2):
-            with pytest.raises(LockLostError):
-                await backend.do(lock.unlock())
+            await backend.fails(LockLostError, lock.unlock)
         admin.flushdb()
 
 
@@ -424,8 +415,7 @@ async def test_a_permit_that_is_unknown_was_not_released(backend: RawBackend, se
         assert await backend.do(semaphore.try_release("0" * 32)) is False
     permit = await backend.do(semaphore.acquire(0.001))
     hang_up(admin)
-    with pytest.raises(PermitNotHeldError):
-        await backend.do(semaphore.release(permit))
+    await backend.fails(PermitNotHeldError, semaphore.release, permit)
 
 
 async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(tasks: RawBackend, proxy: Proxy) -> None:

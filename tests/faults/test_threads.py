@@ -259,8 +259,7 @@ async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
 ) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     happened = no_thread(name)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        await backend.do(client.get_lock("a").lock())
+    await backend.fails(RuntimeError, client.get_lock("a").lock, match="can't start new thread")
     assert happened.is_set()
     lock = client.get_lock("b")
     await backend.do(lock.lock())
@@ -315,8 +314,7 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
         provider = Credentials("secret", failing="pyredisson-listener")
         client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
 
-        waiter = backend.start(client.get_lock("a").try_lock, 20)
-        await backend.until(provider.failed.is_set)
+        waiter = await backend.started(provider.failed.is_set, client.get_lock("a").try_lock, 20)
         await backend.until(lambda: listeners(root, "a") == 1)
         given_back(root)
         assert await waiter.result() is True

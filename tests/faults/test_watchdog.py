@@ -150,8 +150,7 @@ class TestNoLockIsLost:
             lock = await locked(backend, proxy.url, 30, **fields)
             proxy.cut_request(RELEASE)
             proxy.refuse(True)
-            with pytest.raises(ConnectionError):
-                await backend.do(lock.unlock())
+            await backend.fails(ConnectionError, lock.unlock)
             await backend.until(provider.failed.is_set)
             proxy.refuse(False)
             await backend.until(lambda: not root.exists("a"))
@@ -200,8 +199,7 @@ class TestWhatIsNotRenewed:
         assert proxy.seen(RENEW) == 0
         assert admin.hgetall("a") == {b"another:1": b"1"}
         assert admin.pttl("a") == -1
-        with pytest.raises(pyredisson.LockLostError):
-            await backend.do(lock.unlock())
+        await backend.fails(pyredisson.LockLostError, lock.unlock)
         assert len(notified) == 1
 
     async def test_a_release_during_a_renewal_is_no_loss(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -235,8 +233,7 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
     await backend.until(lambda: notified)
     own_server.resume()
     assert await backend.do(backend.connect(own_server.url).get_lock("a").try_lock(2 * LEASE))
-    with pytest.raises(pyredisson.LockLostError):
-        await backend.do(lock.unlock())
+    await backend.fails(pyredisson.LockLostError, lock.unlock)
 
 
 @pytest.mark.usefixtures("restarts_noticed")
@@ -255,8 +252,7 @@ async def test_an_idle_holder_learns_that_the_server_was_restarted_empty(
     with own_server.redis() as admin:
         await backend.until(lock.lost.is_set, TIME_LIMIT)
         assert not admin.exists("a")
-    with pytest.raises(pyredisson.LockLostError):
-        await backend.do(lock.unlock())
+    await backend.fails(pyredisson.LockLostError, lock.unlock)
 
 
 @pytest.mark.usefixtures("restarts_noticed")

@@ -3,12 +3,16 @@
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
+
+import pytest
 
 import pyredisson
 import pyredisson.asyncio
 
 from .backends import Asyncio, OtherOwner, Threads
+
+Errors = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class RawBackend:
@@ -33,6 +37,14 @@ class RawBackend:
         """The result of a call of the client, which is awaited if it is a coroutine."""
         return await result if inspect.isawaitable(result) else result
 
+    async def fails(
+        self, error: Errors, call: Callable[..., Any], *args: Any, match: str | None = None, **options: Any
+    ) -> BaseException:
+        """The error that a call of the client raises, which is of this kind."""
+        with pytest.raises(error, match=match) as raised:
+            await self.do(call(*args, **options))
+        return raised.value
+
     async def run_blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a blocking function that isn't the client's, so that it doesn't block the event loop."""
         return function(*args) if self.threads else await asyncio.to_thread(function, *args)
@@ -47,12 +59,21 @@ class RawBackend:
         self._calls.append(begun)
         return begun
 
+    async def started(self, until: Callable[[], object], call: Callable[..., Any], *args: Any) -> OtherOwner[Any]:
+        """Makes a call beside the test, and waits until it has come that far."""
+        begun = self.start(call, *args)
+        await self.until(until)
+        return begun
+
     async def waits(self, call: OtherOwner[Any], seconds: float) -> None:
         """The call lasts for longer than so many seconds."""
         await self.sleep(seconds)
         assert not call.done()
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         for client in self._clients:
             await self.do(client.close())
         for call in self._calls:
