@@ -150,6 +150,12 @@ class Used:
         return not (session.holds.table or session.channels.waiting or waiting)
 
 
+def used(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, owner: int | None = 1, **fields: Any) -> Used:
+    """A primitive of a client behind the proxy, with what has to be there before."""
+    prepare(admin, kind)
+    return Used(backend, backend.connect(proxy.url, **fields), kind, owner)
+
+
 async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9) -> Used:
     """Another owner, who has so much of it that nobody else gets any."""
     other = Used(backend, client, "write" if kind == "read" else kind, owner)

@@ -26,7 +26,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import KINDS, Start, Used, excluding, kinds, lock_of, prepare, sha, taken
+from .kinds import KINDS, Start, Used, excluding, kinds, lock_of, prepare, sha, taken, used
 
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
@@ -34,9 +34,9 @@ OF_ONE_OWNER = ["lock", "fair", "fenced", "spin", "non-reentrant"]
 reentrant = pytest.mark.parametrize("kind", OF_ONE_OWNER[:4])
 
 
-def used(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, owner: int | None = 1) -> Used:
-    prepare(admin, kind)
-    return Used(tasks, tasks.connect(proxy.url), kind, owner)
+@pytest.fixture
+def one(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
+    return used(tasks, proxy, admin, kind)
 
 
 async def whole(admin: Redis, one: Used, levels: int = 0) -> None:
@@ -75,9 +75,8 @@ async def test_a_block_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis
 
 
 @kinds
-async def test_each_call_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
+async def test_each_call_at_any_turn(one: Used, admin: Redis, kind: str) -> None:
     """A nested acquire keeps the outer one, and a release is done all the same."""
-    one = used(tasks, proxy, admin, kind)
     struck = 0
     for turns in range(STEPS):
         await one.acquire()
@@ -121,9 +120,8 @@ async def test_at_any_turn_of_a_contended_wait(tasks: RawBackend, proxy: Proxy, 
 )
 @pytest.mark.parametrize("what", ["request", "reply", "reply, then cut"])
 async def test_an_acquire_on_its_way(
-    tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, outer: int, what: str
+    one: Used, tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, outer: int, what: str
 ) -> None:
-    one = used(tasks, proxy, admin, kind)
     await one.connect()
     for _ in range(outer):
         await one.acquire()
@@ -149,8 +147,7 @@ async def test_an_acquire_on_its_way(
 
 
 @kinds
-async def test_a_wait_by_a_timeout(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
-    one = used(tasks, proxy, admin, kind)
+async def test_a_wait_by_a_timeout(one: Used, tasks: RawBackend, admin: Redis, kind: str) -> None:
     other = await excluding(tasks, one.client, kind)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):

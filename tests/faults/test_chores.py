@@ -73,21 +73,19 @@ async def test_a_lost_reply(backend: RawBackend, admin: Any, proxy: Proxy, fault
     client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
     lock = client.get_lock("a")
     fault(proxy, ANNOUNCE)
-    await backend.do(lock.lock())
-    await backend.until(lambda: is_complete(admin, client))
-    fault(proxy, ANNOUNCE)
-    await backend.do(lock.unlock())
-    await backend.until(lambda: admin.exists(key_of(client)) and not is_complete(admin, client))
-    await backend.do(lock.lock())
-    await backend.until(lambda: is_complete(admin, client))
-    assert not lock.lost.is_set()
+    for _ in range(2):
+        await backend.do(lock.lock())
+        await backend.until(lambda: is_complete(admin, client))
+        assert not lock.lost.is_set()
+        fault(proxy, ANNOUNCE)
+        await backend.do(lock.unlock())
+        await backend.until(lambda: admin.exists(key_of(client)) and not is_complete(admin, client))
 
 
 async def test_the_server_has_another_one(backend: RawBackend, admin: Any, server: Server) -> None:
     """After a restart or a failover, or because the process stood still for longer than the key lives."""
-    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    lock, key = client.get_lock("a"), key_of(client)
-    await backend.do(lock.lock())
+    client, lock = await backend.locked(server.url, LEASE)
+    key = key_of(client)
 
     def make_older() -> None:
         # In this order: once the number is older, the next announcement writes everything anew.
@@ -102,9 +100,9 @@ async def test_the_server_has_another_one(backend: RawBackend, admin: Any, serve
 
 
 async def test_out_of_memory(backend: RawBackend, admin: Any, server: Server) -> None:
-    client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
-    lock, *others = (client.get_lock(name) for name in "abcd")
-    for each in (lock, *others):
+    client, lock = await backend.locked(server.url, LEASE)
+    others = [client.get_lock(name) for name in "bcd"]
+    for each in others:
         await backend.do(each.lock())
     announced = client._session.announcement
     await backend.until(lambda: is_complete(admin, client) and len(announced._listed) == 4)
@@ -126,9 +124,7 @@ async def test_out_of_memory(backend: RawBackend, admin: Any, server: Server) ->
 
 async def test_a_reply_that_does_not_come(backend: RawBackend, admin: Redis, proxy: Proxy) -> None:
     """It delays the renewals by one timeout of the watchdog, which is short enough."""
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
-    lock = client.get_lock("a")
-    await backend.do(lock.lock())
+    client, lock = await backend.locked(proxy.url, LEASE)
     for _ in range(3):
         held = proxy.hold_reply(ANNOUNCE)
         await backend.until(held.held.is_set)
@@ -155,9 +151,7 @@ async def test_without_a_hold_and_after_one_that_raises(
 
 async def test_none_is_run_during_an_outage(backend: RawBackend, proxy: Proxy) -> None:
     """Each would delay the next try of a renewal. It runs when renewals succeed again."""
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
-    lock = client.get_lock("a")
-    await backend.do(lock.lock())
+    client, lock = await backend.locked(proxy.url, LEASE)
     renewer = client._session.watchdog._sole
     proxy.refuse(True)
     await backend.until(lambda: renewer._failures > 0, 5)
@@ -172,9 +166,7 @@ async def test_none_is_run_during_an_outage(backend: RawBackend, proxy: Proxy) -
 
 
 async def test_one_that_asks_for_itself_leaves_time_for_renewals(backend: RawBackend, proxy: Proxy) -> None:
-    client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE)
-    lock = client.get_lock("a")
-    await backend.do(lock.lock())
+    client, lock = await backend.locked(proxy.url, LEASE)
     watchdog = client._session.watchdog
 
     class Again(Append):

@@ -16,7 +16,7 @@ from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 
-from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, taken
+from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, taken, used
 from .stub import Stub
 
 TIMEOUT = 0.25
@@ -24,18 +24,16 @@ TIMEOUT = 0.25
 LEASE = 0.5
 
 
-def used(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, **fields: Any) -> Used:
-    prepare(admin, kind)
-    client = backend.connect(proxy.url, **({"timeout": TIMEOUT} | fields))
-    return Used(backend, client, kind, owner=1)
+@pytest.fixture
+def one(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
+    return used(backend, proxy, admin, kind, timeout=TIMEOUT)
 
 
 @LOSSES
 @kinds
 async def test_a_call_whose_reply_is_lost_runs_exactly_once(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, kind: str
+    one: Used, proxy: Proxy, admin: Redis, lose: Lose, kind: str
 ) -> None:
-    one = used(backend, proxy, admin, kind)
     nested = ["attempt", "release"] if kind != "non-reentrant" else []
     held = 0
     for call in ("attempt", "release", "acquire", *nested, "release"):
@@ -45,7 +43,7 @@ async def test_a_call_whose_reply_is_lost_runs_exactly_once(
         held += -1 if call == "release" else 1
         assert taken(admin, kind) == held * one.each
         if kind in LOCKS:
-            assert await backend.do(one.handle.get_hold_count()) == held
+            assert await one.backend.do(one.handle.get_hold_count()) == held
             assert bool(admin.exists("a")) is bool(held)
     assert one.knows_nothing()
     assert one.client._session.permits.in_doubt == {}
@@ -53,13 +51,10 @@ async def test_a_call_whose_reply_is_lost_runs_exactly_once(
 
 @LOSSES
 @locks
-async def test_an_extension_whose_reply_is_lost(
-    backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose, kind: str
-) -> None:
-    one = used(backend, proxy, admin, kind)
-    await backend.do(one.handle.lock(lease_time=20))
+async def test_an_extension_whose_reply_is_lost(one: Used, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+    await one.backend.do(one.handle.lock(lease_time=20))
     fault = lose(proxy, b"$5\r\n60000\r\n")
-    await backend.do(one.handle.extend(60))
+    await one.backend.do(one.handle.extend(60))
     assert fault.happened.is_set()
     assert 50_000 < admin.pttl("a") <= 60_000
     await one.release()
@@ -68,10 +63,9 @@ async def test_an_extension_whose_reply_is_lost(
 
 @kinds
 async def test_a_refusal_whose_reply_is_lost_is_a_refusal(
-    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, kind: str
+    one: Used, server: Server, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
-    one = used(backend, proxy, admin, kind)
-    await excluding(backend, backend.connect(server.url), kind)
+    await excluding(one.backend, one.backend.connect(server.url), kind)
     before = taken(admin, kind)
     fault = proxy.drop_reply(one.acquiring)
     assert await one.attempt() is False
@@ -82,9 +76,8 @@ async def test_a_refusal_whose_reply_is_lost_is_a_refusal(
 
 @kinds
 @pytest.mark.parametrize("which", ["acquire", "release"])
-async def test_a_late_copy_never_runs(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, which: str) -> None:
+async def test_a_late_copy_never_runs(one: Used, proxy: Proxy, admin: Redis, kind: str, which: str) -> None:
     """When it arrives, the caller has gone on over another connection."""
-    one = used(backend, proxy, admin, kind)
     late = proxy.hold_request(one.acquiring if which == "acquire" else one.releasing)
     await one.acquire()
     await one.release()
@@ -102,12 +95,11 @@ async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_lat
     backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
 ) -> None:
     """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
-    one = used(backend, proxy, admin, kind, connect_timeout=TIMEOUT, lock_watchdog_timeout=5)
+    one = used(backend, proxy, admin, kind, timeout=TIMEOUT, connect_timeout=TIMEOUT, lock_watchdog_timeout=5)
     await one.connect()
     late = proxy.hold_request(one.acquiring)
     proxy.refuse(True)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await one.attempt(0.1)
+    await backend.fails((ConnectionError, TimeoutError), one.attempt, 0.1)
     # The client can't reach the server and have that connection dropped: the late request runs.
     late.deliver()
     assert taken(admin, kind) == one.each
@@ -125,8 +117,7 @@ async def test_a_release_that_failed_is_done_in_the_background(
     one = used(backend, proxy, admin, kind, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=5)
     await one.acquire()
     fault = proxy.drop_reply(one.releasing, 2) if ran else proxy.cut_request(one.releasing, 2)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await one.release()
+    await backend.fails((ConnectionError, TimeoutError), one.release)
     await backend.until(lambda: proxy.seen(one.releasing) >= 3)
     assert fault.happened.is_set()
     await backend.until(lambda: taken(admin, kind) == 0)
@@ -138,8 +129,7 @@ async def test_a_release_that_failed_is_done_in_the_background(
 
 async def test_a_release_in_doubt_is_repeated_beyond_the_lease(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """The lock has a longer one of its own: it would stay for a minute."""
-    client = backend.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0)
-    lock = client.get_lock("a")
+    lock = backend.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=0.8, retry_attempts=0).get_lock("a")
     await backend.do(lock.lock(lease_time=60))
     proxy.cut_request(RELEASE)
     proxy.refuse(True)
@@ -172,8 +162,7 @@ async def test_a_release_in_doubt_that_another_server_answers(backend: RawBacken
 
 async def test_an_inner_release_that_finds_nothing_is_a_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """An earlier copy of it would have left the outer hold."""
-    lock = backend.connect(proxy.url).get_lock("a")
-    await backend.do(lock.lock())
+    _, lock = await backend.locked(proxy.url)
     await backend.do(lock.lock())
     admin.delete("a")
     fault = proxy.cut_reply(RELEASE)
@@ -190,9 +179,7 @@ async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
     backend: RawBackend, own_server: Server
 ) -> None:
     """All clients have the same address there, and after a restart the same numbers."""
-    client = backend.connect(own_server.unix_url, timeout=5, retry_attempts=0)
-    lock = client.get_lock("a")
-    await backend.do(lock.is_locked())
+    lock = (await backend.connected(own_server.unix_url, timeout=5, retry_attempts=0)).get_lock("a")
     own_server.pause()
     asking = backend.start(lock.is_locked)
     # By then it was asked.
@@ -213,8 +200,7 @@ async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
 async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """A second run could take the lock away from its next holder."""
     admin.hset("a", "another:1", 1)
-    lock = backend.connect(proxy.url, timeout=0.8).get_lock("a")
-    await backend.do(lock.is_locked())
+    lock = (await backend.connected(proxy.url, timeout=0.8)).get_lock("a")
     proxy.cut_reply(FORCE_RELEASE)
     await backend.fails(ConnectionError, lock.force_unlock)
     assert proxy.seen(FORCE_RELEASE) == 1
@@ -285,8 +271,7 @@ class TestTheLeaseIsOver:
 
     async def test_it_counts_from_the_copy_that_was_answered(self, backend: RawBackend, proxy: Proxy) -> None:
         """Waiting for the lost reply took longer than the lease."""
-        lock = backend.connect(proxy.url, timeout=1).get_lock("a")
-        await backend.do(lock.is_locked())
+        lock = (await backend.connected(proxy.url, timeout=1)).get_lock("a")
         fault = proxy.drop_reply(ACQUIRE)
         assert await backend.do(lock.try_lock(3, lease_time=0.9)) is True
         assert fault.happened.is_set()
@@ -304,14 +289,10 @@ async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
         with socket.create_connection((server.host, server.port)) as behind:
             behind.sendall(command(*words))
             reply = behind.recv(1 << 16)
-        if left and left[0] in words:
-            left.clear()
-            return b"+OK\r\n"
-        return reply
+        return b"+OK\r\n" if left and left[0] in words and left.pop() else reply
 
     with Stub(misquote) as stub:
-        lock = backend.connect(stub.url).get_lock("a")
-        await backend.do(lock.is_locked())
+        lock = (await backend.connected(stub.url)).get_lock("a")
         await backend.fails(InvalidResponse, lock.try_lock, match=r"lock 'a' .*OK")
         await backend.until(lambda: not admin.exists("a"), 5)
         assert await backend.do(lock.try_lock()) is True

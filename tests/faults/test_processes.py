@@ -22,7 +22,7 @@ from tests.support.faults import ACQUIRE
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
-from tests.support.waiting import TIME_LIMIT, eventually
+from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .kinds import Start, given_back, taken_by_another
 
@@ -302,14 +302,9 @@ def holder_of(child: Start, url: str, kind: str, lease: float = 30, end: str = "
 
 def ended(holder: Child, number: signal.Signals | None) -> int:
     """The exit status of a process that comes to its end, or gets this signal."""
-    began = time.monotonic()
-    if number is None:
-        holder.send()
-    else:
-        holder.signal(number)
-    status = holder.wait()
-    assert time.monotonic() - began < CLOSES_WITHIN
-    return status
+    with within(CLOSES_WITHIN):
+        holder.send() if number is None else holder.signal(number)
+        return holder.wait()
 
 
 def held(admin: Redis) -> list[str]:

@@ -4,7 +4,6 @@ import _thread
 import asyncio
 import logging
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -17,17 +16,11 @@ from pyredisson.testing import Proxy, Server
 from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import TIME_LIMIT, eventually
+from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .kinds import Trouble, busy, lock_of, out_of_memory, taken, unreachable, usual
 
 LEASE = 2.0
-
-
-async def locked(backend: RawBackend, url: str, lease: float = LEASE, **fields: Any) -> Any:
-    lock = backend.connect(url, lock_watchdog_timeout=lease, **fields).get_lock("a", owner=1)
-    await backend.do(lock.lock())
-    return lock
 
 
 async def lives(backend: RawBackend, lock: Any) -> None:
@@ -41,7 +34,7 @@ class TestNoLockIsLost:
     @LOSSES
     async def test_a_lost_renewal_is_tried_again(self, backend: RawBackend, proxy: Proxy, lose: Lose) -> None:
         """Within the lease. The reply deadline is longer than that: waiting for it would cost the lock."""
-        lock = await locked(backend, proxy.url)
+        _, lock = await backend.locked(proxy.url, LEASE)
         fault = lose(proxy, RENEW)
         await backend.until(fault.happened.is_set)
         await backend.sleep(1.5 * LEASE)
@@ -51,7 +44,7 @@ class TestNoLockIsLost:
     async def test_server_errors(self, backend: RawBackend, own_server: Server, root: Redis, trouble: Trouble) -> None:
         """For half of the lease; OOM for as long as it likes, as a renewal needs no memory."""
         with Proxy(own_server.host, own_server.port) as proxy:
-            lock = await locked(backend, proxy.url, 2 * LEASE)
+            _, lock = await backend.locked(proxy.url, 2 * LEASE)
             # Renewed once, so that its connection is there: a new one would not get past BUSY.
             await backend.until(lambda: proxy.seen(RENEW) > 0)
             proxy.forget()
@@ -64,7 +57,7 @@ class TestNoLockIsLost:
         assert not root.exists("a")
 
     async def test_a_server_that_hangs_for_less_than_the_lease(self, backend: RawBackend, own_server: Server) -> None:
-        lock = await locked(backend, own_server.url, 3 * LEASE, timeout=0.2)
+        _, lock = await backend.locked(own_server.url, 3 * LEASE, timeout=0.2)
         for _ in range(2):
             own_server.pause()
             await backend.sleep(LEASE * 1.3)
@@ -107,7 +100,7 @@ class TestNoLockIsLost:
         assert not any(lock.lost.is_set() for lock in locks)
 
     async def test_short_nested_leases_never_put_the_renewal_off(self, backend: RawBackend, server: Server) -> None:
-        lock = await locked(backend, server.url)
+        _, lock = await backend.locked(server.url, LEASE)
         # More often than once in a third of the lease, for two leases.
         for _ in range(12):
             await backend.sleep(LEASE / 6)
@@ -125,7 +118,7 @@ class TestNoLockIsLost:
             old.redis() as was,
             new.redis() as now,
         ):
-            lock = await locked(backend, proxy.url, 2 * LEASE)
+            _, lock = await backend.locked(proxy.url, 2 * LEASE)
             await backend.until(lambda: proxy.seen(RENEW) > 0)
             now.hset("a", mapping=was.hgetall("a"))
             now.pexpire("a", was.pttl("a"))
@@ -141,13 +134,13 @@ class TestNoLockIsLost:
         """It costs no release either."""
         with Server(password="secret") as server, Proxy(server.host, server.port) as proxy, server.redis() as root:
             provider = Credentials("secret", failing="pyredisson-renew")
-            lock = await locked(backend, proxy.url, credential_provider=provider)
+            _, lock = await backend.locked(proxy.url, LEASE, credential_provider=provider)
             await backend.until(provider.failed.is_set)
             await backend.sleep(1.5 * LEASE)
             await lives(backend, lock)
             provider = Credentials("secret", failing="pyredisson-renew")
             fields: dict[str, Any] = {"credential_provider": provider, "retry_attempts": 0, "timeout": 0.8}
-            lock = await locked(backend, proxy.url, 30, **fields)
+            _, lock = await backend.locked(proxy.url, 30, **fields)
             proxy.cut_request(RELEASE)
             proxy.refuse(True)
             await backend.fails(ConnectionError, lock.unlock)
@@ -160,10 +153,10 @@ class TestNoLockIsLost:
         self, tasks: RawBackend, proxy: Proxy, admin: Redis, known: bool
     ) -> None:
         """A cut connection under as many tasks leaves them; one by one they would take longer than the lease."""
-        lock = await locked(tasks, proxy.url, 2 * LEASE)
+        client, lock = await tasks.locked(proxy.url, 2 * LEASE)
         await tasks.until(lambda: proxy.seen(RENEW) > 0)
         proxy.stall()
-        gone = [tasks._clients[0].get_lock(f"gone{number}") for number in range(100)]
+        gone = [client.get_lock(f"gone{number}") for number in range(100)]
         calls = [asyncio.ensure_future(each.lock()) for each in gone]
         await asyncio.sleep(0.01)
         for each in calls:
@@ -184,14 +177,13 @@ class TestNoLockIsLost:
 class TestWhatIsNotRenewed:
     async def test_a_deleted_key_is_reported_once(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
         """It is neither renewed nor made again."""
-        lock = await locked(backend, proxy.url, 3 * LEASE)
+        _, lock = await backend.locked(proxy.url, 3 * LEASE)
         notified: list[object] = []
         lock.on_lost(notified.append)
         admin.delete("a")
-        begin = time.monotonic()
-        assert await backend.do(lock.lost.wait(5))
         # A third of the lease, and not all of it.
-        assert time.monotonic() - begin < 3 * LEASE * 0.9
+        with within(3 * LEASE * 0.9):
+            assert await backend.do(lock.lost.wait(5))
         await backend.until(lambda: notified)
         admin.hset("a", "another:1", 1)
         proxy.forget()
@@ -203,7 +195,7 @@ class TestWhatIsNotRenewed:
         assert len(notified) == 1
 
     async def test_a_release_during_a_renewal_is_no_loss(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-        lock = await locked(backend, proxy.url)
+        _, lock = await backend.locked(proxy.url, LEASE)
         notified: list[object] = []
         lock.on_lost(notified.append)
         late = proxy.hold_request(RENEW)
@@ -222,14 +214,13 @@ async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
     backend: RawBackend, own_server: Server
 ) -> None:
     """The holder knows before the server can give the lock to anybody else."""
-    lock = await locked(backend, own_server.url, timeout=0.2)
+    _, lock = await backend.locked(own_server.url, LEASE, timeout=0.2)
     notified: list[object] = []
     lock.on_lost(notified.append)
     lost = lock.lost
     own_server.pause()
-    begin = time.monotonic()
-    assert await backend.do(lost.wait(5))
-    assert time.monotonic() - begin < LEASE + 2
+    with within(LEASE + 2):
+        assert await backend.do(lost.wait(5))
     await backend.until(lambda: notified)
     own_server.resume()
     assert await backend.do(backend.connect(own_server.url).get_lock("a").try_lock(2 * LEASE))

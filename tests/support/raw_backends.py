@@ -33,6 +33,19 @@ class RawBackend:
         self._clients.append(client)
         return client
 
+    async def connected(self, address: object, **fields: Any) -> Any:
+        """A client that has its connection: it has asked for something."""
+        client = self.connect(address, **fields)
+        await self.do(client.get_lock("other").is_locked())
+        return client
+
+    async def locked(self, address: object, lease: float = 30.0, **fields: Any) -> tuple[Any, Any]:
+        """A client, and its lock, held by an owner that is no thread or task and renewed from this lease on."""
+        client = self.connect(address, lock_watchdog_timeout=lease, **fields)
+        lock = client.get_lock("a", owner=1)
+        await self.do(lock.lock())
+        return client, lock
+
     async def do(self, result: Any) -> Any:
         """The result of a call of the client, which is awaited if it is a coroutine."""
         return await result if inspect.isawaitable(result) else result

@@ -22,12 +22,12 @@ def eventually(condition: Callable[[], object], seconds: float = TIME_LIMIT) -> 
 
 
 @contextmanager
-def within(seconds: float, note: str = "too long") -> Iterator[None]:
-    """The body takes less time than that."""
+def within(seconds: float, note: str = "out of bounds", *, least: float = 0.0) -> Iterator[None]:
+    """The body takes less time than `seconds`, and at least `least`."""
     begun = time.monotonic()
     yield
     took = time.monotonic() - begun
-    assert took < seconds, f"it took {took:.2f} s: {note}"
+    assert least <= took < seconds, f"it took {took:.2f} s: {note}"
 
 
 async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
