@@ -27,11 +27,10 @@ REENTRANT = [kind for kind in LOCKS if kind != "non-reentrant"]
 PERMITS = 5
 """How many a semaphore has. Each owner acquires two of them."""
 SCRIPTS = {
+    # Also of the kinds that aren't listed.
     "lock": ("lock_acquire", "lock_release"),
     "fair": ("fair_acquire", "fair_release"),
     "fenced": ("fenced_acquire", "lock_release"),
-    "spin": ("lock_acquire", "lock_release"),
-    "non-reentrant": ("lock_acquire", "lock_release"),
     "read": ("read_acquire", "read_release"),
     "write": ("write_acquire", "write_release"),
     "semaphore": ("semaphore_acquire", "semaphore_add"),
@@ -99,6 +98,7 @@ class Used:
     client: Any
     kind: str
     owner: Any = None
+    admin: Any = None
 
     def __post_init__(self) -> None:
         self.is_lock = self.kind in LOCKS or self.kind in GROUPS
@@ -110,6 +110,9 @@ class Used:
         make: Callable[..., Any] = lock_of if self.is_lock else semaphore_of
         self.handle = make(self.client, self.kind, self.owner)
         self._ids: list[Any] = []
+
+    def taken(self) -> int:
+        return taken(self.admin, self.kind)
 
     async def acquire(self) -> None:
         if self.is_lock:
@@ -153,7 +156,7 @@ class Used:
 def used(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, owner: int | None = 1, **fields: Any) -> Used:
     """A primitive of a client behind the proxy, with what has to be there before."""
     prepare(admin, kind)
-    return Used(backend, backend.connect(proxy.url, **fields), kind, owner)
+    return Used(backend, backend.connect(proxy.url, **fields), kind, owner, admin)
 
 
 async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9) -> Used:

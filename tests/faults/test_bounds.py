@@ -219,7 +219,7 @@ async def test_a_server_without_hello(backend: RawBackend, options: dict[str, An
 
 
 @pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])
-async def test_several_hosts_in_a_plain_url(url: str) -> None:
+def test_several_hosts_in_a_plain_url(url: str) -> None:
     with pytest.raises(ConfigError, match=r"one host.*redis\+cluster://.*redis\+sentinel://") as raised:
         pyredisson.connect(url)
     assert "p@" not in str(raised.value)
@@ -362,14 +362,11 @@ class Odd(Exception):
         self.where = where
 
 
-class Picky(Exception):
+class Picky(Odd):
     """Can't be copied."""
 
     def __new__(cls, code: int, /, *, where: str) -> Picky:
         return super().__new__(cls, f"{where}: {code}")
-
-    def __init__(self, code: int, *, where: str) -> None:
-        super().__init__()
 
 
 ERRORS = [

@@ -7,7 +7,7 @@ several threads.
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import KINDS, Start, Used, excluding, kinds, lock_of, prepare, sha, taken, used
+from .kinds import KINDS, Start, Used, excluding, kinds, lock_of, prepare, sha, used
 
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
@@ -39,13 +39,13 @@ def one(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
     return used(tasks, proxy, admin, kind)
 
 
-async def whole(admin: Redis, one: Used, levels: int = 0) -> None:
+async def whole(one: Used, levels: int = 0) -> None:
     """So much is taken, and that doesn't change any more."""
     backend, client = one.backend, one.client
-    await backend.until(lambda: taken(admin, one.kind) == levels * one.each, 5)
+    await backend.until(lambda: one.taken() == levels * one.each, 5)
     # All that was posted has run, as it came before this.
     await one.connect()
-    assert taken(admin, one.kind) == levels * one.each
+    assert one.taken() == levels * one.each
     assert levels or one.knows_nothing()
     assert client._session.permits.in_doubt == {}
 
@@ -69,13 +69,13 @@ async def test_a_block_at_any_turn(tasks: RawBackend, proxy: Proxy, admin: Redis
             await one.connect()
         # Twice as late from some turn on: real input and output come between the turns.
         struck += await cancel_after(turns, asyncio.ensure_future(use(one, 2e-4 * max(0, turns - 20))))
-        await whole(admin, one)
+        await whole(one)
         await one.client.close()
     assert struck
 
 
 @kinds
-async def test_each_call_at_any_turn(one: Used, admin: Redis, kind: str) -> None:
+async def test_each_call_at_any_turn(one: Used, kind: str) -> None:
     """A nested acquire keeps the outer one, and a release is done all the same."""
     struck = 0
     for turns in range(STEPS):
@@ -83,16 +83,16 @@ async def test_each_call_at_any_turn(one: Used, admin: Redis, kind: str) -> None
         if kind != "non-reentrant":
             if not await cancel_after(turns, asyncio.ensure_future(one.acquire())):
                 await one.release()
-            await whole(admin, one, 1)
+            await whole(one, 1)
             assert not one.is_lock or await one.handle.get_hold_count() == 1
         # A task that never ran has not called it.
         struck += await cancel_after(1 + turns, asyncio.ensure_future(one.release()))
-        await whole(admin, one)
+        await whole(one)
         if kind == "semaphore":
             drain = asyncio.ensure_future(one.handle.drain_permits())
             if not await cancel_after(turns, drain):
                 await one.handle.release(drain.result())
-            await whole(admin, one)
+            await whole(one)
     assert struck
 
 
@@ -119,9 +119,7 @@ async def test_at_any_turn_of_a_contended_wait(tasks: RawBackend, proxy: Proxy, 
     ("kind", "outer"), [(kind, outer) for kind in KINDS for outer in ((0,) if kind == "non-reentrant" else (0, 1))]
 )
 @pytest.mark.parametrize("what", ["request", "reply", "reply, then cut"])
-async def test_an_acquire_on_its_way(
-    one: Used, tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str, outer: int, what: str
-) -> None:
+async def test_an_acquire_on_its_way(one: Used, tasks: RawBackend, proxy: Proxy, outer: int, what: str) -> None:
     await one.connect()
     for _ in range(outer):
         await one.acquire()
@@ -131,19 +129,19 @@ async def test_an_acquire_on_its_way(
         proxy.cut_request(one.undoing)
     task = asyncio.ensure_future(one.acquire())
     await tasks.until(late.held.is_set)
-    assert taken(admin, kind) == (outer + (what != "request")) * one.each
+    assert one.taken() == (outer + (what != "request")) * one.each
     assert await cancel_after(0, task)
     if what == "request":
         late.deliver()
-    await tasks.until(lambda: taken(admin, kind) == outer * one.each, 5)
+    await tasks.until(lambda: one.taken() == outer * one.each, 5)
     if what == "reply":
         late.deliver()
         # The reply that nobody waits for any more is no other call's.
         assert await one.client.get_lock("other").remain_time_to_live() is None
-    await whole(admin, one, outer)
+    await whole(one, outer)
     for _ in range(outer):
         await one.release()
-    await whole(admin, one)
+    await whole(one)
 
 
 @kinds
@@ -163,7 +161,7 @@ async def test_a_wait_by_a_timeout(one: Used, tasks: RawBackend, admin: Redis, k
         await one.handle.release(5)
     else:
         await other.release()
-    await tasks.until(lambda: taken(admin, kind) in (0, 5 * (kind == "permits")), 5)
+    await tasks.until(lambda: one.taken() in (0, 5 * (kind == "permits")), 5)
 
 
 async def test_a_background_release_above_a_lost_hold(tasks: RawBackend, server: Server, admin: Redis) -> None:
@@ -296,36 +294,6 @@ async def test_a_cancelled_group_leaves_what_a_call_for_its_member_got(tasks: Ra
     await cancel_after(1, both)
     await call
     await released(tasks, server, one, 1)
-
-
-@reentrant
-async def test_many_at_random(tasks: RawBackend, server: Server, admin: Redis, kind: str) -> None:
-    """Some calls are cancelled. A call that has acquired the lock releases it, and nothing remains."""
-    lock, theirs = (lock_of(tasks.connect(server.url), kind, owner) for owner in (7, None))
-    inside: set[str] = set()
-
-    async def use(who: str, which: Any, pause: Callable[[], Awaitable[None]]) -> None:
-        for _ in range(20):
-            await which.lock()
-            inside.add(who)
-            assert len({each[0] for each in inside}) == 1, inside
-            await pause()
-            inside.discard(who)
-            await which.unlock()
-
-    async def cancelled() -> None:
-        for turns in range(20):
-            if not await cancel_after(turns, asyncio.create_task(lock.lock())):
-                await lock.unlock()
-
-    async with asyncio.timeout(30):
-        await asyncio.gather(
-            use("x1", lock, lambda: asyncio.sleep(0)),
-            use("x2", lock, lambda: asyncio.sleep(0.001)),
-            use("y", theirs, lambda: asyncio.sleep(0.001)),
-            cancelled(),
-        )
-    await tasks.until(lambda: not admin.exists("a"), 5)
 
 
 @pytest.mark.parametrize("levels", [1, 2])

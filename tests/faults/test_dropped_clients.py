@@ -78,9 +78,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
     with warned():
         lifecycle_reference = use()
         eventually(lambda: is_freed(lifecycle_reference))
-    eventually(lambda: connections(admin) == 0)
-    eventually(lambda: threads() <= before)
-    eventually(lambda: not admin.keys())
+    eventually(lambda: connections(admin) == 0 and threads() <= before and not admin.keys())
     check_pairs(recorder.events)
     assert recorder.events
 

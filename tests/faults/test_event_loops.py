@@ -215,15 +215,14 @@ EAGER = """
 import asyncio, sys
 import pyredisson, pyredisson.asyncio
 from redis.exceptions import ConnectionError
+from tests.support.kinds import LOCKS
 kind, *urls = sys.argv[1:]
 inside = 0
 
 def lock_of(clients):
     if kind == "red":
         return clients[0].get_red_lock(*[client.get_lock("a") for client in clients])
-    if kind == "write":
-        return clients[0].get_read_write_lock("a").write_lock()
-    return getattr(clients[0], f"get_{kind}")("a")
+    return clients[0].get_semaphore("a") if kind == "semaphore" else LOCKS[kind](clients[0], "a")
 
 async def use(clients):
     global inside
@@ -260,7 +259,7 @@ print("done")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio.eager_task_factory came with Python 3.12")
-@pytest.mark.parametrize("kind", ["lock", "fair_lock", "write", "semaphore", "red", "refused"])
+@pytest.mark.parametrize("kind", ["lock", "fair", "write", "semaphore", "red", "refused"])
 def test_eager_tasks(servers: list[Server], redises: list[Redis], child: Start, kind: str) -> None:
     """Operations on a server that refuses connections end before the call that begins them returns."""
     urls = [server.url for server in servers[:2]] if kind != "refused" else []

@@ -20,9 +20,6 @@ from tests.support.waiting import cancel_after
 
 from .kinds import away
 
-STEPS = 60
-"""More turns of the event loop than it takes to have all members and to give them back."""
-
 groups = pytest.mark.parametrize("kind", ["multi", "red"])
 
 
@@ -54,54 +51,28 @@ def held_locally(clients: list[Any]) -> int:
     return sum(len(client._session.holds.table) for client in clients)
 
 
-async def take_and_end(group: Any, seconds: float) -> None:
-    async with group:
-        await asyncio.sleep(seconds)
-
-
 async def call(method: Callable[[], Any]) -> None:
     """A task of its own: one that never ran has not called it."""
     await method()
 
 
-class TestCancelled:
-    @groups
-    @pytest.mark.parametrize("connects", [False, True])
-    async def test_at_any_turn_of_the_loop(
-        self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str, connects: bool
-    ) -> None:
-        struck = 0
-        clients = connected(tasks, servers)
-        for turns in range(STEPS):
-            if connects:
-                clients = connected(tasks, servers)
-            group = make(kind, clients)
-            task = asyncio.ensure_future(take_and_end(group, 2e-4 * max(0, turns - 30)))
-            struck += await cancel_after(turns, task)
-            await tasks.until(lambda: not left(redises), 5)
-            await tasks.until(lambda: not held_locally(clients), 5)  # noqa: B023 - it ends within the round
-            if connects:
-                for client in clients:
-                    await client.close()
-        assert struck
-
-    @pytest.mark.usefixtures("patient")
-    @groups
-    async def test_a_nested_call(self, tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str) -> None:
-        """An acquire is undone and a release is done; the outer holds stay."""
-        group = make(kind, connected(tasks, servers), owner=7)
-        await group.lock()
-        for turns in range(30):
-            if not await cancel_after(turns, asyncio.ensure_future(call(group.lock))):
-                await group.unlock()
+@pytest.mark.usefixtures("patient")
+@groups
+async def test_a_nested_call(tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str) -> None:
+    """Cancelled: an acquire is undone and a release is done; the outer holds stay."""
+    group = make(kind, connected(tasks, servers), owner=7)
+    await group.lock()
+    for turns in range(30):
+        if not await cancel_after(turns, asyncio.ensure_future(call(group.lock))):
+            await group.unlock()
+        await tasks.until(lambda: all_once(redises), 5)
+        if turns < 20:
+            await group.lock()
+            await cancel_after(1 + turns, asyncio.ensure_future(call(group.unlock)))
             await tasks.until(lambda: all_once(redises), 5)
-            if turns < 20:
-                await group.lock()
-                await cancel_after(1 + turns, asyncio.ensure_future(call(group.unlock)))
-                await tasks.until(lambda: all_once(redises), 5)
-            assert [member.hold_of(7).count for member in group._logic.members] == [1, 1, 1]
-        await cancel_after(1, asyncio.ensure_future(call(group.unlock)))
-        await tasks.until(lambda: not left(redises), 5)
+        assert [member.hold_of(7).count for member in group._logic.members] == [1, 1, 1]
+    await cancel_after(1, asyncio.ensure_future(call(group.unlock)))
+    await tasks.until(lambda: not left(redises), 5)
 
 
 @pytest.mark.usefixtures("patient")

@@ -14,6 +14,7 @@ from .kinds import PERMITS, Start
 TAKE_AND_GIVE_BACK = """
 import builtins, faulthandler, json, random, signal, sys, threading, time, traceback
 import pyredisson
+from tests.support.kinds import LOCKS
 # Who hangs says where.
 faulthandler.dump_traceback_later(100, exit=True)
 url, mode, rounds, error = sys.argv[1:]
@@ -45,14 +46,12 @@ def before(frame, line):
 class Locks:
     # Of a read-write lock all contend for both sides.
     def __init__(self, clients, number):
-        client, self.several = clients[0], len(clients) > 1
-        if kind in ("read", "write"):
-            side = ["read_lock", "write_lock"][(number + (kind == "write")) % 2]
-            self.lock = getattr(client.get_read_write_lock("a"), side)()
-        elif self.several:
-            self.lock = getattr(client, f"get_{kind}_lock")(*[each.get_lock("a") for each in clients])
+        self.several = len(clients) > 1
+        if self.several:
+            self.lock = getattr(clients[0], f"get_{kind}_lock")(*[each.get_lock("a") for each in clients])
         else:
-            self.lock = client.get_fair_lock("a") if kind == "fair" else client.get_lock("a")
+            other = {"read": "write", "write": "read"}.get(kind)
+            self.lock = LOCKS.get(other if other and number % 2 else kind, LOCKS["lock"])(clients[0], "a")
 
     def held(self):
         logic, owner = self.lock._logic, self.lock._owner()

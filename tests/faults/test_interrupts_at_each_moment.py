@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -35,10 +36,11 @@ from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
+from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, sha, taken, taken_by_another
+from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, taken, taken_by_another, used
 
 LIMIT = 20.0
 """Seconds after which a waiter counts as forgotten. By its own timer it would make an attempt after 30 s."""
@@ -265,18 +267,11 @@ def struck(when: Callable[[], object], error: type[BaseException] = KeyboardInte
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.fixture
-def behind(proxy: Proxy) -> Iterator[pyredisson.Client]:
-    """A client behind the proxy, which is connected."""
-    with pyredisson.connect(proxy.url, timeout=20, lock_watchdog_timeout=20) as client:
-        client.get_lock("other").is_locked()
-        yield client
-
-
-def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
-    proxy: Proxy, admin: Redis, behind: pyredisson.Client
+async def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
+    threads: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
-    lock, late = behind.get_lock("a"), proxy.hold_request(ACQUIRE)
+    lock = (await threads.connected(proxy.url, timeout=20, lock_watchdog_timeout=20)).get_lock("a")
+    late = proxy.hold_request(ACQUIRE)
 
     def is_cut_off() -> bool:
         # The client can't reach the server and have that connection dropped: the late request runs.
@@ -294,19 +289,19 @@ def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
 
 
 @pytest.mark.parametrize(("kind", "depth"), [("lock", 0), ("lock", 1), ("lock", 3), ("permits", 0)])
-def test_an_interrupted_acquire_whose_reply_is_on_its_way_leaves_the_outer_holds(
-    proxy: Proxy, admin: Redis, behind: pyredisson.Client, kind: str, depth: int
+async def test_an_interrupted_acquire_whose_reply_is_on_its_way_leaves_the_outer_holds(
+    threads: RawBackend, proxy: Proxy, admin: Redis, kind: str, depth: int
 ) -> None:
-    prepare(admin, kind)
-    lock, semaphore = behind.get_lock("a"), behind.get_permit_expirable_semaphore("a")
+    one = used(threads, proxy, admin, kind, None, timeout=20, lock_watchdog_timeout=20)
+    await one.connect()
     for _ in range(depth):
-        lock.lock()
-    late = proxy.hold_reply(sha("permit_acquire") if kind == "permits" else ACQUIRE)
-    with struck(lambda: late.held.is_set() and taken(admin, kind) == (2 if kind == "permits" else depth + 1)):
-        lock.lock() if kind == "lock" else semaphore.acquire_many(2)
-    eventually(lambda: taken(admin, kind) == depth, 5)
+        await one.acquire()
+    late = proxy.hold_reply(one.acquiring)
+    with struck(lambda: late.held.is_set() and one.taken() == (depth + 1) * one.each):
+        await one.acquire()
+    eventually(lambda: one.taken() == depth, 5)
     assert depth or kind == "permits" or not admin.exists("a")
-    assert kind == "permits" or lock.get_hold_count() == depth
+    assert kind == "permits" or one.handle.get_hold_count() == depth
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "permits"])
@@ -428,22 +423,17 @@ class TestPermits:
         semaphore = client.get_semaphore("a")
         semaphore.acquire(5)
         interrupt = InterruptAt(ChannelRegistry.leave)
-        ended: list[bool] = []
 
         def wait() -> None:
-            try:
-                with interrupt:
-                    semaphore.acquire(2)
-            except KeyboardInterrupt:
-                ended.append(True)
+            with pytest.raises(KeyboardInterrupt), interrupt:
+                semaphore.acquire(2)
 
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        eventually(lambda: admin.pubsub_numsub("redisson_sc:{a}")[0][1] == 1)
-        semaphore.release(5)
-        waiter.join(10)
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(wait)
+            eventually(lambda: admin.pubsub_numsub("redisson_sc:{a}")[0][1] == 1)
+            semaphore.release(5)
+            waiter.result(10)
         assert interrupt.happened
-        assert ended
         eventually(lambda: not any(channel.waiters for channel in client._session.channels.by_name.values()))
 
     def test_before_the_ids_were_read(self, client: pyredisson.Client, admin: Redis) -> None:

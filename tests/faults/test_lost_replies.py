@@ -16,7 +16,7 @@ from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 
-from .kinds import PERMITS, Used, excluding, kinds, lock_of, locks, prepare, sha, taken, used
+from .kinds import PERMITS, Used, excluding, kinds, locks, prepare, sha, taken, used
 from .stub import Stub
 
 TIMEOUT = 0.25
@@ -31,9 +31,7 @@ def one(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
 
 @LOSSES
 @kinds
-async def test_a_call_whose_reply_is_lost_runs_exactly_once(
-    one: Used, proxy: Proxy, admin: Redis, lose: Lose, kind: str
-) -> None:
+async def test_a_call_whose_reply_is_lost_runs_exactly_once(one: Used, proxy: Proxy, lose: Lose, kind: str) -> None:
     nested = ["attempt", "release"] if kind != "non-reentrant" else []
     held = 0
     for call in ("attempt", "release", "acquire", *nested, "release"):
@@ -41,42 +39,40 @@ async def test_a_call_whose_reply_is_lost_runs_exactly_once(
         assert await getattr(one, call)() is not False
         assert fault.happened.is_set()
         held += -1 if call == "release" else 1
-        assert taken(admin, kind) == held * one.each
+        assert one.taken() == held * one.each
         if kind in LOCKS:
             assert await one.backend.do(one.handle.get_hold_count()) == held
-            assert bool(admin.exists("a")) is bool(held)
+            assert bool(one.admin.exists("a")) is bool(held)
     assert one.knows_nothing()
     assert one.client._session.permits.in_doubt == {}
 
 
 @LOSSES
 @locks
-async def test_an_extension_whose_reply_is_lost(one: Used, proxy: Proxy, admin: Redis, lose: Lose) -> None:
+async def test_an_extension_whose_reply_is_lost(one: Used, proxy: Proxy, lose: Lose) -> None:
     await one.backend.do(one.handle.lock(lease_time=20))
     fault = lose(proxy, b"$5\r\n60000\r\n")
     await one.backend.do(one.handle.extend(60))
     assert fault.happened.is_set()
-    assert 50_000 < admin.pttl("a") <= 60_000
+    assert 50_000 < one.admin.pttl("a") <= 60_000
     await one.release()
     assert one.knows_nothing()
 
 
 @kinds
-async def test_a_refusal_whose_reply_is_lost_is_a_refusal(
-    one: Used, server: Server, proxy: Proxy, admin: Redis, kind: str
-) -> None:
+async def test_a_refusal_whose_reply_is_lost_is_a_refusal(one: Used, server: Server, proxy: Proxy, kind: str) -> None:
     await excluding(one.backend, one.backend.connect(server.url), kind)
-    before = taken(admin, kind)
+    before = one.taken()
     fault = proxy.drop_reply(one.acquiring)
     assert await one.attempt() is False
     assert fault.happened.is_set()
-    assert taken(admin, kind) == before
+    assert one.taken() == before
     assert one.knows_nothing()
 
 
 @kinds
 @pytest.mark.parametrize("which", ["acquire", "release"])
-async def test_a_late_copy_never_runs(one: Used, proxy: Proxy, admin: Redis, kind: str, which: str) -> None:
+async def test_a_late_copy_never_runs(one: Used, proxy: Proxy, which: str) -> None:
     """When it arrives, the caller has gone on over another connection."""
     late = proxy.hold_request(one.acquiring if which == "acquire" else one.releasing)
     await one.acquire()
@@ -87,7 +83,7 @@ async def test_a_late_copy_never_runs(one: Used, proxy: Proxy, admin: Redis, kin
     # The server was asked to drop that connection before the call was repeated.
     with pytest.raises(OSError, match="closed the connection"):
         late.deliver()
-    assert taken(admin, kind) == (one.each if which == "release" else 0)
+    assert one.taken() == (one.each if which == "release" else 0)
 
 
 @kinds
@@ -102,10 +98,10 @@ async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_lat
     await backend.fails((ConnectionError, TimeoutError), one.attempt, 0.1)
     # The client can't reach the server and have that connection dropped: the late request runs.
     late.deliver()
-    assert taken(admin, kind) == one.each
+    assert one.taken() == one.each
     proxy.refuse(False)
     # Long before the lease would end.
-    await backend.until(lambda: taken(admin, kind) == 0, 3)
+    await backend.until(lambda: one.taken() == 0, 3)
     assert one.knows_nothing()
 
 
@@ -120,11 +116,11 @@ async def test_a_release_that_failed_is_done_in_the_background(
     await backend.fails((ConnectionError, TimeoutError), one.release)
     await backend.until(lambda: proxy.seen(one.releasing) >= 3)
     assert fault.happened.is_set()
-    await backend.until(lambda: taken(admin, kind) == 0)
+    await backend.until(lambda: one.taken() == 0)
     assert one.knows_nothing()
     await one.acquire()
     await one.release()
-    assert taken(admin, kind) == 0
+    assert one.taken() == 0
 
 
 async def test_a_release_in_doubt_is_repeated_beyond_the_lease(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -204,25 +200,6 @@ async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy,
     proxy.cut_reply(FORCE_RELEASE)
     await backend.fails(ConnectionError, lock.force_unlock)
     assert proxy.seen(FORCE_RELEASE) == 1
-
-
-@LOSSES
-async def test_a_writer_reads_whatever_was_lost(backend: RawBackend, proxy: Proxy, admin: Redis, lose: Lose) -> None:
-    """A loss gives the owner another name; the write side keeps the one that it was taken under."""
-    client = backend.connect(proxy.url, timeout=0.8)
-    write, read = lock_of(client, "write"), lock_of(client, "read")
-    lose(proxy, sha("write_acquire"))
-    await backend.do(write.lock())
-    lose(proxy, sha("read_acquire"))
-    assert await backend.do(read.try_lock()) is True
-    assert await backend.do(read.try_lock()) is True
-    assert taken(admin, "read") == 3
-    lose(proxy, sha("write_release"))
-    await backend.do(write.unlock())
-    assert admin.hget("a", "mode") == b"read"
-    for _ in range(2):
-        await backend.do(read.unlock())
-    assert admin.keys() == []
 
 
 class TestTheLeaseIsOver:

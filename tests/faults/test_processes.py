@@ -187,14 +187,13 @@ def test_a_fork_while_a_thread_has_all_mutexes(server: Server, client: pyredisso
             return all([*pool.map(take, ["lock"] * 4), *pool.map(take, ["write", "read", "read", "read"])])
 
     assert live()
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(TIME_LIMIT)
-    try:
-        assert forked(live)
-    finally:
-        over.set()
-        holder.join()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(hold)
+        assert held.wait(TIME_LIMIT)
+        try:
+            assert forked(live)
+        finally:
+            over.set()
     assert live()
 
 

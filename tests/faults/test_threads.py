@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -272,19 +273,17 @@ async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
     assert await backend.do(lock.lost.wait(3))
 
 
-def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
-    client: pyredisson.Client, admin: Redis, no_thread: NoThread
+async def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
+    threads: RawBackend, server: Server, admin: Redis, no_thread: NoThread
 ) -> None:
     taken_by_another(admin)
-    lock = client.get_lock("a")
+    lock = threads.connect(server.url).get_lock("a")
     happened = no_thread("pyredisson-listener")
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        lock.try_lock(5)
+    await threads.fails(RuntimeError, lock.try_lock, 5, match="can't start new thread")
     assert happened.is_set()
-    waiter = RawBackend("threads").start(lock.lock)
-    eventually(lambda: listeners(admin, "a") == 1)
+    waiter = await threads.started(lambda: listeners(admin, "a") == 1, lock.lock)
     given_back(admin)
-    eventually(lambda: waiter.done())
+    await waiter.result()
 
 
 async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
@@ -391,22 +390,10 @@ def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
     assert registry.become_leader(b"a", second)
 
 
-class Messages:
-    """A reader of messages whose connection only counts how often it is shut down."""
-
-    def __init__(self) -> None:
-        self.connection: Any = self
-        self.shutdowns = 0
-
-    def shut_down(self) -> None:
-        self.shutdowns += 1
-
-
 def test_a_failure_breaks_the_present_connection_only() -> None:
     """A waiter that read an earlier one reports late."""
     role = ReaderRole()
-    earlier: Any = Messages()
-    present: Any = Messages()
+    earlier, present = Mock(), Mock()
     unread = [role.unread]
     role.connected(earlier)
     unread.append(role.unread)
@@ -417,7 +404,8 @@ def test_a_failure_breaks_the_present_connection_only() -> None:
     role.fail(earlier, OSError("late"))
     unread.append(role.unread)
     assert unread == [False, True, False, True]
-    assert (earlier.shutdowns, present.shutdowns, role.failure) == (1, 0, None)
+    assert earlier.connection.shut_down.call_count == 1
+    assert (present.connection.shut_down.call_count, role.failure) == (0, None)
 
 
 class Overtaken(list[ConnectionId]):

@@ -4,7 +4,6 @@ And no place in the queue of a fair lock with a process that dies or is paused, 
 """
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,15 +11,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-import pyredisson
 from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
 from pyredisson._backends.threads.runtime import run
 from pyredisson.logic import channels
-from pyredisson.logic.locks import queued_wait
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner
-from tests.support.children import Child
 from tests.support.faults import LOSSES, Lose
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
@@ -66,22 +62,6 @@ async def contended(
     return waiter
 
 
-async def test_a_release_between_the_first_look_and_the_subscription_is_not_missed(
-    backend: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queued_wait, "UNCONFIRMED_WAIT", 60.0)
-    taken_by_another(admin)
-    client = backend.connect(proxy.url)
-    subscribe = proxy.hold_request(b"SUBSCRIBE")
-    waiter = waiting(backend, client)
-    await backend.until(subscribe.held.is_set)
-    given_back(admin)
-    released = time.monotonic()
-    subscribe.deliver()
-    # At once, and not only when it looks because nothing was confirmed.
-    assert await waiter.result() - released < 5
-
-
 async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """The subscription is broken, and commands work: the waiter must not sleep until the end of the lease."""
     taken_by_another(admin)
@@ -96,32 +76,23 @@ async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy:
 
 
 async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
-    server: Server, admin: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    threads: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that stops waiting for messages hands the reading over to the listener's own thread."""
     monkeypatch.setattr(listener, "LINGER", 0.01)
-    with pyredisson.connect(server.url) as client:
-        taken_by_another(admin)
-        assert not client.get_lock("a").try_lock(0.1)
-        runtime = client._session.runtime
-        signal = runtime.wakeup()
-        other = threading.Thread(target=run, args=(runtime.wait, signal, 20))
-        other.start()
-
-        def take_and_give_back() -> None:
-            with client.get_lock("a"):
-                pass
-
-        waiters = [threading.Thread(target=take_and_give_back) for _ in range(2)]
-        for waiter in waiters:
-            waiter.start()
-        time.sleep(0.5)
-        given_back(admin)
-        for waiter in waiters:
-            waiter.join(5)
-            assert not waiter.is_alive()
-        signal.set()
-        other.join(5)
+    client = threads.connect(server.url)
+    taken_by_another(admin)
+    assert not client.get_lock("a").try_lock(0.1)
+    runtime = client._session.runtime
+    signal = runtime.wakeup()
+    other = threads.start(run, runtime.wait, signal, 20)
+    waiters = [waiting(threads, client) for _ in range(2)]
+    await threads.sleep(0.5)
+    given_back(admin)
+    for waiter in waiters:
+        await waiter.result(5)
+    signal.set()
+    await other.result(5)
     assert caplog.messages == []
 
 
@@ -298,14 +269,15 @@ async def in_line(backend: RawBackend, admin: Redis, client: Any) -> OtherOwner[
     return waiter
 
 
-async def held(backend: RawBackend, url: str) -> Any:
+@pytest.fixture
+async def holder(backend: RawBackend, server: Server) -> Any:
     """The lock, held by another client than those that wait for it."""
-    lock = backend.connect(url).get_fair_lock("a", owner=9)
+    lock = backend.connect(server.url).get_fair_lock("a", owner=9)
     await backend.do(lock.lock())
     return lock
 
 
-async def waits_elsewhere(backend: RawBackend, admin: Redis, process: Child, count: int = 1) -> None:
+async def waits_elsewhere(backend: RawBackend, admin: Redis, count: int = 1) -> None:
     """The process waits. It sends heartbeats: no command is on its way, and it notices what happens to its place."""
     await backend.until(lambda: queued(admin) == count, 4 * TIME_LIMIT)
     await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
@@ -313,11 +285,10 @@ async def waits_elsewhere(backend: RawBackend, admin: Redis, process: Child, cou
 
 @pytest.mark.parametrize("comes_back", [False, True])
 async def test_a_head_that_is_killed_or_paused_is_passed_over(
-    backend: RawBackend, server: Server, admin: Redis, child: Start, comes_back: bool
+    backend: RawBackend, server: Server, admin: Redis, holder: Any, child: Start, comes_back: bool
 ) -> None:
-    holder = await held(backend, server.url)
     head = child(WAIT, server.url, 0)
-    await waits_elsewhere(backend, admin, head)
+    await waits_elsewhere(backend, admin)
     following = await in_line(backend, admin, backend.connect(server.url))
     head.signal(signal.SIGSTOP if comes_back else signal.SIGKILL)
     struck = time.monotonic()
@@ -337,17 +308,15 @@ async def test_a_head_that_is_killed_or_paused_is_passed_over(
 
 @pytest.mark.parametrize("threads", [0, 3], ids=["ctrl-c", "exit"])
 async def test_a_process_that_ends_its_waits_leaves_the_queue(
-    backend: RawBackend, server: Server, admin: Redis, child: Start, threads: int
+    backend: RawBackend, server: Server, admin: Redis, holder: Any, child: Start, threads: int
 ) -> None:
-    holder = await held(backend, server.url)
     waiter = child(WAIT, server.url, threads)
-    await waits_elsewhere(backend, admin, waiter, max(threads, 1))
+    await waits_elsewhere(backend, admin, max(threads, 1))
     if not threads:
         waiter.signal(signal.SIGINT)
         assert waiter.receive() == "interrupted"
     else:
-        waiter.send()
-        waiter.send()
+        waiter.send("\n")
         assert waiter.wait() == 0
         assert queued(admin) == 0
     await backend.until(lambda: queued(admin) == 0)
@@ -360,12 +329,9 @@ async def test_a_process_that_ends_its_waits_leaves_the_queue(
 @LOSSES
 @pytest.mark.parametrize("moment", ["enters the queue", "its turn has come"])
 async def test_a_waiter_whose_acquire_is_lost_keeps_its_place(
-    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, lose: Lose, moment: str
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Redis, holder: Any, lose: Lose, moment: str
 ) -> None:
-    holder = await held(backend, server.url)
-    waiter, client = backend.connect(proxy.url, timeout=0.8), backend.connect(server.url)
-    # So that a connection is there.
-    await backend.do(waiter.get_fair_lock("a").is_locked())
+    waiter, client = await backend.connected(proxy.url, timeout=0.8), backend.connect(server.url)
     enters = moment == "enters the queue"
     fault = lose(proxy, ACQUIRE) if enters else None
     first = await in_line(backend, admin, waiter)
@@ -384,9 +350,8 @@ async def test_a_waiter_whose_acquire_is_lost_keeps_its_place(
 
 
 async def test_a_heartbeat_or_a_subscription_that_is_lost_costs_no_turn(
-    backend: RawBackend, server: Server, proxy: Proxy, admin: Any
+    backend: RawBackend, server: Server, proxy: Proxy, admin: Any, holder: Any
 ) -> None:
-    holder = await held(backend, server.url)
     fault = proxy.drop_reply(HEARTBEAT)
     first = await in_line(backend, admin, backend.connect(proxy.url, timeout=0.8))
     await backend.until(fault.happened.is_set)

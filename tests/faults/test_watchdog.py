@@ -174,40 +174,20 @@ class TestNoLockIsLost:
         await lives(tasks, lock)
 
 
-class TestWhatIsNotRenewed:
-    async def test_a_deleted_key_is_reported_once(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-        """It is neither renewed nor made again."""
-        _, lock = await backend.locked(proxy.url, 3 * LEASE)
-        notified: list[object] = []
-        lock.on_lost(notified.append)
-        admin.delete("a")
-        # A third of the lease, and not all of it.
-        with within(3 * LEASE * 0.9):
-            assert await backend.do(lock.lost.wait(5))
-        await backend.until(lambda: notified)
-        admin.hset("a", "another:1", 1)
-        proxy.forget()
-        await backend.sleep(1.5 * LEASE)
-        assert proxy.seen(RENEW) == 0
-        assert admin.hgetall("a") == {b"another:1": b"1"}
-        assert admin.pttl("a") == -1
-        await backend.fails(pyredisson.LockLostError, lock.unlock)
-        assert len(notified) == 1
-
-    async def test_a_release_during_a_renewal_is_no_loss(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-        _, lock = await backend.locked(proxy.url, LEASE)
-        notified: list[object] = []
-        lock.on_lost(notified.append)
-        late = proxy.hold_request(RENEW)
-        await backend.until(late.held.is_set)
-        await backend.do(lock.unlock())
-        late.deliver()
-        assert not admin.exists("a")
-        await backend.do(lock.lock())
-        await backend.sleep(LEASE / 2)
-        assert notified == []
-        await lives(backend, lock)
-        assert taken(admin, "lock") == 0
+async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
+    _, lock = await backend.locked(proxy.url, LEASE)
+    notified: list[object] = []
+    lock.on_lost(notified.append)
+    late = proxy.hold_request(RENEW)
+    await backend.until(late.held.is_set)
+    await backend.do(lock.unlock())
+    late.deliver()
+    assert not admin.exists("a")
+    await backend.do(lock.lock())
+    await backend.sleep(LEASE / 2)
+    assert notified == []
+    await lives(backend, lock)
+    assert taken(admin, "lock") == 0
 
 
 async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(

@@ -143,7 +143,7 @@ class FairActions(RuleBasedStateMachine):
             raise Unfair(f"{who} was notified {'that it took the lock' if taken else 'to wait'}: {now.holders}")
         advanced = model.state.queue[:1] not in ([], now.queue[:1])
         model.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
-        if not taken and advanced and free and not model.key_lost and not person.foreign:
+        if not taken and advanced and free and not person.foreign:
             model.must_tell(now)
         if name in model.places:
             model.places[name].asked_at = server.now
@@ -182,7 +182,7 @@ class FairActions(RuleBasedStateMachine):
         if held:
             if now.holders != ({person.name: count} if count else {}):
                 raise Unfair(f"{who} released down to {count}: {now.holders}")
-            if count == 0 and not model.key_lost:
+            if count == 0:
                 model.must_tell(now)
         person.count = count if held else 0
         if person.count == 0:
@@ -237,7 +237,7 @@ class FairActions(RuleBasedStateMachine):
         if not person.foreign and (name in now.holders and doubt):
             raise Unfair(f"{who} gave up, and holds the lock")
         model.follow(name, now, leaves=True, ours=not person.foreign)
-        if not model.key_lost and not person.foreign and (headed or held):
+        if not person.foreign and (headed or held):
             model.must_tell(now)
         if not person.foreign:
             copy = ("fair_acquire", self._acquire_args(name, 1, queues=True)) if doubt else None
@@ -275,7 +275,7 @@ class FairActions(RuleBasedStateMachine):
             if notified not in (b"", *now.queue[:1]):
                 raise Unfair(f"{readable(notified)} is reported as the next one")
         model.follow(None, now)
-        if not model.key_lost and model.free_since is not None:
+        if model.free_since is not None:
             model.must_tell(now)
         self._hear()
         return known == 1 and not without_place
@@ -292,7 +292,7 @@ class FairActions(RuleBasedStateMachine):
             raise Unfair("still held")
         held = held and not model.is_free()
         model.follow(None, now, ours=not foreign)
-        if held and not model.key_lost:
+        if held:
             model.must_tell(now)
         self._hear()
 

@@ -212,7 +212,7 @@ class QueueModel:
 
     def must_tell(self, now: State) -> None:
         """The step that freed the lock, or found it free, must have notified the head."""
-        if now.queue and LOCK not in now.left_of and not self.notifies(now):
+        if now.queue and LOCK not in now.left_of and not self.key_lost and not self.notifies(now):
             raise Unfair(f"{readable(now.queue[0])} was not notified that it is next")
 
     def notifies(self, now: State) -> bool:

@@ -52,7 +52,6 @@ REAL_ONLY = {
         "faults/test_closing.py::TestTasks::test_where_no_thread_is_free",
         "faults/test_dropped_clients.py::test_in_asyncio[True]",
         "faults/test_threads.py",
-        "faults/test_waiting.py::test_a_thread_that_waits_for_something_else_does_not_read_messages",
         "faults/test_watchdog.py::TestNoLockIsLost::test_two_threads_serve_all_locks",
         "faults/test_watchdog.py::test_a_loop_that_was_started_twice_runs_once",
     ),
