@@ -161,8 +161,7 @@ print("done", flush=True)
 def test_tasks_that_run_the_loop(server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str]) -> None:
     """nest_asyncio allows that, and many notebooks use it. What they run in there gets its replies."""
     user = child(NESTED, server.url)
-    assert user.receive() == "done"
-    assert user.wait() == 0
+    assert (user.receive(), user.wait()) == ("done", 0)
     assert not admin.keys()
     assert capfd.readouterr().err == ""
 
@@ -205,8 +204,7 @@ def test_replaced_modules_are_refused(server: Server, admin: Redis, child: Start
             assert "patch_all(socket=False, thread=False)" in printed
         else:
             assert printed == "made"
-    assert user.receive() == ("" if replaced else "False False")
-    assert user.wait() == 0
+    assert (user.receive(), user.wait()) == ("" if replaced else "False False", 0)
     assert not admin.exists("a")
 
 
@@ -264,8 +262,7 @@ def test_eager_tasks(servers: list[Server], redises: list[Redis], child: Start, 
     """Operations on a server that refuses connections end before the call that begins them returns."""
     urls = [server.url for server in servers[:2]] if kind != "refused" else []
     user = child(EAGER, kind, *urls, NOWHERE)
-    assert user.receive() == "done"
-    assert user.wait() == 0
+    assert (user.receive(), user.wait()) == ("done", 0)
     assert kind == "semaphore" or not any(redis.exists("a") for redis in redises)
 
 

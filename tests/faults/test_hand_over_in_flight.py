@@ -286,6 +286,5 @@ def test_the_process_is_forked(proxy: Proxy, admin: Redis, child: Start, kind: s
     assert parent.receive(CHILD_LIMIT) == "child left 0"
     assert owners(admin) == entered
     slow.deliver()
-    assert parent.receive(CHILD_LIMIT) == "ended True"
-    assert parent.wait() == 0
+    assert (parent.receive(CHILD_LIMIT), parent.wait()) == ("ended True", 0)
     assert admin.keys() == []

@@ -239,9 +239,7 @@ def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: P
         assert interrupt.happened
         proxy.latency(0)
         time.sleep(0.5)
-        assert free.is_locked() is False
-        assert free.remain_time_to_live() is None
-        assert busy.is_locked() is True
+        assert (free.is_locked(), free.remain_time_to_live(), busy.is_locked()) == (False, None, True)
 
 
 @contextmanager

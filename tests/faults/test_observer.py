@@ -209,12 +209,8 @@ class TestFinalizers:
             with client:
                 told(client)
             # In any order: the finalizer's event may come in the middle of another one's.
-            assert sorted(f"{event.what} {event.count}" for event in recorder.events) == [
-                "acquired 1",
-                "released 1",
-                "released 1",
-                "released 2",
-            ]
+            said = sorted(f"{event.what} {event.count}" for event in recorder.events)
+            assert said == ["acquired 1", "released 1", "released 1", "released 2"]
             check_pairs([event for event in recorder.events if event.kind == "lock"])
 
 
