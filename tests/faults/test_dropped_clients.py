@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import pool_of
 from tests.support.observers import Recorder, check_pairs
+from tests.support.raw_backends import RawBackend
 from tests.support.waiting import eventually
 
 NAME = "to-be-dropped"
@@ -84,7 +84,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
 
 
 @pytest.mark.parametrize("other_thread", [False, True])
-async def test_in_asyncio(server: Server, admin: Redis, other_thread: bool) -> None:
+async def test_in_asyncio(tasks: RawBackend, server: Server, admin: Redis, other_thread: bool) -> None:
     """The collector may run on another thread."""
     before = threads()
 
@@ -99,14 +99,11 @@ async def test_in_asyncio(server: Server, admin: Redis, other_thread: bool) -> N
         with warned():
             # In this task, which continues.
             lifecycle_reference = await use()
-            end = time.monotonic() + 10
-            while lifecycle_reference() is not None or connections(admin) or threads() > before:
-                assert time.monotonic() < end
-                if other_thread:
-                    await asyncio.to_thread(gc.collect)
-                else:
-                    gc.collect()
-                    await asyncio.sleep(0.01)
+
+            def is_gone() -> bool:
+                return is_freed(lifecycle_reference) and not connections(admin) and threads() <= before
+
+            await (asyncio.to_thread(eventually, is_gone) if other_thread else tasks.until(is_gone))
     finally:
         gc.enable()
 
@@ -158,12 +155,8 @@ def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Red
             return weakref.ref(client._lifecycle)
 
         lifecycle_reference = await use()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + 10
-        while lifecycle_reference() is not None or asyncio.all_tasks() != {asyncio.current_task()}:
-            assert loop.time() < end
-            gc.collect()
-            await asyncio.sleep(0.01)
+        until = RawBackend("asyncio").until
+        await until(lambda: is_freed(lifecycle_reference) and asyncio.all_tasks() == {asyncio.current_task()})
 
     with warned():
         asyncio.run(scenario())
