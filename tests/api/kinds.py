@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyredisson import LockLostError
-from tests.support.backends import Backend, OtherOwner
+from tests.support.backends import Backend, OtherOwner, fails
 from tests.support.kinds import KINDS
 from tests.support.waiting import asleep, permit_waiters
 
@@ -78,8 +78,7 @@ async def use(lock: Any, times: int = 1) -> None:
 
 async def assert_lost(lock: Any, match: str | None = None) -> None:
     """Its owner has lost it, and is told so when it releases it."""
-    with pytest.raises(LockLostError, match=match):
-        await lock.unlock()
+    await fails(LockLostError, lock.unlock, match=match)
 
 
 async def one_waits(

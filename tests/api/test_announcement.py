@@ -20,7 +20,7 @@ from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.server_state import ServerState
@@ -101,8 +101,7 @@ async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking:
     await backend.until(lambda: announced(admin, client).get("waits") == "1")
     assert announced(admin, client)["name"] == "waiting"
     await client.close()
-    with pytest.raises(pyredisson.ClosedError):
-        await waiter.result()
+    await fails(pyredisson.ClosedError, waiter.result)
     found = client._session.announcement
     assert found is not None
     assert found.waited > 0

@@ -14,7 +14,7 @@ import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
@@ -114,8 +114,7 @@ class TestNotCounting:
 
     async def test_one_that_must_exist(self, done: Done) -> None:
         latch = done.client.get_count_down_latch("done", must_exist=True)
-        with pytest.raises(pyredisson.NotSetError, match="'done'"):
-            await latch.wait()
+        await fails(pyredisson.NotSetError, latch.wait, match="'done'")
         assert await latch.try_set_count(1)
         assert not await latch.wait(0)
         waiter = done.backend.spawn(latch.wait)
@@ -123,8 +122,7 @@ class TestNotCounting:
         await latch.count_down()
         # A caller that waited before is released; a later caller can't know the earlier count.
         assert await waiter.result() is True
-        with pytest.raises(pyredisson.NotSetError, match="'done'"):
-            await latch.wait(1)
+        await fails(pyredisson.NotSetError, latch.wait, 1, match="'done'")
 
 
 class TestWaiting:
@@ -193,14 +191,12 @@ class TestWaiting:
     async def test_closed_while_waiting(self, done: Done, latch: Any) -> None:
         other = await done.waiter()
         await done.client.close()
-        with pytest.raises(pyredisson.ClosedError):
-            await other.result()
+        await fails(pyredisson.ClosedError, other.result)
         for call, *arguments in (
             *((latch.wait,), (latch.count_down,), (latch.get_count,), (latch.delete,)),
             *((latch.try_set_count, 0), (latch.try_set_count, 1)),
         ):
-            with pytest.raises(pyredisson.ClosedError):
-                await call(*arguments)
+            await fails(pyredisson.ClosedError, call, *arguments)
 
 
 COUNT_DOWN, ACQUIRE, UNDO = (
@@ -252,8 +248,7 @@ async def test_what_failed_is_counted_in_the_background(
     done = Done(backend, server_state, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
     await done.latch.try_set_count(3)
     fault = (proxy.drop_reply if ran else proxy.cut_request)(COUNT_DOWN, 2)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await done.latch.count_down()
+    await fails((ConnectionError, TimeoutError), done.latch.count_down)
     assert fault.happened.is_set()
     await backend.until(lambda: proxy.seen(COUNT_DOWN) >= 3)
     await backend.until(lambda: done.redis.get("done") == b"2")
@@ -271,8 +266,7 @@ async def test_the_server_is_a_new_one(backend: Backend, server_state: ServerSta
     stock.redis.flushall()
     stock.redis.set("stock", 5)
     proxy.cut_request(ACQUIRE)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await other.result()
+    await fails((ConnectionError, TimeoutError), other.result)
     await backend.until(lambda: proxy.seen(UNDO) > 0)
     await backend.until(lambda: any(b" 0" in stock.redis.get(key) for key in stock.redis.keys("pyredisson_once*")))
     assert stock.free() == 5

@@ -16,7 +16,7 @@ from pyredisson._diagnostics import tracing
 from pyredisson.errors import ClosedError, LockAlreadyHeldError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend, finished
+from tests.support.backends import Backend, fails, finished
 from tests.support.kinds import KINDS
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.waiting import permit_waiters
@@ -107,8 +107,7 @@ async def test_further_levels(client: Any, kind: str) -> None:
     lock = lock_of(client, kind, "a", 7)
     await lock.lock()
     if kind in NON_REENTRANT:
-        with pytest.raises(LockAlreadyHeldError):
-            await lock.lock()
+        await fails(LockAlreadyHeldError, lock.lock)
     else:
         for call in (lock.lock, lock.lock, lock.unlock, lock.unlock):
             await call()
@@ -206,8 +205,7 @@ async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any
     waiting = backend.spawn(lock_of(client, kind, "a", 2).lock)
     await backend.until(lambda: "waiting" in whats(told(client)))
     await client.close()
-    with pytest.raises(ClosedError):
-        await waiting.result()
+    await fails(ClosedError, waiting.result)
     events = told(client)
     check_pairs(events)
     assert sorted(whats(events)) == ["acquired", "failed", "released", "timed_out", "waiting"]
@@ -384,8 +382,7 @@ async def test_an_outage(backend: Backend, proxy: Proxy) -> None:
     await client.get_lock("a").lock()
     proxy.refuse(True)
     proxy.cut()
-    with pytest.raises(RedisConnectionError):
-        await client.get_lock("b").is_locked()
+    await fails(RedisConnectionError, client.get_lock("b").is_locked)
     await backend.until(lambda: "lost" in whats(told(client)))
     proxy.refuse(False)
     await client.get_lock("b").is_locked()

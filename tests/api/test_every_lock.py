@@ -15,7 +15,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, WOKEN, Backend, finished
+from tests.support.backends import NOWHERE, WOKEN, Backend, fails, finished
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 from tests.support.waiting import asleep
@@ -63,10 +63,8 @@ async def test_acquire_and_release(backend: Backend, server_state: ServerState, 
     proxy.forget()
     await use(lock, 2)
     assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
-    with pytest.raises(LockNotHeldError, match="is free"):
-        await lock.unlock()
-    with pytest.raises(RuntimeError, match="is free"):
-        await lock.release()
+    await fails(LockNotHeldError, lock.unlock, match="is free")
+    await fails(RuntimeError, lock.release, match="is free")
 
 
 @kinds
@@ -109,13 +107,11 @@ async def test_another_owner_does_not_get_it(backend: Backend, server_state: Ser
         for way in IN_VAIN:
             assert await way(lock) is False
     lock = lock_of(stranger, kind, owner=2)
-    with pytest.raises(LockTimeoutError, match=f"'orders'.*{stranger.id}:2") as late:
-        await lock.hold(wait_time=0.05).__aenter__()
-    assert isinstance(late.value, TimeoutError)
-    with pytest.raises(LockNotHeldError) as refused:
-        await lock.unlock()
+    late = await fails(LockTimeoutError, lock.hold(wait_time=0.05).__aenter__, match=f"'orders'.*{stranger.id}:2")
+    assert isinstance(late, TimeoutError)
+    refused = await fails(LockNotHeldError, lock.unlock)
     for text in ("orders", f"{stranger.id}:2", f"{client.id}, thread 1"):
-        assert text in str(refused.value)
+        assert text in str(refused)
     assert server_state.holds("orders") == before
 
 
@@ -159,8 +155,7 @@ async def test_its_holder_may_not(backend: Backend, server_state: ServerState, k
         commands = server_state.commands()
         [owner] = before
         for way in WAYS:
-            with pytest.raises(LockAlreadyHeldError, match=f"'orders'.*{owner}"):
-                await way(lock)
+            await fails(LockAlreadyHeldError, way, lock, match=f"'orders'.*{owner}")
         assert server_state.commands() == commands
         assert server_state.holds("orders") == before
         assert await lock.get_hold_count() == 1
@@ -258,8 +253,7 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
     for lock in fixed.values():
         assert lock.lost.is_set()
         assert not await lock.is_held()
-        with pytest.raises(LockLostError):
-            await lock.unlock()
+        await fails(LockLostError, lock.unlock)
         # One that isn't re-entrant doesn't refuse its owner for that.
         assert await lock.try_lock()
         await lock.unlock()
@@ -273,8 +267,7 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
 async def test_extending_a_lease(backend: Backend, server_state: ServerState, kind: str) -> None:
     client = backend.connect()
     lock, redis = lock_of(client, kind), server_state.redis
-    with pytest.raises(LockNotHeldError):
-        await lock.extend(60)
+    await fails(LockNotHeldError, lock.extend, 60)
     await lock.lock(5)
     keys = [key for key in redis.scan_iter() if redis.pttl(key) > 0]
     assert keys
@@ -287,15 +280,12 @@ async def test_extending_a_lease(backend: Backend, server_state: ServerState, ki
         await lock.unlock()
     assert await lock.is_held()
     # Of another owner.
-    with pytest.raises(LockNotHeldError):
-        await lock_of(client, kind, owner=7).extend(60)
+    await fails(LockNotHeldError, lock_of(client, kind, owner=7).extend, 60)
     redis.delete(*keys)
     for _ in range(2):
-        with pytest.raises(LockLostError, match="orders"):
-            await lock.extend(60)
+        await fails(LockLostError, lock.extend, 60, match="orders")
     assert lock.lost.is_set()
-    with pytest.raises(LockLostError):
-        await lock.unlock()
+    await fails(LockLostError, lock.unlock)
     assert left(redis) == set()
 
 
@@ -319,8 +309,7 @@ async def test_extending_with_a_majority(backend: Backend, server_state: ServerS
     await red.extend(60)
     assert [server_state.redis.pttl(name) > 50_000 for name in "abc"] == [False, True, True]
     server_state.redis.delete("b")
-    with pytest.raises(LockLostError):
-        await red.extend(60)
+    await fails(LockLostError, red.extend, 60)
 
 
 @kinds
@@ -360,8 +349,7 @@ async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_st
         assert not any([await lock_of(client, other, owner=2).try_lock() for other in same])
         await lock_of(client, "lock", owner=1).lock()
         assert list(server_state.holds("orders").values()) == ["2"]
-        with pytest.raises(LockAlreadyHeldError):
-            await lock_of(client, "non-reentrant", owner=1).try_lock()
+        await fails(LockAlreadyHeldError, lock_of(client, "non-reentrant", owner=1).try_lock)
         await lock_of(client, "lock", owner=1).unlock()
         await lock_of(client, kind, owner=1).unlock()
         assert not server_state.redis.exists("orders")
@@ -379,8 +367,7 @@ async def test_beside_a_java_client(backend: Backend, server_state: ServerState,
     assert not await lock.is_held()
     assert not await lock.try_lock(wait_time=0.02)
     client_id, _, thread = JAVA.partition(":")
-    with pytest.raises(RuntimeError, match=f"{client_id}, thread {thread}"):
-        await lock.unlock()
+    await fails(RuntimeError, lock.unlock, match=f"{client_id}, thread {thread}")
     assert server_state.redis.hgetall("orders") == before
 
 
@@ -415,10 +402,8 @@ async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
         *(lock.get_hold_count, lock.remain_time_to_live),
         *(lock.__aenter__, lock.hold().__aenter__, lock.hold(wait_time=1).__aenter__),
     ):
-        with pytest.raises(ClosedError, match=client.id):
-            await call()
-    with pytest.raises(RuntimeError):
-        await client.get_lock("orders").lock()
+        await fails(ClosedError, call, match=client.id)
+    await fails(RuntimeError, client.get_lock("orders").lock)
     # One that never talked.
     async with backend.connect(NOWHERE) as silent:
         pass

@@ -8,7 +8,7 @@ import pytest
 
 from pyredisson import ClosedError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, finished
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, finished
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
@@ -172,8 +172,7 @@ async def test_waiters_of_a_closed_client_leave_in_one_call(backend: Backend, qu
     await backend.until(lambda: queue.scripts() == before + 9)
     await client.close()
     for waiter in waiting:
-        with pytest.raises(ClosedError):
-            await waiter.result()
+        await fails(ClosedError, waiter.result)
     assert queue.scripts() == before + 10
     [owner] = queue.owners()
     assert owner.startswith(other.id)
@@ -221,8 +220,7 @@ class TestHandingOn:
             queue.redis.delete(QUEUE, SCORES)
             if what == "it was spoilt":
                 queue.redis.set(QUEUE, "text")
-                with pytest.raises(Exception, match="WRONGTYPE"):
-                    await holder.unlock()
+                await fails(Exception, holder.unlock, match="WRONGTYPE")
                 queue.redis.delete(QUEUE)
             else:
                 await holder.unlock()

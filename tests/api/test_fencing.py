@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 from pyredisson import LockNotHeldError, LockTimeoutError, StaleTokenError, fencing
 from pyredisson.fencing import _is_in_transaction
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, Backend, finished
+from tests.support.backends import TIME_LIMIT, Backend, fails, finished
 from tests.support.faults import LOSSES, Lose
 from tests.support.server_state import ServerState
 
@@ -85,8 +85,7 @@ class TestTokens:
         token = await lock.lock_and_get_token()
         assert await other.try_lock_and_get_token() is None
         assert await other.try_lock_and_get_token(wait_time=0.05) is None
-        with pytest.raises(LockTimeoutError):
-            await other.hold(wait_time=0).__aenter__()
+        await fails(LockTimeoutError, other.hold(wait_time=0).__aenter__)
         assert await lock.get_token() == token
 
     async def test_a_waiter_gets_a_token_above_the_holders(self, backend: Backend, server_state: ServerState) -> None:
@@ -215,30 +214,24 @@ class TestRedis:
 
     async def test_what_redis_reports_passes_through(self, writer: Writer, admin: Redis) -> None:
         await writer.write(1, "SET", "report", "text")
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await writer.write(2, "RPUSH", "report", "x")
+        await fails(ResponseError, writer.write, 2, "RPUSH", "report", "x", match="WRONGTYPE")
         assert admin.get("report") == b"text"
         # That writer is known, all the same.
-        with pytest.raises(StaleTokenError):
-            await writer.write(1, "SET", "report", "old")
+        await fails(StaleTokenError, writer.write, 1, "SET", "report", "old")
 
         # What somebody else has put in the place of the newest token is none.
         for spoil in (admin.set, admin.rpush):
             admin.delete(NEWEST)
             spoil(NEWEST, "spoilt")
-            with pytest.raises(ResponseError):
-                await writer.write(3, "SET", "report", "x")
+            await fails(ResponseError, writer.write, 3, "SET", "report", "x")
         assert admin.get("report") == b"text"
 
     async def test_what_cannot_be(self, writer: Writer, server_state: ServerState) -> None:
         before = server_state.commands()
         for token, error, text in WRONG_TOKENS:
-            with pytest.raises(error, match=text):
-                await writer.write(token, "SET", "report", "x")
-        with pytest.raises(ValueError):
-            await writer.write(1, "SET", "", "x")
-        with pytest.raises(TypeError):
-            await writer.write(1, "SET", 5, "x")
+            await fails(error, writer.write, token, "SET", "report", "x", match=text)
+        await fails(ValueError, writer.write, 1, "SET", "", "x")
+        await fails(TypeError, writer.write, 1, "SET", 5, "x")
         with pytest.raises(TypeError, match="pipeline"):
             fencing.write(writer.client.pipeline(), 1, "SET", "report", "x")
         assert server_state.commands() == before

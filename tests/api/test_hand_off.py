@@ -14,7 +14,7 @@ from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNot
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.locks.moving import HandedOff
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import WOKEN, Backend
+from tests.support.backends import WOKEN, Backend, fails
 from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.kinds import KINDS
@@ -105,10 +105,9 @@ async def test_nobody_adopts_it(backend: Backend, server_state: ServerState, kin
     await lock.lock()
     token = await lock.hand_off()
     await lock_of(other, rival_of(kind)).lock()
-    with pytest.raises(LockNotHeldError, match=GONE) as raised:
-        await former.adopt(token)
-    assert raised.value.holder is not None
-    assert raised.value.holder.client_id == other.id
+    raised = await fails(LockNotHeldError, former.adopt, token, match=GONE)
+    assert raised.holder is not None
+    assert raised.holder.client_id == other.id
 
 
 @kinds
@@ -214,18 +213,15 @@ async def test_it_fails(backend: Backend, proxy: Proxy, server_state: ServerStat
     lock = lock_of(client, kind)
     await lock.lock()
     getattr(proxy, fault)(MOVES[kind], 2)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await lock.hand_off()
+    await fails((ConnectionError, TimeoutError), lock.hand_off)
     await backend.until(lambda: left(server_state.redis) == set())
     assert not client.holds()
-    with pytest.raises(LockNotHeldError, match="hand_off") as again:
-        await lock.unlock()
-    assert again.value.handed_off
+    again = await fails(LockNotHeldError, lock.unlock, match="hand_off")
+    assert again.handed_off
     await lock.lock()
     token = await lock.hand_off()
     getattr(proxy, fault)(MOVES[kind], 2)
-    with pytest.raises((ConnectionError, TimeoutError)):
-        await client.adopt(token)
+    await fails((ConnectionError, TimeoutError), client.adopt, token)
     assert not client.holds()
     await backend.until(lambda: holders(server_state) == [HandedOff.of(token).hold])
     await (await other.adopt(token)).unlock()
@@ -267,8 +263,7 @@ async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy
     await backend.until(late.held.is_set)
     await backend.until(lambda: not server_state.redis.exists("orders"))
     late.deliver()
-    with pytest.raises(LockNotHeldError, match=GONE):
-        await call.result()
+    await fails(LockNotHeldError, call.result, match=GONE)
 
 
 @pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "read", "write"])
@@ -306,8 +301,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, server_state: ServerSt
         # Meanwhile a renewal of this side is due.
         await backend.sleep(LEASE / 2)
         late.deliver()
-        with pytest.raises(LockAlreadyHeldError, match="reads and writes"):
-            await call.result()
+        await fails(LockAlreadyHeldError, call.result, match="reads and writes")
     # They are renewed as before.
     assert await kept(backend, server_state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
     await read.unlock()
@@ -329,29 +323,24 @@ async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
     """Before anything is sent, and nothing has changed."""
     client: Any = backend.connect(proxy.url)
     lock = client.get_lock("orders")
-    with pytest.raises(LockNotHeldError, match="has no hold"):
-        await lock.hand_off()
+    await fails(LockNotHeldError, lock.hand_off, match="has no hold")
     await use(lock)
     await lock.lock()
     token = await lock.hand_off()
     await client.adopt(token)
     proxy.forget()
     await lock.lock()
-    with pytest.raises(LockAlreadyHeldError, match="2 times"):
-        await lock.hand_off()
-    with pytest.raises(LockAlreadyHeldError, match="is held already"):
-        await client.adopt(token)
+    await fails(LockAlreadyHeldError, lock.hand_off, match="2 times")
+    await fails(LockAlreadyHeldError, client.adopt, token, match="is held already")
     group = client.get_multi_lock(client.get_lock("a"))
     for each in (lock, group):
-        with pytest.raises((LockAlreadyHeldError, NotImplementedError)):
-            await each.hand_off()
+        await fails((LockAlreadyHeldError, NotImplementedError), each.hand_off)
     assert not proxy.seen(MOVES["lock"])
     assert await lock.get_hold_count() == 2
     for _ in range(2):
         await lock.unlock()
     async with client.singleton("nightly", at_least=0.01) as kept_for:
-        with pytest.raises(NotImplementedError, match="at_least"):
-            await kept_for.hand_off()
+        await fails(NotImplementedError, kept_for.hand_off, match="at_least")
 
 
 def token_of(**fields: Any) -> str:
@@ -370,10 +359,8 @@ WRONG = [
 @pytest.mark.parametrize("token", WRONG)
 async def test_wrong_tokens(backend: Backend, token: str) -> None:
     client = backend.connect()
-    with pytest.raises(ValueError, match="token"):
-        await client.adopt(token)
-    with pytest.raises(LockNotHeldError, match=GONE):
-        await client.adopt(token_of())
+    await fails(ValueError, client.adopt, token, match="token")
+    await fails(LockNotHeldError, client.adopt, token_of(), match=GONE)
     for wrong in (None, token.encode(), 1):
         with pytest.raises(TypeError, match="token"):
             await client.adopt(wrong)  # type: ignore[arg-type]
@@ -388,8 +375,7 @@ async def test_closed_clients(backend: Backend) -> None:
     await former.get_lock("stock").lock()
     await former.close()
     for call in (former.get_lock("stock").hand_off, lambda: former.adopt(token)):
-        with pytest.raises(ClosedError):
-            await call()
+        await fails(ClosedError, call)
     adopted = await other.adopt(token, owner=3)
     assert await other.get_lock("orders").is_held_by(3)
     await adopted.unlock()
@@ -402,8 +388,7 @@ async def test_a_server_that_has_forgotten_it(backend: Backend, server_state: Se
     await handed.lock()
     token = await handed.hand_off()
     server_state.redis.flushall()
-    with pytest.raises(LockLostError):
-        await lock.hand_off()
+    await fails(LockLostError, lock.hand_off)
     with pytest.raises(LockNotHeldError, match=GONE) as raised:
         await client.adopt(token)
     assert raised.value.holder is None

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, finished
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
@@ -122,8 +122,7 @@ async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, ki
     it = Contention(backend, server_state, kind)
     await it.begin()
     server_state.redis.delete("orders")
-    with pytest.raises(LockLostError, match="was lost"):
-        await it.holder.release()
+    await fails(LockLostError, it.holder.release, match="was lost")
     await it.waiting.result()
     await it.waiter.release()
     assert left(server_state.redis) == set()
@@ -268,8 +267,7 @@ class TestInFlight:
     async def test_the_waiter_is_cancelled(self, it: Contention, proxy: Proxy) -> None:
         await it.strike(proxy)
         it.waiting._task.cancel()  # type: ignore[attr-defined]
-        with pytest.raises(asyncio.CancelledError):
-            await it.waiting.result()
+        await fails(asyncio.CancelledError, it.waiting.result)
         it.reply.deliver()
         await it.releasing
         await it.free()

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, finished
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, fails, finished
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
@@ -185,8 +185,7 @@ async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, se
     holder, _, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), "fenced")
     server_state.redis.set("redisson_lock_token:{orders}", "text")
     await holder.unlock()
-    with pytest.raises(Exception, match="not an integer"):
-        await other.result()
+    await fails(Exception, other.result, match="not an integer")
     assert not server_state.redis.exists("orders")
 
 
@@ -349,5 +348,4 @@ async def test_the_server_refuses(stock: Stock) -> None:
     semaphore, other = await contended(stock)
     stock.redis.set("stock", "text")
     for call in (semaphore.release, other.result):
-        with pytest.raises(ResponseError):
-            await call()
+        await fails(ResponseError, call)

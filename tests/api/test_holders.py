@@ -16,7 +16,7 @@ from pyredisson import Holder, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, Backend
+from tests.support.backends import NOWHERE, Backend, fails
 from tests.support.faults import FLAGS
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
@@ -37,9 +37,7 @@ async def holder_of(lock: Any) -> Holder:
 
 async def refused(lock: Any, match: str | None = None, wait: float = 0) -> LockTimeoutError:
     """The error of a block that doesn't get the lock."""
-    with pytest.raises(LockTimeoutError, match=match) as caught:
-        await lock.hold(wait_time=wait).__aenter__()
-    return caught.value
+    return await fails(LockTimeoutError, lock.hold(wait_time=wait).__aenter__, match=match)
 
 
 @kinds
@@ -61,23 +59,20 @@ async def test_errors_name_the_holder(backend: Backend, kind: str) -> None:
     twin = pickle.loads(pickle.dumps(error))
     assert str(twin) == str(error)
     assert (twin.name, twin.owner, twin.holder) == (error.name, error.owner, found)
-    with pytest.raises(LockNotHeldError) as caught:
-        await lock_of(backend.connect(), kind).unlock()
-    assert None not in (caught.value.name, caught.value.owner)
-    assert caught.value.holder is not None
-    assert caught.value.holder.client_id == holder.id
+    caught = await fails(LockNotHeldError, lock_of(backend.connect(), kind).unlock)
+    assert None not in (caught.name, caught.owner)
+    assert caught.holder is not None
+    assert caught.holder.client_id == holder.id
 
 
 async def test_errors_without_a_holder_name_the_lock_and_the_owner(backend: Backend) -> None:
     client = backend.connect()
     lock = client.get_lock("orders", owner=7)
-    with pytest.raises(LockNotHeldError, match=r"'orders' is free; owner .* has no hold of it") as free:
-        await lock.unlock()
+    free = await fails(LockNotHeldError, lock.unlock, match=r"'orders' is free; owner .* has no hold of it")
     await lock.lock()
     await lock.force_unlock()
-    with pytest.raises(LockLostError) as lost:
-        await lock.unlock()
-    for error in (free.value, lost.value):
+    lost = await fails(LockLostError, lock.unlock)
+    for error in (free, lost):
         assert (error.name, error.owner, error.holder) == ("orders", f"{client.id}:7", None)
 
 
@@ -176,8 +171,7 @@ async def test_a_client_knows_its_own_holds(backend: Backend, kind: str) -> None
     client = backend.connect(client_name="billing")
     lock = lock_of(client, kind)
     if kind in GROUPS:
-        with pytest.raises(NotImplementedError):
-            await lock.holder()
+        await fails(NotImplementedError, lock.holder)
         return
     assert await lock.holder() is None
     before = datetime.now(UTC)
@@ -329,8 +323,7 @@ class TestPermit:
                 assert re.fullmatch("[0-9a-f]{32}", permit)
                 assert 50 < await semaphore.get_lease_time(permit) <= 60
                 assert permit in repr(block)
-                with pytest.raises(RuntimeError, match="one block at a time"):
-                    await block.__aenter__()
+                await fails(RuntimeError, block.__aenter__, match="one block at a time")
                 async with semaphore.permit(renew=True) as other:
                     assert other != permit
                     assert await semaphore.get_lease_time(other) <= 30

@@ -10,7 +10,7 @@ import pytest
 from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
 from tests.support.server_state import ServerState
 
 from .kinds import lock_of
@@ -92,8 +92,7 @@ class TestLostBody:
             assert await lock.get_hold_count() == 0
             assert not await stock.is_locked()
             await tasks.until(lambda: not server_state.redis.keys())
-            with pytest.raises(LockNotHeldError, match="is free"):
-                await lock.unlock()
+            await fails(LockNotHeldError, lock.unlock, match="is free")
         async with lock:
             assert await lock.is_held()
 
@@ -181,8 +180,7 @@ async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
 async def test_two_loops_at_a_time(tasks: Backend) -> None:
     lock = tasks.connect().get_lock("orders", owner=1)
     await lock.lock()
-    with pytest.raises(RuntimeError, match="loop"):
-        await asyncio.to_thread(lambda: asyncio.run(lock.is_locked()))
+    await fails(RuntimeError, asyncio.to_thread, lambda: asyncio.run(lock.is_locked()), match="loop")
 
 
 async def test_one_hold_object_for_several_blocks(tasks: Backend, server_state: ServerState) -> None:

@@ -17,7 +17,7 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, fails
 from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
@@ -84,8 +84,7 @@ async def test_a_lost_block_is_not_taken_for_a_later_one(backend: Backend) -> No
     await backend.as_another_owner(lock.__aenter__)
     await lock.force_unlock()
     async with lock:
-        with pytest.raises(pyredisson.LockLostError):
-            await backend.as_another_owner(lambda: lock.__aexit__(None, None, None))
+        await fails(pyredisson.LockLostError, backend.as_another_owner, lambda: lock.__aexit__(None, None, None))
         assert await lock.is_held()
     assert not await lock.is_locked()
     await backend.as_another_owner(lock.__aenter__)
@@ -229,8 +228,7 @@ class TestTasks:
                 await hold.__aexit__(asyncio.CancelledError, error, None)
                 raise
 
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(leave())
+        await fails(asyncio.CancelledError, asyncio.create_task, leave())
 
     async def test_a_foreign_cancellation_while_a_lost_block_is_left_stays_one(self, tasks: Backend) -> None:
         """A red lock awaits the release of its other members then."""

@@ -15,7 +15,7 @@ import pyredisson
 from pyredisson import Config
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,7 @@ async def test_addresses(backend: Backend, server: Server) -> None:
 async def test_tls(backend: Backend, tls_server: Server) -> None:
     await works(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
     unknown = backend.connect(tls_server.tls_url, retry_attempts=0)
-    with pytest.raises(redis.exceptions.ConnectionError, match="certificate"):
-        await unknown.get_lock("orders").lock()
+    await fails(redis.exceptions.ConnectionError, unknown.get_lock("orders").lock, match="certificate")
 
 
 async def test_a_server_without_tls(backend: Backend, server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,13 +92,11 @@ async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> 
     await works(backend, address, password=guarded.password)
     for wrong in ({}, {"password": "wrong"}, {"username": "nobody", "password": "x"}):
         client = backend.connect(address, **wrong)
-        with pytest.raises(AuthenticationError):
-            await client.get_lock("orders").lock()
+        await fails(AuthenticationError, client.get_lock("orders").lock)
     await works(backend, address, username="alice", password="p%20")
     alice = address.replace("//", "//alice:p%2520@")
     await works(backend, f"{alice}/0")
-    with pytest.raises(NoPermissionError):
-        await backend.connect(alice).get_lock("another key").lock()
+    await fails(NoPermissionError, backend.connect(alice).get_lock("another key").lock)
 
 
 async def test_connecting_never_blocks(backend: Backend) -> None:
@@ -109,8 +106,7 @@ async def test_connecting_never_blocks(backend: Backend) -> None:
         client = backend.connect(address, connect_timeout=2, timeout=2, retry_attempts=0)
         client.get_lock("orders")
         assert time.monotonic() - started < 1.8
-        with pytest.raises(redis.exceptions.TimeoutError):
-            await client.get_lock("orders").try_lock()
+        await fails(redis.exceptions.TimeoutError, client.get_lock("orders").try_lock)
 
 
 async def test_no_server_is_needed_yet(backend: Backend, own_server: Server) -> None:
@@ -172,8 +168,7 @@ async def test_the_life_of_a_lock(backend: Backend, kind: Server) -> None:
         # A replica refuses it, and has it when it is a master again.
         admin.replicaof("127.0.0.1", 1)
         try:
-            with pytest.raises(ReadOnlyError):
-                await lock.try_lock()
+            await fails(ReadOnlyError, lock.try_lock)
         finally:
             admin.replicaof("NO", "ONE")
         assert await lock.try_lock()

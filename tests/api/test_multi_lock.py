@@ -12,7 +12,7 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, finished
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished
 from tests.support.server_state import listeners
 
 from .kinds import assert_lost, use
@@ -170,9 +170,8 @@ class TestUnlock:
         async with group:
             holder = next(iter(locks.redis.hgetall("a"))).decode()
             assert not await locks.backend.as_another_owner(group.is_held)
-            with pytest.raises(LockNotHeldError, match=holder) as raised:
-                await locks.backend.as_another_owner(group.unlock)
-            assert len(raised.value.__notes__) == 1
+            raised = await fails(LockNotHeldError, locks.backend.as_another_owner, group.unlock, match=holder)
+            assert len(raised.__notes__) == 1
             assert await group.is_held()
         # The owners of the members count, and not the caller.
         get = locks.client.get_lock
@@ -186,8 +185,7 @@ class TestMembers:
     async def test_one_that_is_not_reentrant(self, locks: Locks) -> None:
         group = locks.client.get_multi_lock(locks["a"], locks.client.get_non_reentrant_lock("b"))
         async with group:
-            with pytest.raises(LockAlreadyHeldError):
-                await group.try_lock()
+            await fails(LockAlreadyHeldError, group.try_lock)
             # Given back in the background.
             await locks.backend.until(lambda: locks.counts() == [[b"1"], [b"1"]])
 
@@ -228,8 +226,7 @@ class TestMembers:
             with pytest.raises(NotImplementedError, match="has no name"):
                 _ = group.name
             for method, arguments in [(group.is_held_by, [1]), *((getattr(group, name), []) for name in queries)]:
-                with pytest.raises(NotImplementedError, match="member"):
-                    await method(*arguments)
+                await fails(NotImplementedError, method, *arguments, match="member")
 
 
 class TestLease:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
-from tests.support.backends import TIME_LIMIT, WOKEN, finished
+from tests.support.backends import TIME_LIMIT, WOKEN, fails, finished
 
 from .kinds import WAYS, assert_lost, lock_of
 from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key
@@ -52,8 +52,7 @@ class TestSides:
             assert [await side.is_locked(), await side.locked(), await side.is_held()] == [True] * 3
             assert [await other.is_locked(), await other.locked(), await other.is_held()] == [False] * 3
             assert [await each.is_held_by(1) for each in (side, other)] == [True, False]
-            with pytest.raises(LockNotHeldError):
-                await other.unlock()
+            await fails(LockNotHeldError, other.unlock)
             assert [await other.force_unlock(), await other.delete()] == [False, False]
             assert await side.is_held()
             await side.unlock()
@@ -84,16 +83,14 @@ class TestUpgrade:
         await read.lock()
         before = orders.scripts()
         for way in WAYS:
-            with pytest.raises(LockUpgradeError, match=r"orders.*:1\b"):
-                await way(write)
+            await fails(LockUpgradeError, way, write, match=r"orders.*:1\b")
         await read.unlock()
         assert await write.try_lock()
         assert orders.scripts() - before == 2
         # So it is after a downgrade.
         await read.lock()
         await write.unlock()
-        with pytest.raises(LockUpgradeError):
-            await write.lock()
+        await fails(LockUpgradeError, write.lock)
 
     async def test_after_a_read_that_was_lost(self, orders: Orders) -> None:
         """The watchdog visits fixed leases too, but not before a third of its own."""
@@ -220,8 +217,7 @@ class TestWaiting:
         assert orders.scripts() == before + 1
         await orders.client.close()
         for other in others:
-            with pytest.raises(ClosedError):
-                await other.result()
+            await fails(ClosedError, other.result)
 
 
 class TestClaims:

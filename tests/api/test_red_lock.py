@@ -14,7 +14,7 @@ from pyredisson.logic.groups.group import GroupHold
 from pyredisson.logic.groups.red_lock import MemberRecovery
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, Backend
+from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, fails
 from tests.support.faults import ACQUIRE
 
 from .kinds import assert_lost
@@ -191,8 +191,7 @@ class TestServersThatFail:
         for proxy in proxies[:2]:
             proxy.refuse(True)
             proxy.cut()
-        with pytest.raises(RedisError):
-            await red.unlock()
+        await fails(RedisError, red.unlock)
         assert not await red.is_held()
         for proxy in proxies[:2]:
             proxy.refuse(False)
@@ -203,10 +202,8 @@ class TestValidity:
     async def test_a_lease_that_drift_uses_up(self, backend: Backend) -> None:
         client = backend.connect(NOWHERE)
         red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
-        with pytest.raises(ValueError, match="lease_time"):
-            await red.lock(0.002)
-        with pytest.raises(ValueError, match="lease_time"):
-            await red.try_lock(1, 0.001)
+        await fails(ValueError, red.lock, 0.002, match="lease_time")
+        await fails(ValueError, red.try_lock, 1, 0.001, match="lease_time")
 
     async def test_a_lease_that_is_over_when_the_last_answers(self, far: Red, proxies: list[Proxy]) -> None:
         red = far.make()
@@ -251,9 +248,8 @@ class TestLost:
         await near.locks[0].unlock()
         assert await red.is_held()
         await near.locks[2].unlock()
-        with pytest.raises(LockLostError, match="is not held any more") as raised:
-            await red.unlock()
-        reasons = str(raised.value).partition("any more: ")[2]
+        raised = await fails(LockLostError, red.unlock, match="is not held any more")
+        reasons = str(raised).partition("any more: ")[2]
         assert reasons.count("it was released separately") == 2
         assert [f":{server.port}/" in reasons for server in servers] == [True, False, True]
         assert near.free()

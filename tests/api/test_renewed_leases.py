@@ -9,7 +9,7 @@ import pytest
 
 from pyredisson import LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 from tests.support.faults import RENEW
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
@@ -43,8 +43,7 @@ async def test_at_most(backend: Backend, server_state: ServerState) -> None:
     await backend.until(lambda: not server_state.redis.exists(*locks))
     for lock in locks.values():
         await backend.until(lock.lost.is_set)
-        with pytest.raises(LockLostError, match="at_most"):
-            await lock.unlock()
+        await fails(LockLostError, lock.unlock, match="at_most")
         assert await lock.try_lock()
         await lock.unlock()
 
@@ -97,8 +96,7 @@ async def test_nested_levels(tasks: Backend) -> None:
         if outer is None:
             await lock.unlock()
     await tasks.until(lock.lost.is_set)
-    with pytest.raises(LockLostError, match="at_most"):
-        await lock.unlock()
+    await fails(LockLostError, lock.unlock, match="at_most")
 
 
 async def test_a_limit_below_the_lease_needs_no_renewal(
@@ -137,8 +135,7 @@ async def test_an_extension_that_comes_after_the_lease(
     await backend.until(late.held.is_set)
     await backend.until(lock.lost.is_set)
     late.deliver()
-    with pytest.raises(LockLostError):
-        await call.result()
+    await fails(LockLostError, call.result)
     await backend.until(lambda: not server_state.redis.exists("orders"))
 
 
@@ -187,8 +184,7 @@ async def test_wrong_values(backend: Backend, error: type[Exception], values: li
         for kind in ("lock", *GROUPS):
             lock = lock_of(client, kind)
             for call in (lock.lock, lock.try_lock, lock.hold):
-                with pytest.raises(error, match="at_most"):
-                    await call(at_most=value)
+                await fails(error, call, at_most=value, match="at_most")
         for make in (client.singleton, client.elect):
             with pytest.raises(error, match="at_most"):
                 make("orders", at_most=value)
@@ -202,5 +198,4 @@ async def test_wrong_values(backend: Backend, error: type[Exception], values: li
 async def test_a_limit_is_for_what_is_renewed(backend: Backend) -> None:
     lock: Any = backend.connect().get_lock("orders")
     for call in (lock.lock, lock.try_lock, lock.hold):
-        with pytest.raises(ValueError, match=r"at_most.*lease_time"):
-            await call(lease_time=5, at_most=5)
+        await fails(ValueError, call, lease_time=5, at_most=5, match=r"at_most.*lease_time")

@@ -12,6 +12,7 @@ import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.logic import renewer
 from pyredisson.testing import Proxy
+from tests.support.backends import fails
 from tests.support.faults import FLAGS
 
 from .permits import CHANNEL, FOREVER, ID, USED, Stock
@@ -92,12 +93,10 @@ async def test_a_closed_client(stock: Stock) -> None:
     taken = await semaphore.acquire()
     await semaphore.client.close()
     for name, *arguments in [*SOMETHING[stock.kind], *(nothing[:2] for nothing in NOTHING[stock.kind])]:
-        with pytest.raises(pyredisson.ClosedError):
-            await getattr(semaphore._own, name)(*arguments)
+        await fails(pyredisson.ClosedError, getattr(semaphore._own, name), *arguments)
     assert stock.free() == 2
     # It can still release: nobody else would free what never expires.
-    with pytest.raises(pyredisson.ClosedError):
-        await semaphore.release(taken)
+    await fails(pyredisson.ClosedError, semaphore.release, taken)
     await stock.backend.until(lambda: stock.free() == 3)
 
 
@@ -128,8 +127,7 @@ class TestNeverSet:
         caplog.set_level(logging.WARNING, "pyredisson")
         semaphore = stock.of(stock.backend.connect(), must_exist=True)
         for name, *arguments in ACQUIRES[stock.kind]:
-            with pytest.raises(pyredisson.NotSetError, match="'stock'"):
-                await getattr(semaphore._own, name)(*arguments)
+            await fails(pyredisson.NotSetError, getattr(semaphore._own, name), *arguments, match="'stock'")
         assert stock.redis.keys() == []
         # What makes a semaphore needs none. One without permits exists.
         assert await semaphore.try_set_permits(0)
@@ -143,8 +141,7 @@ class TestNeverSet:
         await stock.listened()
         assert await semaphore.delete()
         stock.redis.publish(CHANNEL, "20")
-        with pytest.raises(pyredisson.NotSetError, match="'stock'"):
-            await waiter.result()
+        await fails(pyredisson.NotSetError, waiter.result, match="'stock'")
 
 
 @counts
@@ -231,13 +228,11 @@ async def test_release_all_or_none(stock: Stock) -> None:
     semaphore = await made(stock, 3)
     one, ended = await semaphore.acquire(), await semaphore.acquire(60)
     stock.redis.zadd(USED, {bytes.fromhex(ended): 1})
-    with pytest.raises(pyredisson.PermitNotHeldError, match=f"'stock'.*{ended}, {ID}$"):
-        await semaphore.release([one, ended, ID])
+    await fails(pyredisson.PermitNotHeldError, semaphore.release, [one, ended, ID], match=f"'stock'.*{ended}, {ID}$")
     assert stock.used() == {one, ended}
     assert await semaphore.try_release([one, ID]) == 0
     assert stock.free() == 1
-    with pytest.raises(ValueError, match=ID):
-        await semaphore.release(ID)
+    await fails(ValueError, semaphore.release, ID, match=ID)
     # Its id alone is enough, in any client and for any owner.
     other = stock.open()._own
     await stock.backend.as_another_owner(lambda: other.release(one.upper()))
@@ -258,8 +253,7 @@ async def test_lease_times(stock: Stock) -> None:
     await stock.backend.sleep(0.03)
     assert await semaphore.update_lease_time(permit, None) is False
     assert await semaphore.update_lease_time(ID, 1) is False
-    with pytest.raises(pyredisson.PermitNotHeldError, match=f"'stock'.*{ID}"):
-        await semaphore.get_lease_time(ID)
+    await fails(pyredisson.PermitNotHeldError, semaphore.get_lease_time, ID, match=f"'stock'.*{ID}")
 
 
 @expirable
@@ -323,8 +317,7 @@ class TestRenewal:
         stock.java_releases(gone)
         if found_by == "the watchdog":
             await stock.backend.until(lambda: gone in caplog.text)
-            with pytest.raises(pyredisson.PermitNotHeldError, match=gone):
-                await semaphore.release([kept, gone])
+            await fails(pyredisson.PermitNotHeldError, semaphore.release, [kept, gone], match=gone)
         else:
             assert await semaphore.try_release([gone, kept]) == 0
         assert "'stock'" in caplog.text
@@ -356,8 +349,7 @@ class TestRenewal:
         assert await semaphore.update_lease_time(short, 0.5) is True
         stock.redis.rename(USED, "aside")
         stock.redis.set(USED, "text")
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await semaphore.update_lease_time(renewed, 10)
+        await fails(ResponseError, semaphore.update_lease_time, renewed, 10, match="WRONGTYPE")
         stock.redis.rename("aside", USED)
         await stock.backend.sleep(1.8)
         assert stock.redis.zscore(USED, bytes.fromhex(endless)) == FOREVER

@@ -12,7 +12,7 @@ import pytest
 import pyredisson
 from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, OtherOwner, finished
+from tests.support.backends import TIME_LIMIT, WOKEN, OtherOwner, fails, finished
 
 from .kinds import PERMITS
 from .permits import CHANNEL, CLAIM, ID, TURN, USED, Permits, Stock
@@ -157,8 +157,7 @@ async def test_closed_while_waiting(stock: Stock) -> None:
     semaphore = stock.open()
     other = await stock.waiter(semaphore)
     await semaphore.client.close()
-    with pytest.raises(pyredisson.ClosedError):
-        await other.result()
+    await fails(pyredisson.ClosedError, other.result)
 
 
 @expirable

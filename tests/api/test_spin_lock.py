@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyredisson import ClosedError, ConstantBackoff, ExponentialBackoff
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
 from tests.support.server_state import ServerState
 
 IMPOSSIBLE = [0, -1, 0.00001, math.nan, math.inf]
@@ -68,8 +68,7 @@ class TestWaiting:
         other = backend.spawn(lambda: client.get_spin_lock("orders", ConstantBackoff(30)).try_lock(60))
         await backend.until(lambda: server_state.scripts() == before + 3)
         await client.close()
-        with pytest.raises(ClosedError):
-            await other.result()
+        await fails(ClosedError, other.result)
 
     async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, server_state: ServerState) -> None:
         server_state.redis.hset("orders", "dead", 1)

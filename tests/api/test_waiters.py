@@ -15,7 +15,7 @@ from pyredisson.inspection.deadlocks import DeadlockSearch
 from pyredisson.logic import waits
 from pyredisson.logic.groups import multi_lock, red_lock
 from pyredisson.logic.waiting import Waiter
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 from tests.support.inspecting import inspector, session_of, state_of
 from tests.support.waits import Scene, confirmed, waiting_field
 
@@ -124,8 +124,7 @@ class TestWaiters:
             stop(waiter)
 
         monkeypatch.setattr(Waiter, "stop", interrupted)
-        with pytest.raises(RuntimeError, match="an interrupt"):
-            await client.get_lock("orders").try_lock(0.1)
+        await fails(RuntimeError, client.get_lock("orders").try_lock, 0.1, match="an interrupt")
         announcement = session_of(client).announcement
         assert announcement is not None
         assert not announcement._waiting.began

@@ -51,7 +51,7 @@ def fails(
     *errors: type[Exception], match: str | None = None, least: float = 0.0, longest: float = LONGEST
 ) -> Iterator[None]:
     """What runs in there raises one of these errors, in time."""
-    with within(longest, least), pytest.raises(errors or (TimeoutError, ConnectionError), match=match):
+    with within(longest, least=least), pytest.raises(errors or (TimeoutError, ConnectionError), match=match):
         yield
 
 

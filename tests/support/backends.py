@@ -13,10 +13,13 @@ from concurrent.futures import Future
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
+import pytest
+
 import pyredisson
 import pyredisson.asyncio
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something which should happen at once."""
 WORK_LIMIT = 50.0
@@ -102,6 +105,16 @@ async def hold_all(client: pyredisson.asyncio.Client, *names: str) -> list[Any]:
     locks = [client.get_lock(name) for name in names]
     await in_turn(lock.lock for lock in locks)
     return locks
+
+
+async def fails(
+    error: type[E] | tuple[type[E], ...], call: Callable[..., Any], *args: Any, match: str | None = None, **kwargs: Any
+) -> E:
+    """The error that this call raises, which is of this type, and has a text that matches."""
+    __tracebackhide__ = True
+    with pytest.raises(error, match=match) as caught:
+        await call(*args, **kwargs)
+    return caught.value
 
 
 class Flag:
