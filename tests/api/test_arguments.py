@@ -142,8 +142,7 @@ async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, 
     for _ in range(2):
         server_state.redis.publish("redisson_lock__channel:{orders}", "0")
     assert sorted([await other.result() for other in others]) == ["refused", "refused", "taken"]
-    assert await lock.get_hold_count() == 1
-    assert list(server_state.holds("orders").values()) == ["1"]
+    assert (await lock.get_hold_count(), list(server_state.holds("orders").values())) == (1, ["1"])
     await lock.unlock()
 
 
@@ -363,8 +362,7 @@ async def test_owners(backend: Backend, owner: Any, error: type[Exception]) -> N
 async def test_what_can_be(backend: Backend) -> None:
     lock = backend.connect().get_lock("orders")
     for wait in (0, 0.0, 0.001, 1e9, math.inf, timedelta(days=1), timedelta(0)):
-        assert await lock.try_lock(wait_time=wait)
-        assert await lock.acquire(timeout=TIMEOUT_MAX)
+        assert (await lock.try_lock(wait_time=wait), await lock.acquire(timeout=TIMEOUT_MAX)) == (True, True)
     assert await lock.force_unlock()
     for lease in (1, 2**40 / 1000):
         assert await lock.try_lock(lease_time=lease)

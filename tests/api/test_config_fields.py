@@ -149,8 +149,7 @@ class TestFields:
     )
     def test_a_value_of_its_own(self, fields: dict[str, Any]) -> None:
         config = Config(**fields)
-        assert pickle.loads(pickle.dumps(config)) == config
-        assert {config: 1}[Config(**fields)] == 1
+        assert (pickle.loads(pickle.dumps(config)), {config: 1}[Config(**fields)]) == (config, 1)
         assert dataclasses.replace(config, timeout=1).nodes == config.nodes
         assert SECRET not in repr(config)
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -210,8 +209,7 @@ class TestAddress:
 
     def test_mappers(self) -> None:
         table = AddressMap({Address("a", 1): Address("b", 2)}, {"a": "c"})
-        assert table(Address("a", 1)) == ("b", 2)
-        assert table(Address("a", 3)) == ("c", 3)
+        assert (table(Address("a", 1)), table(Address("a", 3))) == (("b", 2), ("c", 3))
         assert table(Address("d", 1)) == ("d", 1)
         assert OneHost("e")(Address("a", 1)) == ("e", 1)
         for mapper in (table, OneHost("e")):
@@ -439,8 +437,7 @@ class TestAsyncioClusterClients:
             ssl_cert_reqs="none",
         )
         config = Config.of(client, timeout=6)
-        assert checks(config.ssl_context) == UNCHECKED
-        assert set(config.nodes) == {("h", 7000), ("h2", 7001)}
+        assert (checks(config.ssl_context), set(config.nodes)) == (UNCHECKED, {("h", 7000), ("h2", 7001)})
         assert (config.topology, config.username, config.password, config.client_name) == ("cluster", "u", "p", "me")
         assert (config.timeout, config.connection_pool_size) == (6.0, 9)
 
@@ -456,8 +453,7 @@ class TestAsyncioClusterClients:
         assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2)
         client = redis.asyncio.RedisCluster(host="h", address_remap=lambda address: ("gate", address[1]))
         config = Config.of(client)
-        assert config.nodes == (("h", 6379),)
-        assert config.map_address(config.nodes[0]) == ("gate", 6379)
+        assert (config.nodes, config.map_address(config.nodes[0])) == ((("h", 6379),), ("gate", 6379))
 
 
 @pytest.fixture(scope="module")

@@ -68,8 +68,7 @@ def latch(done: Done) -> Any:
 
 class TestCount:
     async def test_to_zero(self, done: Done, latch: Any) -> None:
-        assert await latch.get_count() == 0
-        assert await latch.try_set_count(2) is True
+        assert (await latch.get_count(), await latch.try_set_count(2)) == (0, True)
         for refused in (3, 0):
             assert await latch.try_set_count(refused) is False
         assert done.redis.get("done") == b"2"
@@ -82,15 +81,11 @@ class TestCount:
         assert not done.redis.exists("done")
         # A plain DECR of others leaves the key.
         done.redis.set("done", 0)
-        assert await latch.get_count() == 0
-        assert await latch.wait(0) is True
-        assert await latch.try_set_count(0) is True
+        assert (await latch.get_count(), await latch.wait(0), await latch.try_set_count(0)) == (0, True, True)
         assert await latch.try_set_count(2**63 - 1) is True
         await latch.count_down()
-        assert await latch.get_count() == 2**63 - 2
-        assert await latch.delete() is True
-        assert not done.redis.exists("done")
-        assert await latch.get_count() == 0
+        assert (await latch.get_count(), await latch.delete()) == (2**63 - 2, True)
+        assert (done.redis.exists("done"), await latch.get_count()) == (False, 0)
         assert await latch.delete() is False
 
     async def test_when_its_keys_expire(self, done: Done, latch: Any) -> None:
@@ -115,8 +110,7 @@ class TestNotCounting:
     async def test_one_that_must_exist(self, done: Done) -> None:
         latch = done.client.get_count_down_latch("done", must_exist=True)
         await fails(pyredisson.NotSetError, latch.wait, match="'done'")
-        assert await latch.try_set_count(1)
-        assert not await latch.wait(0)
+        assert (await latch.try_set_count(1), await latch.wait(0)) == (True, False)
         waiter = done.backend.spawn(latch.wait)
         await done.listened()
         await latch.count_down()

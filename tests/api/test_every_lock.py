@@ -72,8 +72,7 @@ async def test_questions(backend: Backend, kind: str) -> None:
     client = backend.connect()
     lock = lock_of(client, kind, owner=1)
     free = [False, False, False, False, 0]
-    assert await asked(lock) == free
-    assert await lock.remain_time_to_live() is None
+    assert (await asked(lock), await lock.remain_time_to_live()) == (free, None)
     await lock.lock(timedelta(seconds=60, milliseconds=1))
     held = [True, True, True, True, 1]
     assert await asked(lock) == await asked(lock_of(client, kind, owner=1)) == held
@@ -156,8 +155,7 @@ async def test_its_holder_may_not(backend: Backend, server_state: ServerState, k
         [owner] = before
         for way in WAYS:
             await fails(LockAlreadyHeldError, way, lock, match=f"'orders'.*{owner}")
-        assert server_state.commands() == commands
-        assert server_state.holds("orders") == before
+        assert (server_state.commands(), server_state.holds("orders")) == (commands, before)
         assert await lock.get_hold_count() == 1
     assert left(server_state.redis) == set()
 
@@ -251,8 +249,7 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
         assert time.monotonic() - started < 3.5
     assert time.monotonic() - started > 1.7
     for lock in fixed.values():
-        assert lock.lost.is_set()
-        assert not await lock.is_held()
+        assert (lock.lost.is_set(), await lock.is_held()) == (True, False)
         await fails(LockLostError, lock.unlock)
         # One that isn't re-entrant doesn't refuse its owner for that.
         assert await lock.try_lock()
@@ -364,8 +361,7 @@ async def test_beside_a_java_client(backend: Backend, server_state: ServerState,
     server_state.redis.pexpire("orders", 30_000)
     before = server_state.redis.hgetall("orders")
     lock = lock_of(backend.connect(), kind)
-    assert not await lock.is_held()
-    assert not await lock.try_lock(wait_time=0.02)
+    assert (await lock.is_held(), await lock.try_lock(wait_time=0.02)) == (False, False)
     client_id, _, thread = JAVA.partition(":")
     await fails(RuntimeError, lock.unlock, match=f"{client_id}, thread {thread}")
     assert server_state.redis.hgetall("orders") == before
@@ -379,8 +375,7 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     lock = lock_of(tasks.connect(), kind)
     assert repr(lock).startswith(f"<pyredisson.asyncio.{name} ")
     assert type(lock) is getattr(pyredisson.asyncio, name)
-    assert hasattr(pyredisson, name)
-    assert not hasattr(lock, "__dict__")
+    assert (hasattr(pyredisson, name), hasattr(lock, "__dict__")) == (True, False)
     # The types for everything that locks.
     assert isinstance(lock, pyredisson.asyncio.Lockable)
     assert isinstance(getattr(lock_of(threads.connect(), kind), "_target"), pyredisson.Lockable)  # noqa: B009

@@ -25,8 +25,7 @@ async def test_first_come_first_served(backend: Backend, queue: Queue, turns: li
     async with clients[0].get_fair_lock("orders", owner=1):
         others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
     await finished(others)
-    assert served == list(range(len(turns)))
-    assert queue.keys() == set()
+    assert (served, queue.keys()) == (list(range(len(turns))), set())
 
 
 class TestCalls:
@@ -47,8 +46,7 @@ class TestCalls:
             before = queue.scripts()
         await finished(others)
         # At last a release that hands nothing on.
-        assert queue.scripts() == before + calls * 20 + 1
-        assert queue.keys() == set()
+        assert (queue.scripts(), queue.keys()) == (before + calls * 20 + 1, set())
 
     async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
@@ -115,8 +113,7 @@ class TestLosingPlaces:
             assert queue.owners()[: len(first)] == [owners[number] for number in first]
             queue.redis.delete("orders")
         await finished(others)
-        assert sorted(served) == list(range(8))
-        assert served[: len(first)] == list(first)
+        assert (sorted(served), served[: len(first)]) == (list(range(8)), list(first))
         await backend.until(lambda: queue.keys() <= ({WAITERS} if what != "everything is gone" else set()))
 
     async def test_the_lock_is_deleted(self, backend: Backend, queue: Queue) -> None:
@@ -199,8 +196,7 @@ class TestHandingOn:
         await holder.unlock()
         await first.result()
         await backend.sleep(0.1)
-        assert queue.owners() == [place]
-        assert queue.redis.hget(WAITERS, place) == asked_at
+        assert (queue.owners(), queue.redis.hget(WAITERS, place)) == ([place], asked_at)
         await theirs.unlock()
         await second.result()
 
@@ -255,8 +251,7 @@ class TestHandingOn:
         slow.deliver()
         await releasing.result()
         await other.result()
-        assert not last.done()
-        assert list(server_state.holds("orders")) == places[:1]
+        assert (last.done(), list(server_state.holds("orders"))) == (False, places[:1])
         await waiter.unlock()
         await last.result()
         await theirs.unlock()

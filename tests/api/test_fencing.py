@@ -75,8 +75,7 @@ class TestTokens:
             assert lease - 10 < (await lock.remain_time_to_live() or 0) <= lease
         for _ in range(len(ways) + 3):
             await lock.unlock()
-        assert server_state.redis.keys() == [COUNTER.encode()]
-        assert server_state.redis.ttl(COUNTER) == -1
+        assert (server_state.redis.keys(), server_state.redis.ttl(COUNTER)) == ([COUNTER.encode()], -1)
         assert await lock.get_token() == newest
 
     async def test_no_token_without_the_lock(self, backend: Backend) -> None:
@@ -157,14 +156,12 @@ class TestTokens:
         assert await lock.delete() is False
         token = await lock.lock_and_get_token()
         assert await lock.delete() is True
-        assert server_state.redis.keys() == [DELETED.encode()]
-        assert lock.lost.is_set()
+        assert (server_state.redis.keys(), lock.lost.is_set()) == ([DELETED.encode()], True)
         assert await lock.get_token() == 0
         await assert_lost(lock, r"delete\(\)")
         assert await lock.lock_and_get_token() > token
         await lock.unlock()
-        assert await lock.delete() is True
-        assert await lock.delete() is False
+        assert (await lock.delete(), await lock.delete()) == (True, False)
         assert server_state.redis.keys() == [DELETED.encode()]
 
     @LOSSES
@@ -186,16 +183,14 @@ class TestRedis:
     async def test_only_older_ones_are_refused(self, writer: Writer, admin: Redis) -> None:
         for token in (5, 5, 2**53 - 2, 2**53 - 1):
             assert await writer.write(token, "SET", "report", f"by {token}") == b"OK"
-            assert admin.get("report") == b"by %d" % token
-            assert admin.get(NEWEST) == b"%d" % token
+            assert (admin.get("report"), admin.get(NEWEST)) == (b"by %d" % token, b"%d" % token)
             # It is remembered for a day after each write.
             assert 86_000 < admin.ttl(NEWEST) <= fencing.REMEMBERED == 86_400
             admin.expire(NEWEST, 10)
         for token in (1, 2**53 - 2):
             with pytest.raises(StaleTokenError, match=rf"(?s)\b{token}\b.*'report'.*\b{2**53 - 1}\b"):
                 await writer.write(token, "SET", "report", "old")
-        assert admin.get("report") == b"by %d" % (2**53 - 1)
-        assert admin.get(NEWEST) == b"%d" % (2**53 - 1)
+        assert (admin.get("report"), admin.get(NEWEST)) == (b"by %d" % (2**53 - 1), b"%d" % (2**53 - 1))
         # One that is refused doesn't count.
         assert admin.ttl(NEWEST) <= 10
         assert admin.ttl("report") == -1

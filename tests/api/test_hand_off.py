@@ -48,10 +48,8 @@ async def test_it_moves(backend: Backend, server_state: ServerState, kind: str) 
     assert not former.holds()
     assert not await lock_of(third, rival_of(kind)).try_lock()
     adopted = await other.adopt(token)
-    assert repr(adopted).partition(":")[0] == repr(lock).partition(">")[0]
-    assert adopted.name == "orders"
-    assert await adopted.is_held()
-    assert not await lock.is_held()
+    assert (repr(adopted).partition(":")[0], adopted.name) == (repr(lock).partition(">")[0], "orders")
+    assert (await adopted.is_held(), await lock.is_held()) == (True, False)
     assert not await lock_of(third, rival_of(kind)).try_lock()
     [hold] = other.holds()
     assert (hold.kind, hold.renewed, hold.token, hold.levels) == (adopted._logic.commands.kind, True, fence, 1)
@@ -199,8 +197,7 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: Server
     assert fault.happened.is_set()
     fault = lose(proxy, MOVES[kind])
     adopted = await client.adopt(token)
-    assert fault.happened.is_set()
-    assert len(holders(server_state)) == 1
+    assert (fault.happened.is_set(), len(holders(server_state))) == (True, 1)
     await adopted.unlock()
     assert left(server_state.redis) == set()
 

@@ -98,8 +98,7 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: Server
     struck = getattr(proxy, fault)(HAND_OVER[kind])
     await it.holder.release()
     await it.waiting.result()
-    assert struck.happened.is_set()
-    assert it.holds() == 1
+    assert (struck.happened.is_set(), it.holds()) == (True, 1)
     await it.waiter.release()
     await it.free()
 
@@ -316,8 +315,7 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, server_
     await waiting.result()
     with pytest.raises(asyncio.CancelledError):
         await it.releasing
-    assert not await it.holder.is_held()
-    assert await it.waiter.is_held()
+    assert (await it.holder.is_held(), await it.waiter.is_held()) == (False, True)
     await it.waiter.release()
     await it.free()
 

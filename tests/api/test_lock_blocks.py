@@ -135,8 +135,7 @@ def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Poo
         account["balance"] = balance + 1
 
     pools.serve(lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
-    assert account == {"balance": 60}
-    assert not server_state.redis.exists("orders")
+    assert (account, server_state.redis.exists("orders")) == ({"balance": 60}, False)
 
 
 def test_an_exit_without_an_entry(client: pyredisson.Client) -> None:

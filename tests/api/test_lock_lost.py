@@ -39,8 +39,7 @@ class TestEvent:
     @singly_and_in_groups
     async def test_a_hold_in_good_health(self, backend: Backend, kind: str) -> None:
         lock = lock_of(backend.connect(), kind)
-        assert lock.lost.is_set() is False
-        assert await lock.lost.wait() is False
+        assert (lock.lost.is_set(), await lock.lost.wait()) == (False, False)
         assert await lock.lost.wait(timedelta(seconds=1)) is False
         await lock.lock(60)
         started = time.monotonic()
@@ -57,9 +56,7 @@ class TestEvent:
         waiting = backend.spawn(lambda: lost.wait(TIME_LIMIT))
         assert await lost.wait(TIME_LIMIT) is True
         assert await waiting.result() is True
-        assert lost.is_set() is True
-        assert not await lock.is_held()
-        assert await lock.get_hold_count() == 0
+        assert (lost.is_set(), await lock.is_held(), await lock.get_hold_count()) == (True, False, 0)
 
         async def work() -> bool:
             return lock.lost.is_set()
@@ -128,8 +125,7 @@ class TestGivingBack:
             server_state.redis.hset("orders", "somebody:1", 1)
         if how == "asked about":
             # No watchdog looks after a fixed lease: what the server says in between is news.
-            assert not await lock.is_held()
-            assert lock.lost.is_set()
+            assert (await lock.is_held(), lock.lost.is_set()) == (False, True)
         await assert_lost(lock, "orders")
         assert server_state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
 
@@ -148,8 +144,7 @@ class TestGivingBack:
         else:
             server_state.redis.delete("orders")
         await lock.lock(60)
-        assert lost.is_set()
-        assert not lock.lost.is_set()
+        assert (lost.is_set(), lock.lost.is_set()) == (True, False)
         assert "1" in server_state.holds("orders").values()
         assert await lock.get_hold_count() == 1
         await lock.unlock()

@@ -67,10 +67,8 @@ class TestAllOrNothing:
         group = locks.client.get_multi_lock(there.get_lock("b"), locks["a"], locks["c"])
         with servers[1].redis() as redis:
             await group.lock()
-            assert [*locks.counts("ac"), list(redis.hvals("b"))] == [[b"1"]] * 3
-            assert await group.is_held()
-            assert await group.is_held_by_current_thread()
-            assert not group.lost.is_set()
+            assert ([*locks.counts("ac"), list(redis.hvals("b"))], await group.is_held()) == ([[b"1"]] * 3, True)
+            assert (await group.is_held_by_current_thread(), group.lost.is_set()) == (True, False)
             assert await there.get_lock("b").is_held()
             await group.unlock()
             assert not await group.is_held()
@@ -84,8 +82,7 @@ class TestAllOrNothing:
             assert await group.try_lock()
             assert locks.counts() == [[b"4"], [b"3"]]
             await group.unlock()
-        assert not await group.is_held()
-        assert await one.get_hold_count() == 1
+        assert (await group.is_held(), await one.get_hold_count()) == (False, 1)
         await one.unlock()
         assert locks.keys() == []
 
@@ -96,8 +93,7 @@ class TestAllOrNothing:
         assert not await group.try_lock()
         with pytest.raises(LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"):
             await group.hold(wait_time=0).__aenter__()
-        assert locks.keys() == [b"c"]
-        assert not await group.is_held()
+        assert (locks.keys(), await group.is_held()) == ([b"c"], False)
         async with locks.group("ab"):
             assert not await group.try_lock()
             assert locks.counts() == [[b"1"], [b"1"]]
@@ -171,8 +167,7 @@ class TestUnlock:
             holder = next(iter(locks.redis.hgetall("a"))).decode()
             assert not await locks.backend.as_another_owner(group.is_held)
             raised = await fails(LockNotHeldError, locks.backend.as_another_owner, group.unlock, match=holder)
-            assert len(raised.__notes__) == 1
-            assert await group.is_held()
+            assert (len(raised.__notes__), await group.is_held()) == (1, True)
         # The owners of the members count, and not the caller.
         get = locks.client.get_lock
         group = locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2))
@@ -194,8 +189,7 @@ class TestMembers:
         pair = locks.client.get_read_write_lock("rw")
         sides = [pair.read_lock(), pair.write_lock()]
         async with locks.client.get_multi_lock(*(sides if first == "read" else reversed(sides))):
-            assert locks.redis.hget("rw", "mode") == b"write"
-            assert locks.redis.hlen("rw") == 3
+            assert (locks.redis.hget("rw", "mode"), locks.redis.hlen("rw")) == (b"write", 3)
         assert locks.keys() == []
 
     async def test_that_make_no_group(self, backend: Backend) -> None:
@@ -267,8 +261,7 @@ class TestLease:
         found = leases()
         assert len(found) == 8
         assert 7000 < min(found) <= max(found) <= 8000, found
-        assert redis.pttl("redisson_lock_queue:{fair}") == -1
-        assert redis.pttl("redisson_lock_timeout:{fair}") == -1
+        assert (redis.pttl("redisson_lock_queue:{fair}"), redis.pttl("redisson_lock_timeout:{fair}")) == (-1, -1)
 
     @pytest.mark.usefixtures("short_member_wait")
     async def test_it_doesn_t_grow_with_the_rounds(self, locks: Locks) -> None:
@@ -301,8 +294,7 @@ class TestLease:
         assert not other.done()
         locks.somebody_frees("a")
         await other.result()
-        assert locks.counts() == [[b"1"], [b"1"]]
-        assert not locks.redis.hexists("a", "another:1")
+        assert (locks.counts(), locks.redis.hexists("a", "another:1")) == ([[b"1"], [b"1"]], False)
 
 
 class TestLost:
@@ -321,8 +313,7 @@ class TestLost:
         lost = group.lost
         assert not lost.is_set()
         assert await locks.backend.as_another_owner(locks["b"].force_unlock)
-        assert lost.is_set()
-        assert await lost.wait(TIME_LIMIT)
+        assert (lost.is_set(), await lost.wait(TIME_LIMIT)) == (True, True)
         await locks.backend.until(heard.is_set)
         assert not await group.is_held()
         await assert_lost(group, r"'b'.*force_unlock")

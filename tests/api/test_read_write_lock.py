@@ -142,9 +142,7 @@ class TestLeasesOfBothSides:
         await write.lock(0.8)
         await read.lock(30)
         assert await write.lost.wait(TIME_LIMIT)
-        assert not await write.is_held()
-        assert await read.is_held()
-        assert not read.lost.is_set()
+        assert (await write.is_held(), await read.is_held(), read.lost.is_set()) == (False, True, False)
         # On the server the lock lasts as long as the longer lease, and nobody comes in before that.
         assert orders.redis.pttl("orders") > 25_000
         for side in orders.sides(2):
@@ -178,8 +176,7 @@ class TestNested:
         await lock.unlock()
         await watched.backend.sleep(WATCHDOG / 2)
         assert min(watched.redis.pttl(key) for key in keys) > 50_000
-        assert await lock.is_held()
-        assert not lock.lost.is_set()
+        assert (await lock.is_held(), lock.lost.is_set()) == (True, False)
         await lock.unlock()
 
     async def test_a_renewed_inner_hold_ends_its_renewal_with_itself(self, orders: Orders, kind: str) -> None:

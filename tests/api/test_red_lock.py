@@ -85,9 +85,7 @@ class TestMajority:
         red = near.make()
         assert await red.try_lock()
         held = [[b"7"] if number == foreign else [b"1"] for number in range(3)]
-        assert near.held() == held
-        assert await red.is_held()
-        assert not red.lost.is_set()
+        assert (near.held(), await red.is_held(), red.lost.is_set()) == (held, True, False)
         assert not await near.backend.as_another_owner(red.try_lock)
         assert near.held() == held
         await red.unlock()
@@ -103,8 +101,7 @@ class TestMajority:
         assert near.redises[free].keys() == []
         with pytest.raises(LockTimeoutError, match=r"red lock of 'a' on .* of owner .* not acquired in 0\.1 s"):
             await red.hold(wait_time=0.1).__aenter__()
-        assert near.redises[free].keys() == []
-        assert not await red.is_held()
+        assert (near.redises[free].keys(), await red.is_held()) == ([], False)
 
     @pytest.mark.parametrize("crashed", [False, True], ids=["free", "one is stale"])
     async def test_a_release_wakes_a_waiter(self, near: Red, crashed: bool) -> None:
@@ -130,8 +127,7 @@ class TestServersThatFail:
         begun = time.monotonic()
         async with red:
             assert time.monotonic() - begun < PROMPT
-            assert far.held() == [[b"1"], [], [b"1"]]
-            assert await red.is_held()
+            assert (far.held(), await red.is_held()) == ([[b"1"], [], [b"1"]], True)
             async with red:
                 assert far.held() == [[b"2"], [], [b"2"]]
         assert time.monotonic() - begun < 2 * PROMPT
@@ -141,8 +137,7 @@ class TestServersThatFail:
         proxies[0].refuse(True)
         proxies[2].refuse(True)
         red = far.make(retry_attempts=1)
-        assert not await red.try_lock()
-        assert not await red.try_lock(0.2)
+        assert (await red.try_lock(), await red.try_lock(0.2)) == (False, False)
         assert far.free()
         waiting = far.backend.spawn(red.lock)
         await far.backend.sleep(0.5)
@@ -211,8 +206,7 @@ class TestValidity:
             pass
         for proxy in proxies[:2]:
             proxy.latency(0.02)
-        assert not await red.try_lock(0, 0.04)
-        assert await red.try_lock(0, 20)
+        assert (await red.try_lock(0, 0.04), await red.try_lock(0, 20)) == (False, True)
         await red.unlock()
 
     async def test_it_ends_before_the_leases_do(self, near: Red, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +245,7 @@ class TestLost:
         raised = await fails(LockLostError, red.unlock, match="is not held any more")
         reasons = str(raised).partition("any more: ")[2]
         assert reasons.count("it was released separately") == 2
-        assert [f":{server.port}/" in reasons for server in servers] == [True, False, True]
-        assert near.free()
+        assert ([f":{server.port}/" in reasons for server in servers], near.free()) == ([True, False, True], True)
 
 
 class Recovering(Red):
@@ -325,8 +318,7 @@ async def test_all_servers_restart_one_after_the_other(it: Recovering) -> None:
             it.forget(number)
             await it.backend.until(lambda number=number: it.redises[number].hvals("a") == [b"2"])  # type: ignore[misc]
             await it.lacks(0)
-    assert it.held() == ALL_HELD
-    assert not red.lost.is_set()
+    assert (it.held(), red.lost.is_set()) == (ALL_HELD, False)
     # The lost holds are forgotten.
     assert len(it.stack()[0].release_calls) == 3
     assert await red.is_held()

@@ -28,10 +28,8 @@ async def made(stock: Stock, permits: int, address: object = None, **fields: Any
 
 async def test_set_and_delete(stock: Stock) -> None:
     semaphore = stock.open()
-    assert await semaphore.delete() is False
-    assert await semaphore.available_permits() == 0
-    assert await semaphore.try_set_permits(5) is True
-    assert await semaphore.try_set_permits(7) is False
+    assert (await semaphore.delete(), await semaphore.available_permits()) == (False, 0)
+    assert (await semaphore.try_set_permits(5), await semaphore.try_set_permits(7)) == (True, False)
     assert await semaphore.available_permits() == stock.free() == 5
     assert not stock.redis.persist("stock"), "it ends"
     await semaphore.acquire()
@@ -84,8 +82,7 @@ async def test_no_permits_at_all(stock: Stock) -> None:
     before = stock.commands()
     for name, argument, result in NOTHING[stock.kind]:
         assert await getattr(semaphore, name)(argument) == result
-    assert stock.commands() == before
-    assert stock.redis.keys() == []
+    assert (stock.commands(), stock.redis.keys()) == (before, [])
 
 
 async def test_a_closed_client(stock: Stock) -> None:
@@ -130,8 +127,7 @@ class TestNeverSet:
             await fails(pyredisson.NotSetError, getattr(semaphore._own, name), *arguments, match="'stock'")
         assert stock.redis.keys() == []
         # What makes a semaphore needs none. One without permits exists.
-        assert await semaphore.try_set_permits(0)
-        assert not await semaphore.try_acquire()
+        assert (await semaphore.try_set_permits(0), await semaphore.try_acquire()) == (True, False)
         await semaphore.add_permits(20)
         for name, *arguments in ACQUIRES[stock.kind]:
             await getattr(semaphore._own, name)(*arguments)
@@ -160,8 +156,7 @@ async def test_drain(stock: Stock) -> None:
     assert await semaphore.drain_permits() == 0
     assert not stock.redis.exists("stock")
     await semaphore.try_set_permits(5)
-    assert await semaphore.drain_permits() == 5
-    assert await semaphore.drain_permits() == 0
+    assert (await semaphore.drain_permits(), await semaphore.drain_permits()) == (5, 0)
     assert stock.free() == 0
 
 
@@ -182,8 +177,7 @@ async def test_the_bodys_own_exception_is_seen(stock: Stock) -> None:
     with pytest.raises(KeyError) as raised:
         async with semaphore:
             raise KeyError
-    assert not hasattr(raised.value, "__notes__")
-    assert stock.free() == 2
+    assert (hasattr(raised.value, "__notes__"), stock.free()) == (False, 2)
     with pytest.raises(KeyError) as raised:
         async with semaphore:
             stock.redis.set("stock", "text")
@@ -205,18 +199,14 @@ async def test_permits_have_ids(stock: Stock) -> None:
     assert all(len(permit) == 32 and permit == permit.lower() for permit in (one, two, *many))
     assert stock.used() == {one, two, *many}
     assert [await semaphore.available_permits(), await semaphore.acquired_permits()] == [1, 4]
-    assert await semaphore.get_permits() == 5
-    assert await semaphore.try_acquire_many(2) == []
+    assert (await semaphore.get_permits(), await semaphore.try_acquire_many(2)) == (5, [])
     await semaphore.release(one)
     await semaphore.release([two, many[0]])
-    assert stock.used() == {many[1]}
-    assert stock.free() == 4
-    assert await semaphore.try_release(many[1]) is True
-    assert await semaphore.try_release(many[1]) is False
+    assert (stock.used(), stock.free()) == ({many[1]}, 4)
+    assert (await semaphore.try_release(many[1]), await semaphore.try_release(many[1])) == (True, False)
     assert await semaphore.try_acquire_many(6) == []
     many = await semaphore.try_acquire_many(5)
-    assert await semaphore.try_acquire() is None
-    assert await semaphore.try_release(iter(many)) == 5
+    assert (await semaphore.try_acquire(), await semaphore.try_release(iter(many))) == (None, 5)
     assert await semaphore.try_release(many) == 0
     assert stock.free() == 5
     await semaphore.delete()
@@ -251,8 +241,7 @@ async def test_lease_times(stock: Stock) -> None:
     assert stock.redis.zscore(USED, bytes.fromhex(permit)) == FOREVER
     assert await semaphore.update_lease_time(permit, 0.02) is True
     await stock.backend.sleep(0.03)
-    assert await semaphore.update_lease_time(permit, None) is False
-    assert await semaphore.update_lease_time(ID, 1) is False
+    assert (await semaphore.update_lease_time(permit, None), await semaphore.update_lease_time(ID, 1)) == (False, False)
     await fails(pyredisson.PermitNotHeldError, semaphore.get_lease_time, ID, match=f"'stock'.*{ID}")
 
 
@@ -276,14 +265,12 @@ class TestRenewal:
         assert 0.6 < await semaphore.get_lease_time(one) <= 1.5
         for _ in range(8):
             await stock.backend.sleep(0.25)
-            assert stock.used() == {one, two, three, four, five}
-            assert await semaphore.available_permits() == 0
+            assert (stock.used(), await semaphore.available_permits()) == ({one, two, three, four, five}, 0)
         await semaphore.release([one, three])
         await semaphore.release(two)
         assert await semaphore.try_release(four) is True
         await stock.backend.sleep(0.5)
-        assert await semaphore.get_permits() == 5
-        assert stock.used() == {five}
+        assert (await semaphore.get_permits(), stock.used()) == (5, {five})
 
     async def test_semaphores_are_renewed_together(
         self, stock: Stock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
@@ -352,8 +339,7 @@ class TestRenewal:
         await fails(ResponseError, semaphore.update_lease_time, renewed, 10, match="WRONGTYPE")
         stock.redis.rename("aside", USED)
         await stock.backend.sleep(1.8)
-        assert stock.redis.zscore(USED, bytes.fromhex(endless)) == FOREVER
-        assert await semaphore.available_permits() == 1
+        assert (stock.redis.zscore(USED, bytes.fromhex(endless)), await semaphore.available_permits()) == (FOREVER, 1)
         assert await semaphore.try_release(short) is False
         assert 0 < await semaphore.get_lease_time(renewed) <= 1.5
         await semaphore.release(endless)

@@ -84,8 +84,7 @@ class TestCalls:
             server_state.redis.publish(channel, payload)
         server_state.redis.publish("redisson_lock__channel:{stock}", "0")
         await backend.sleep(0.4)
-        assert server_state.scripts() == before + 2
-        assert not other.done()
+        assert (server_state.scripts(), other.done()) == (before + 2, False)
         await holder.aclose()
         await other.result()
         # The release, which has entered the waiter unless permits have ids, and the waiter's.
