@@ -1,5 +1,7 @@
 """Fixtures of the API tests: the state of the server, and shorter waits."""
 
+from typing import Any
+
 import pytest
 from redis import Redis
 
@@ -9,7 +11,7 @@ from tests.support.backends import Backend
 from tests.support.server_state import ServerState
 
 from .fair_queue import Queue
-from .kinds import PERMITS
+from .kinds import PERMITS, lock_of
 from .permits import Stock
 from .read_write import Orders
 
@@ -18,6 +20,18 @@ from .read_write import Orders
 def server_state(admin: Redis) -> ServerState:
     """What the server knows, read with plain commands."""
     return ServerState(admin)
+
+
+@pytest.fixture
+def client(backend: Backend) -> Any:
+    """A client of this backend."""
+    return backend.connect()
+
+
+@pytest.fixture
+def lock(request: pytest.FixtureRequest, client: Any) -> Any:
+    """The lock "orders" of that client: of the kind that is a parameter of the test, otherwise a plain one."""
+    return lock_of(client, request.getfixturevalue("kind") if "kind" in request.fixturenames else "lock")
 
 
 @pytest.fixture

@@ -193,9 +193,8 @@ async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monke
     assert admin.exists(key_of(client))
 
 
-async def test_a_later_hold_of_the_same_owner_stays_listed(backend: Backend) -> None:
+async def test_a_later_hold_of_the_same_owner_stays_listed(client: Any) -> None:
     """The end of the former hold may be noticed when the later one is listed already."""
-    client = backend.connect()
     lock = client.get_lock(NAME, owner=7)
     session: Any = getattr(client, "_target", client)._session
     found, holds = session.announcement, []
@@ -229,8 +228,7 @@ async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("end", ["held", "released", "no longer kept"])
-async def test_closing_removes_it(backend: Backend, admin: Redis, end: str) -> None:
-    client = backend.connect()
+async def test_closing_removes_it(backend: Backend, client: Any, admin: Redis, end: str) -> None:
     if end == "no longer kept":
         async with client.singleton(NAME, at_least=0.05):
             await backend.until(lambda: bool(admin.exists(key_of(client))))

@@ -30,8 +30,7 @@ from .permits import ID
 MANY = 20_000
 
 
-async def test_owners_are_distinguished(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
+async def test_owners_are_distinguished(client: Any, server_state: ServerState) -> None:
     fresh, other = new_owner(), new_owner()
     assert len({fresh, other, fresh}) == 2
     assert 2**48 <= fresh.id < other.id < 2**62
@@ -53,9 +52,8 @@ async def test_owners_are_distinguished(backend: Backend, server_state: ServerSt
         await lock.unlock()
 
 
-async def test_owners_that_are_kept_in_memory(backend: Backend) -> None:
+async def test_owners_that_are_kept_in_memory(client: Any) -> None:
     """A question makes no owner."""
-    client = backend.connect()
     lock = client.get_lock("orders", owner=1)
     gc.collect()
     before = sys.getallocatedblocks()
@@ -74,8 +72,7 @@ async def test_owners_that_are_kept_in_memory(backend: Backend) -> None:
     assert len(known) == 1
 
 
-async def test_a_hold_outlives_its_handle(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
+async def test_a_hold_outlives_its_handle(client: Any, server_state: ServerState) -> None:
     for count in ("1", "2"):
         await client.get_lock("orders", owner="alice").lock()
         gc.collect()
@@ -196,9 +193,8 @@ async def test_keys_and_channels(backend: Backend, server_state: ServerState, ma
             assert server_state.redis.keys() == []
 
 
-async def test_the_hash(backend: Backend, server_state: ServerState) -> None:
+async def test_the_hash(backend: Backend, client: Any, server_state: ServerState) -> None:
     """Threads' and tasks' own ids are used again as soon as they have ended; those of owners are not."""
-    client = backend.connect()
     assert client.id == str(UUID(client.id))
     assert UUID(client.id).version == 4
     found = set()
@@ -359,8 +355,7 @@ async def test_owners(backend: Backend, owner: Any, error: type[Exception]) -> N
             lock_of(client, kind, owner=owner)
 
 
-async def test_what_can_be(backend: Backend) -> None:
-    lock = backend.connect().get_lock("orders")
+async def test_what_can_be(backend: Backend, lock: Any) -> None:
     for wait in (0, 0.0, 0.001, 1e9, math.inf, timedelta(days=1), timedelta(0)):
         assert (await lock.try_lock(wait_time=wait), await lock.acquire(timeout=TIMEOUT_MAX)) == (True, True)
     assert await lock.force_unlock()

@@ -68,8 +68,7 @@ async def test_acquire_and_release(backend: Backend, server_state: ServerState, 
 
 
 @kinds
-async def test_questions(backend: Backend, kind: str) -> None:
-    client = backend.connect()
+async def test_questions(backend: Backend, client: Any, kind: str) -> None:
     lock = lock_of(client, kind, owner=1)
     free = [False, False, False, False, 0]
     assert (await asked(lock), await lock.remain_time_to_live()) == (free, None)
@@ -90,9 +89,8 @@ async def test_questions(backend: Backend, kind: str) -> None:
 
 
 @kinds
-async def test_a_key_that_never_expires(backend: Backend, admin: Redis, kind: str) -> None:
+async def test_a_key_that_never_expires(lock: Any, admin: Redis, kind: str) -> None:
     admin.hset("orders", "somebody", 1)
-    lock = lock_of(backend.connect(), kind)
     assert kind in ("read", "write") or await lock.remain_time_to_live() == math.inf
     assert not await lock.try_lock()
 
@@ -115,8 +113,7 @@ async def test_another_owner_does_not_get_it(backend: Backend, server_state: Ser
 
 
 @kinds
-async def test_handles_of_one_name_are_the_same_lock(backend: Backend, kind: str) -> None:
-    client = backend.connect()
+async def test_handles_of_one_name_are_the_same_lock(backend: Backend, client: Any, kind: str) -> None:
     await lock_of(client, kind, owner=5).lock()
     other = lock_of(client, kind, b"orders", owner=5)  # type: ignore[arg-type]
     assert await other.is_held()
@@ -146,9 +143,8 @@ async def test_its_holder_may_acquire_another_hold(backend: Backend, server_stat
 
 
 @pytest.mark.parametrize("kind", NON_REENTRANT)
-async def test_its_holder_may_not(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_its_holder_may_not(lock: Any, server_state: ServerState, kind: str) -> None:
     """It is refused before anything is sent, and keeps its hold."""
-    lock = lock_of(backend.connect(), kind)
     async with lock:
         before = server_state.holds("orders")
         commands = server_state.commands()
@@ -161,8 +157,7 @@ async def test_its_holder_may_not(backend: Backend, server_state: ServerState, k
 
 
 @kinds_and_groups
-async def test_a_wait_ends_in_time(backend: Backend, server_state: ServerState, kind: str) -> None:
-    client = backend.connect()
+async def test_a_wait_ends_in_time(backend: Backend, client: Any, server_state: ServerState, kind: str) -> None:
     await lock_of(client, rival_of(kind), owner=1).lock()
     lock = lock_of(client, kind)
     for arguments in ({"wait_time": timedelta(milliseconds=100)}, {"timeout": 0.1}):
@@ -177,9 +172,8 @@ async def test_a_wait_ends_in_time(backend: Backend, server_state: ServerState, 
 
 
 @kinds
-async def test_waits_without_an_end(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_waits_without_an_end(backend: Backend, client: Any, server_state: ServerState, kind: str) -> None:
     """The release lets in one after the other, in whatever way each waits."""
-    client = backend.connect()
     holder = lock_of(client, rival_of(kind), owner=100)
     await holder.lock()
 
@@ -217,8 +211,7 @@ async def test_what_lets_in_another_client(backend: Backend, server_state: Serve
 
 @kinds
 @pytest.mark.parametrize("way", ["force_unlock", "delete"])
-async def test_force_unlock_and_delete(backend: Backend, server_state: ServerState, kind: str, way: str) -> None:
-    client = backend.connect()
+async def test_force_unlock_and_delete(client: Any, server_state: ServerState, kind: str, way: str) -> None:
     lock, holder = lock_of(client, kind), lock_of(client, kind, owner=1)
     assert await getattr(lock, way)() is False
     await holder.lock()
@@ -261,8 +254,7 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
 
 
 @kinds_and_groups
-async def test_extending_a_lease(backend: Backend, server_state: ServerState, kind: str) -> None:
-    client = backend.connect()
+async def test_extending_a_lease(client: Any, server_state: ServerState, kind: str) -> None:
     lock, redis = lock_of(client, kind), server_state.redis
     await fails(LockNotHeldError, lock.extend, 60)
     await lock.lock(5)
@@ -287,9 +279,7 @@ async def test_extending_a_lease(backend: Backend, server_state: ServerState, ki
 
 
 @kinds_and_groups
-async def test_extending_what_is_renewed(backend: Backend, server_state: ServerState, kind: str) -> None:
-    client = backend.connect()
-    lock = lock_of(client, kind)
+async def test_extending_what_is_renewed(client: Any, lock: Any, server_state: ServerState, kind: str) -> None:
     await lock.lock()
     await lock.extend(60)
     assert 50_000 < server_state.redis.pttl("orders") <= 60_000
@@ -298,8 +288,7 @@ async def test_extending_what_is_renewed(backend: Backend, server_state: ServerS
     assert left(server_state.redis) == set()
 
 
-async def test_extending_with_a_majority(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
+async def test_extending_with_a_majority(client: Any, server_state: ServerState) -> None:
     red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
     await red.lock(5)
     server_state.redis.delete("a")
@@ -310,8 +299,7 @@ async def test_extending_with_a_majority(backend: Backend, server_state: ServerS
 
 
 @kinds
-async def test_blocks(backend: Backend, server_state: ServerState, kind: str) -> None:
-    lock = lock_of(backend.connect(), kind)
+async def test_blocks(backend: Backend, lock: Any, server_state: ServerState, kind: str) -> None:
     async with lock as entered:
         assert entered is lock
         assert await lock.is_held()
@@ -337,9 +325,8 @@ async def test_blocks(backend: Backend, server_state: ServerState, kind: str) ->
             await backend.sleep(0.1)
 
 
-async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_state: ServerState) -> None:
+async def test_a_lock_of_another_kind_with_that_name(client: Any, server_state: ServerState) -> None:
     """Kinds with the same hash exclude each other. Whether a nested hold is refused is for the kind that asks."""
-    client = backend.connect()
     same = [kind for kind in KINDS if kind not in ("read", "write")]
     for kind in same:
         await lock_of(client, kind, owner=1).lock()
@@ -353,14 +340,13 @@ async def test_a_lock_of_another_kind_with_that_name(backend: Backend, server_st
 
 
 @kinds
-async def test_beside_a_java_client(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_beside_a_java_client(lock: Any, server_state: ServerState, kind: str) -> None:
     """Its hold is respected, and named."""
     mode = {"mode": "write"} if kind in ("read", "write") else {}
     java = f"{JAVA}:write" if mode else JAVA
     server_state.redis.hset("orders", mapping={**mode, java: 2})
     server_state.redis.pexpire("orders", 30_000)
     before = server_state.redis.hgetall("orders")
-    lock = lock_of(backend.connect(), kind)
     assert (await lock.is_held(), await lock.try_lock(wait_time=0.02)) == (False, False)
     client_id, _, thread = JAVA.partition(":")
     await fails(RuntimeError, lock.unlock, match=f"{client_id}, thread {thread}")
@@ -382,9 +368,7 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
     assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
 
 
-async def test_nothing_works_in_a_closed_client(backend: Backend) -> None:
-    client = backend.connect()
-    lock = client.get_lock("orders")
+async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, lock: Any) -> None:
     await lock.lock()
     assert client.id in repr(client)
     assert client.closed is False

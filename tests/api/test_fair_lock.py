@@ -48,9 +48,8 @@ class TestCalls:
         # At last a release that hands nothing on.
         assert (queue.scripts(), queue.keys()) == (before + calls * 20 + 1, set())
 
-    async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, queue: Queue) -> None:
+    async def test_a_second_wait_needs_no_new_subscription(self, backend: Backend, client: Any, queue: Queue) -> None:
         """The second time its channel is subscribed to: it need not look again."""
-        client = backend.connect()
         holder, lock = client.get_fair_lock("orders", owner=1), client.get_fair_lock("orders", owner=2)
         for attempts in (2, 1):
             await holder.lock()

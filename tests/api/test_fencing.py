@@ -78,8 +78,7 @@ class TestTokens:
         assert (server_state.redis.keys(), server_state.redis.ttl(COUNTER)) == ([COUNTER.encode()], -1)
         assert await lock.get_token() == newest
 
-    async def test_no_token_without_the_lock(self, backend: Backend) -> None:
-        client = backend.connect()
+    async def test_no_token_without_the_lock(self, client: Any) -> None:
         lock, other = client.get_fenced_lock("orders"), client.get_fenced_lock("orders", owner=2)
         token = await lock.lock_and_get_token()
         assert await other.try_lock_and_get_token() is None
@@ -131,8 +130,7 @@ class TestTokens:
         assert await lock.get_token() == lock.token == max(tokens)
         assert await lock.get_hold_count() == 100
 
-    async def test_the_token_of_a_hold(self, backend: Backend) -> None:
-        client = backend.connect()
+    async def test_the_token_of_a_hold(self, client: Any) -> None:
         lock, plain = client.get_fenced_lock("orders"), client.get_lock("orders")
         for _ in range(2):
             with pytest.raises(LockNotHeldError, match="'orders'"):

@@ -354,13 +354,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize("token", WRONG)
-async def test_wrong_tokens(backend: Backend, token: str) -> None:
-    client = backend.connect()
+async def test_wrong_tokens(client: Any, token: str) -> None:
     await fails(ValueError, client.adopt, token, match="token")
     await fails(LockNotHeldError, client.adopt, token_of(), match=GONE)
     for wrong in (None, token.encode(), 1):
         with pytest.raises(TypeError, match="token"):
-            await client.adopt(wrong)  # type: ignore[arg-type]
+            await client.adopt(wrong)
 
 
 async def test_closed_clients(backend: Backend) -> None:
@@ -378,8 +377,7 @@ async def test_closed_clients(backend: Backend) -> None:
     await adopted.unlock()
 
 
-async def test_a_server_that_has_forgotten_it(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
+async def test_a_server_that_has_forgotten_it(client: Any, server_state: ServerState) -> None:
     lock, handed = client.get_lock("orders"), client.get_lock("stock")
     await lock.lock()
     await handed.lock()

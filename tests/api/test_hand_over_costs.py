@@ -279,13 +279,12 @@ with pyredisson.connect(url, local_hand_over_time=series) as client:
 
 
 async def test_a_waiter_is_passed_over_a_limited_number_of_times(
-    backend: Backend, server: Server, server_state: ServerState, child: Callable[..., Child]
+    backend: Backend, lock: Any, server: Server, server_state: ServerState, child: Callable[..., Child]
 ) -> None:
     """Threads of another process always want the lock. However slow the machine, they don't keep it."""
     redis = server_state.redis
     busy = child(BUSY, server.url, 8, SERIES, HOLD, OTHERS_FIRST)
     assert busy.receive() == "ready"
-    lock = backend.connect().get_lock("orders")
     busy.send()
     passed = []
     for _ in range(21):

@@ -60,6 +60,13 @@ class Pools:
 
 
 @pytest.fixture
+def client(server: Server) -> Iterator[pyredisson.Client]:
+    """For threads."""
+    with pyredisson.connect(server.url) as made:
+        yield made
+
+
+@pytest.fixture
 def pools() -> Iterator[Pools]:
     with ThreadPoolExecutor(16) as first, ThreadPoolExecutor(16) as second:
         yield Pools(first, second)

@@ -74,8 +74,7 @@ class TestEvent:
         assert lock.lost.is_set()
 
     @singly_and_in_groups
-    async def test_what_ends_the_wait_without_a_loss(self, backend: Backend, kind: str) -> None:
-        client = backend.connect()
+    async def test_what_ends_the_wait_without_a_loss(self, backend: Backend, client: Any, kind: str) -> None:
         lock = lock_of(client, kind, owner=1)
         for end in (lock.unlock, client.close):
             await lock.lock()
@@ -97,8 +96,7 @@ class TestEvent:
 class TestGivingBack:
     """`unlock` and the end of a block, after the loss."""
 
-    async def test_each_nested_hold_is_reported(self, backend: Backend, server_state: ServerState) -> None:
-        client = backend.connect()
+    async def test_each_nested_hold_is_reported(self, backend: Backend, client: Any, server_state: ServerState) -> None:
         lock = client.get_lock("orders", owner=1)
         started = time.monotonic()
         await lock.lock(0.5)
@@ -159,8 +157,7 @@ class TestManyLosses:
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
 
-    async def test_of_locks(self, backend: Backend) -> None:
-        client = backend.connect()
+    async def test_of_locks(self, client: Any) -> None:
         fresh, again = client.get_lock("stock"), client.get_lock("orders")
         await lose(fresh)
         for _ in range(26):
@@ -180,8 +177,7 @@ class TestManyLosses:
         for lock in locks[-18:]:
             await assert_lost(lock)
 
-    async def test_of_groups(self, backend: Backend) -> None:
-        client = backend.connect()
+    async def test_of_groups(self, client: Any) -> None:
         member = client.get_lock("orders")
         group = client.get_multi_lock(member, client.get_lock("stock"))
         for number in range(25):

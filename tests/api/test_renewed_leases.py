@@ -48,8 +48,7 @@ async def test_at_most(backend: Backend, server_state: ServerState) -> None:
         await lock.unlock()
 
 
-async def test_a_lease_of_its_own(backend: Backend, server_state: ServerState) -> None:
-    client = backend.connect()
+async def test_a_lease_of_its_own(backend: Backend, client: Any, server_state: ServerState) -> None:
     names = {
         "lock": client.get_lock("lock", watchdog_timeout=LEASE),
         "fair": client.get_fair_lock("fair", watchdog_timeout=LEASE),
@@ -139,8 +138,7 @@ async def test_an_extension_that_comes_after_the_lease(
     await backend.until(lambda: not server_state.redis.exists("orders"))
 
 
-async def test_an_extension_ends_at_the_limit(backend: Backend, server_state: ServerState) -> None:
-    lock = backend.connect().get_lock("orders")
+async def test_an_extension_ends_at_the_limit(lock: Any, server_state: ServerState) -> None:
     await lock.lock(at_most=10)
     await lock.extend(60)
     assert 5000 < server_state.redis.pttl("orders") <= 10_000
@@ -162,9 +160,7 @@ async def test_a_red_lock_acquires_its_members_again(tasks: Backend, server_stat
     await tasks.until(lambda: not server_state.redis.exists("a", "b", "c"))
 
 
-async def test_how_it_is_shown(backend: Backend) -> None:
-    client = backend.connect()
-    lock = client.get_lock("orders")
+async def test_how_it_is_shown(client: Any, lock: Any) -> None:
     assert "renewed, at most 90 s" in repr(lock.hold(at_most=timedelta(minutes=1.5)))
     await lock.lock(at_most=90)
     [hold] = client.holds()
@@ -178,8 +174,7 @@ WRONG: list[tuple[type[Exception], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("error", "values"), WRONG)
-async def test_wrong_values(backend: Backend, error: type[Exception], values: list[Any]) -> None:
-    client: Any = backend.connect()
+async def test_wrong_values(client: Any, error: type[Exception], values: list[Any]) -> None:
     for value in values:
         for kind in ("lock", *GROUPS):
             lock = lock_of(client, kind)
@@ -195,7 +190,6 @@ async def test_wrong_values(backend: Backend, error: type[Exception], values: li
                 make("orders", watchdog_timeout=value)
 
 
-async def test_a_limit_is_for_what_is_renewed(backend: Backend) -> None:
-    lock: Any = backend.connect().get_lock("orders")
+async def test_a_limit_is_for_what_is_renewed(lock: Any) -> None:
     for call in (lock.lock, lock.try_lock, lock.hold):
         await fails(ValueError, call, lease_time=5, at_most=5, match=r"at_most.*lease_time")

@@ -80,11 +80,10 @@ class TestWaiting:
         assert server_state.scripts() <= before + 3
 
 
-async def test_what_is_no_backoff(backend: Backend) -> None:
-    client = backend.connect()
+async def test_what_is_no_backoff(client: Any) -> None:
     for wrong in (None, 0.1, "fast", ConstantBackoff):
         with pytest.raises(TypeError, match="backoff"):
-            client.get_spin_lock("orders", wrong)  # type: ignore[arg-type]
+            client.get_spin_lock("orders", wrong)
 
 
 HALF = timedelta(seconds=0.5)

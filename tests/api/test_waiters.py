@@ -27,11 +27,10 @@ pytestmark = pytest.mark.usefixtures("announced", "listed_soon")
 
 class TestWaiters:
     @pytest.mark.parametrize("kind", ["lock", "fenced", "non-reentrant", "fair", "write", "read"])
-    async def test_of_each_kind(self, backend: Backend, admin: Redis, kind: str) -> None:
+    async def test_of_each_kind(self, backend: Backend, lock: Any, admin: Redis, kind: str) -> None:
         holder = await held(backend.connect(), rival_of(kind))
         client = backend.connect(client_name="billing")
         other = backend.spawn(partial(take, turn_of(client, kind)))
-        lock = lock_of(backend.connect(), kind)
         await backend.until(lambda: bool(waiting_field(admin, client)))
         [waiter] = await lock.waiters()
         assert isinstance(waiter, pyredisson.Waiter)
@@ -63,10 +62,9 @@ class TestWaiters:
             await other.result()
 
     @pytest.mark.parametrize("kind", [*PERMITS, "spin"])
-    async def test_clients_that_the_user_names(self, backend: Backend, admin: Redis, kind: str) -> None:
+    async def test_clients_that_the_user_names(self, backend: Backend, client: Any, admin: Redis, kind: str) -> None:
         """The server doesn't know who waits for a spin lock."""
         holder = await held(backend.connect(), kind)
-        client = backend.connect()
         other = backend.spawn(partial(take, turn_of(client, kind)))
         await backend.until(lambda: bool(waiting_field(admin, client)))
         states, _ = await inspector(backend.connect()).states([b"orders"], clients=[client.id])
@@ -75,8 +73,7 @@ class TestWaiters:
         await holder.aclose()
         await other.result()
 
-    async def test_a_latch(self, backend: Backend, admin: Redis) -> None:
-        client = backend.connect()
+    async def test_a_latch(self, backend: Backend, client: Any, admin: Redis) -> None:
         latch = client.get_count_down_latch("orders")
         await latch.try_set_count(1)
         other = backend.spawn(latch.wait)
@@ -86,8 +83,7 @@ class TestWaiters:
         await latch.count_down()
         await other.result()
 
-    async def test_a_name_with_any_bytes_and_a_hundred_waits(self, backend: Backend, admin: Redis) -> None:
-        client = backend.connect()
+    async def test_a_name_with_any_bytes_and_a_hundred_waits(self, backend: Backend, client: Any, admin: Redis) -> None:
         name = "a b\n%é"
         await client.get_lock(name).lock()
         owners = [client.get_lock(name, owner=number) for number in range(waits.MOST_LISTED + 5)]
@@ -129,8 +125,7 @@ class TestWaiters:
         assert not announcement._waiting.began
         await holder.aclose()
 
-    async def test_what_somebody_else_writes(self, backend: Backend, admin: Redis) -> None:
-        client = backend.connect()
+    async def test_what_somebody_else_writes(self, backend: Backend, client: Any, admin: Redis) -> None:
         await client.get_lock("orders").lock()
         await backend.until(lambda: bool(admin.exists(f"pyredisson_client:{{{client.id}}}")))
         lines = "\n1 lock 5\nx lock 5 1 orders\n9999999999999999999 lock x 1 orders"
@@ -187,9 +182,8 @@ class TestDeadlocks:
 
     @pytest.mark.parametrize(("held_as", "wanted_as"), [("lock", "lock"), ("read", "write"), ("write", "read")])
     async def test_of_one_client_is_logged_once(
-        self, backend: Backend, scene: Scene, warned: Callable[[], list[str]], held_as: str, wanted_as: str
+        self, backend: Backend, client: Any, scene: Scene, warned: Callable[[], list[str]], held_as: str, wanted_as: str
     ) -> None:
-        client = backend.connect()
         holds, wanted = ([lock_of(client, kind, name) for name in "abc"] for kind in (held_as, wanted_as))
         await scene.wait_for_each_other(*(([holds[n]], wanted[(n + 1) % 3]) for n in range(3)))
         await backend.until(lambda: bool(warned()))

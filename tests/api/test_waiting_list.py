@@ -343,8 +343,7 @@ async def test_three_behind_redisson(backend: Backend, server_state: ServerState
     await finished(others)
 
 
-async def test_a_lock_that_is_taken_away_wakes_the_callers_of_its_holders_client(backend: Backend) -> None:
-    client = backend.connect()
+async def test_a_lock_that_is_taken_away_wakes_the_callers_of_its_holders_client(backend: Backend, client: Any) -> None:
     await client.get_lock("orders").lock()
     waiter = backend.spawn(client.get_lock("orders", owner=2).lock)
     await backend.until(lambda: sleeping(client, "lock") == 1)
