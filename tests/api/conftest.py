@@ -17,7 +17,7 @@ from .read_write import Orders
 
 
 @pytest.fixture
-def server_state(admin: Redis) -> ServerState:
+def state(admin: Redis) -> ServerState:
     """What the server knows, read with plain commands."""
     return ServerState(admin)
 
@@ -53,12 +53,12 @@ def short_member_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def orders(backend: Backend, server_state: ServerState) -> Orders:
+def orders(backend: Backend, state: ServerState) -> Orders:
     """The read-write lock "orders"."""
-    return Orders(backend, server_state)
+    return Orders(backend, state)
 
 
 @pytest.fixture(params=PERMITS)
-def stock(request: pytest.FixtureRequest, backend: Backend, server_state: ServerState) -> Stock:
+def stock(request: pytest.FixtureRequest, backend: Backend, state: ServerState) -> Stock:
     """The semaphore "stock", of each kind."""
-    return Stock(backend, server_state, request.param)
+    return Stock(backend, state, request.param)

@@ -44,10 +44,10 @@ class Permits:
 class Stock:
     """The semaphore `stock` of one kind."""
 
-    def __init__(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+    def __init__(self, backend: Backend, state: ServerState, kind: str) -> None:
         self.backend, self.kind = backend, kind
-        self.redis: Any = server_state.redis
-        self.scripts, self.commands = server_state.scripts, server_state.commands
+        self.redis: Any = state.redis
+        self.scripts, self.commands = state.scripts, state.commands
 
     def open(self, address: object = None, **fields: Any) -> Permits:
         """A handle of a new client."""

@@ -26,12 +26,12 @@ def lease_key(owner: str, hold: int = 1) -> str:
 class Orders:
     """Without a client named, a method is of `client`, which `connect` replaces."""
 
-    def __init__(self, backend: Backend, server_state: ServerState) -> None:
+    def __init__(self, backend: Backend, state: ServerState) -> None:
         self.backend = backend
-        self.redis: Any = server_state.redis
-        self.scripts = server_state.scripts
+        self.redis: Any = state.redis
+        self.scripts = state.scripts
         self.connect()
-        self._state = server_state
+        self._state = state
 
     def connect(self, address: object = None, **fields: Any) -> None:
         self.client: Any = self.backend.connect(address, **fields)

@@ -338,7 +338,7 @@ def names(admin: Redis) -> list[str]:
 
 
 @pytest.mark.parametrize("chosen", [None, "billing"])
-async def test_a_name_that_a_person_recognizes(backend: Backend, server_state: ServerState, chosen: str | None) -> None:
+async def test_a_name_that_a_person_recognizes(backend: Backend, state: ServerState, chosen: str | None) -> None:
     """All connections have it: that for commands, that for messages, and the watchdog's."""
     process = identity()
     name = chosen or f"{process.program}@{os.uname().nodename}:{os.getpid()}"
@@ -347,9 +347,9 @@ async def test_a_name_that_a_person_recognizes(backend: Backend, server_state: S
     lock = client.get_lock("a", owner=1)
     await lock.lock()
     other = backend.spawn(client.get_lock("a", owner=2).lock)
-    await backend.until(lambda: names(server_state.redis).count(name) >= 3)
+    await backend.until(lambda: names(state.redis).count(name) >= 3)
     # A connection of the test before may be listed for a moment.
-    await backend.until(lambda: set(names(server_state.redis)) == {name})
+    await backend.until(lambda: set(names(state.redis)) == {name})
     await lock.unlock()
     await other.result()
 

@@ -30,7 +30,7 @@ from .permits import ID
 MANY = 20_000
 
 
-async def test_owners_are_distinguished(client: Any, server_state: ServerState) -> None:
+async def test_owners_are_distinguished(client: Any, state: ServerState) -> None:
     fresh, other = new_owner(), new_owner()
     assert len({fresh, other, fresh}) == 2
     assert 2**48 <= fresh.id < other.id < 2**62
@@ -45,7 +45,7 @@ async def test_owners_are_distinguished(client: Any, server_state: ServerState) 
             assert not await another.try_lock()
             await fails(LockNotHeldError, another.unlock)
         # Ids on the server are decimal.
-        [(client_id, _, number)] = [name.partition(":") for name in server_state.holds("orders")]
+        [(client_id, _, number)] = [name.partition(":") for name in state.holds("orders")]
         assert client_id == client.id
         assert not isinstance(owner, str) or 2**62 <= int(number) < 2**63
         assert owner is not fresh or int(number) == fresh.id
@@ -72,20 +72,20 @@ async def test_owners_that_are_kept_in_memory(client: Any) -> None:
     assert len(known) == 1
 
 
-async def test_a_hold_outlives_its_handle(client: Any, server_state: ServerState) -> None:
+async def test_a_hold_outlives_its_handle(client: Any, state: ServerState) -> None:
     for count in ("1", "2"):
         await client.get_lock("orders", owner="alice").lock()
         gc.collect()
-        assert list(server_state.holds("orders").values()) == [count]
+        assert list(state.holds("orders").values()) == [count]
     for _ in range(2):
         await client.get_lock("orders", owner="alice").unlock()
-    assert not server_state.holds("orders")
+    assert not state.holds("orders")
     gc.collect()
     assert not client._session.owners._explicit
 
 
 @pytest.mark.parametrize("owner", [7, "alice"])
-async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, server_state: ServerState, owner: Any) -> None:
+async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, state: ServerState, owner: Any) -> None:
     """Also when the owner was forgotten meanwhile: a late copy of the command must not meet a later hold."""
     client = backend.connect(proxy.url, timeout=0.5)
     proxy.drop_reply(b"orders")
@@ -93,7 +93,7 @@ async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, server_st
     for _ in range(3):
         await client.get_lock("orders", owner=owner).lock()
         async with client.get_lock("stock", owner=owner):
-            names.update(server_state.holds("stock"))
+            names.update(state.holds("stock"))
         await client.get_lock("orders", owner=owner).unlock()
         gc.collect()  # the error that told of the doubt refers to the call
         assert not client._session.owners._explicit
@@ -127,7 +127,7 @@ async def outcome(call: Callable[[], Awaitable[None]]) -> str:
     return "taken"
 
 
-async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, server_state: ServerState) -> None:
+async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, state: ServerState) -> None:
     client = backend.connect()
     holder, lock = client.get_lock("orders", owner=1), client.get_non_reentrant_lock("orders", owner=7)
     await holder.lock()
@@ -137,20 +137,20 @@ async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, 
     await backend.until(lambda: any(other.done() for other in others))
     # The others are woken one by one, by messages that mean nothing.
     for _ in range(2):
-        server_state.redis.publish("redisson_lock__channel:{orders}", "0")
+        state.redis.publish("redisson_lock__channel:{orders}", "0")
     assert sorted([await other.result() for other in others]) == ["refused", "refused", "taken"]
-    assert (await lock.get_hold_count(), list(server_state.holds("orders").values())) == (1, ["1"])
+    assert (await lock.get_hold_count(), list(state.holds("orders").values())) == (1, ["1"])
     await lock.unlock()
 
 
 @pytest.mark.parametrize("kind", ["get_lock", "get_non_reentrant_lock"])
-async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> None:
+async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, state: ServerState, kind: str) -> None:
     lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
     await lock.lock()
     slow = proxy.hold_reply(b"orders")
     other = threads.spawn(lock.unlock)
     assert slow.held.wait(TIME_LIMIT)
-    await threads.until(lambda: not server_state.redis.exists("orders"))
+    await threads.until(lambda: not state.redis.exists("orders"))
     again = threads.spawn(lock.try_lock)
     slow.deliver()
     await other.result()
@@ -174,11 +174,11 @@ STORED: list[tuple[str | bytes, bytes, bytes]] = [
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-async def test_keys_and_channels(backend: Backend, server_state: ServerState, mapped: bool) -> None:
+async def test_keys_and_channels(backend: Backend, state: ServerState, mapped: bool) -> None:
     """Any client hears every lock's messages."""
     client = backend.connect(name_mapper=(lambda name: f"{{t}}foo:{name}") if mapped else None)
     names = [(name, b"{t}foo:orders", b"redisson_lock__channel:{t}foo:orders") for name in ("orders", b"orders")]
-    with server_state.redis.pubsub() as ear:
+    with state.redis.pubsub() as ear:
         ear.psubscribe("*")
         assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
         for name, key, channel in names if mapped else STORED:
@@ -186,22 +186,22 @@ async def test_keys_and_channels(backend: Backend, server_state: ServerState, ma
             assert lock.name == name
             assert type(lock.name) is type(name)
             await lock.lock()
-            assert server_state.redis.keys() == [key]
+            assert state.redis.keys() == [key]
             await lock.unlock()
             message = ear.get_message(timeout=TIME_LIMIT)
             assert (message["channel"], message["data"]) == (channel, b"0")
-            assert server_state.redis.keys() == []
+            assert state.redis.keys() == []
 
 
-async def test_the_hash(backend: Backend, client: Any, server_state: ServerState) -> None:
+async def test_the_hash(backend: Backend, client: Any, state: ServerState) -> None:
     """Threads' and tasks' own ids are used again as soon as they have ended; those of owners are not."""
     assert client.id == str(UUID(client.id))
     assert UUID(client.id).version == 4
     found = set()
     for number in range(20):
         await backend.as_another_owner(client.get_lock(f"orders{number}").lock)
-        assert server_state.redis.type(f"orders{number}") == b"hash"
-        [(owner, holds)] = server_state.holds(f"orders{number}").items()
+        assert state.redis.type(f"orders{number}") == b"hash"
+        [(owner, holds)] = state.holds(f"orders{number}").items()
         assert re.fullmatch(re.escape(client.id) + r":[0-9]+", owner)
         assert int(owner.rpartition(":")[2]) >= 2**32
         assert holds == "1"
@@ -209,7 +209,7 @@ async def test_the_hash(backend: Backend, client: Any, server_state: ServerState
     assert len(found) == 20
     for explicit in (0, 2**32 - 1):
         async with client.get_lock("explicit", owner=explicit):
-            assert server_state.holds("explicit") == {f"{client.id}:{explicit}": "1"}
+            assert state.holds("explicit") == {f"{client.id}:{explicit}": "1"}
 
 
 Call = Callable[[Any, Any], Any]
@@ -417,7 +417,7 @@ async def test_names(backend: Backend, factory: str) -> None:
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-async def test_handles_of_one_name(backend: Backend, server_state: ServerState, factory: str) -> None:
+async def test_handles_of_one_name(backend: Backend, state: ServerState, factory: str) -> None:
     get: Any = getattr(backend.connect(name_mapper=lambda name: f"app:{name}"), factory)
     one, two = get("orders"), get(b"orders")
     assert (one.name, two.name) == ("orders", b"orders")
@@ -426,7 +426,7 @@ async def test_handles_of_one_name(backend: Backend, server_state: ServerState, 
         return
     setting, asking = ("try_set_count", "get_count") if "latch" in factory else ("try_set_permits", "available_permits")
     await getattr(one, setting)(2)
-    assert await getattr(two, asking)() == int(server_state.redis.get("app:orders")) == 2
+    assert await getattr(two, asking)() == int(state.redis.get("app:orders")) == 2
 
 
 async def test_all_factories_are_tested() -> None:

@@ -26,9 +26,9 @@ CHANNEL = "redisson_countdownlatch__channel__{done}"
 class Done:
     """The latch `done`, seen by one client; and what others do to it."""
 
-    def __init__(self, backend: Backend, server_state: ServerState, address: object = None, **fields: Any) -> None:
+    def __init__(self, backend: Backend, state: ServerState, address: object = None, **fields: Any) -> None:
         self.backend = backend
-        self.redis: Any = server_state.redis
+        self.redis: Any = state.redis
         self.client: Any = backend.connect(address, **fields)
         self.latch: Any = self.client.get_count_down_latch("done")
 
@@ -57,8 +57,8 @@ class Done:
 
 
 @pytest.fixture
-def done(backend: Backend, server_state: ServerState) -> Done:
-    return Done(backend, server_state)
+def done(backend: Backend, state: ServerState) -> Done:
+    return Done(backend, state)
 
 
 @pytest.fixture
@@ -221,9 +221,7 @@ COUNTED: dict[str, list[tuple[str, str, list[int], Any, int]]] = {
 
 @LOSSES
 @pytest.mark.parametrize("kind", COUNTED)
-async def test_each_call_counts_once(
-    backend: Backend, server_state: ServerState, proxy: Proxy, lose: Lose, kind: str
-) -> None:
+async def test_each_call_counts_once(backend: Backend, state: ServerState, proxy: Proxy, lose: Lose, kind: str) -> None:
     client = backend.connect(proxy.url, timeout=0.3)
     counter: Any = client.get_count_down_latch("done") if kind == "latch" else client.get_semaphore("done")
     if kind == "semaphore":
@@ -232,14 +230,14 @@ async def test_each_call_counts_once(
         fault = lose(proxy, script(name, with_shebang=FLAGS).sha)
         assert await getattr(counter, call)(*arguments) == result, call
         assert fault.happened.is_set(), call
-        assert int(server_state.redis.get("done") or 0) == count, call
+        assert int(state.redis.get("done") or 0) == count, call
 
 
 @pytest.mark.parametrize("ran", [True, False])
 async def test_what_failed_is_counted_in_the_background(
-    backend: Backend, server_state: ServerState, proxy: Proxy, ran: bool
+    backend: Backend, state: ServerState, proxy: Proxy, ran: bool
 ) -> None:
-    done = Done(backend, server_state, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
+    done = Done(backend, state, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
     await done.latch.try_set_count(3)
     fault = (proxy.drop_reply if ran else proxy.cut_request)(COUNT_DOWN, 2)
     await fails((ConnectionError, TimeoutError), done.latch.count_down)
@@ -250,9 +248,9 @@ async def test_what_failed_is_counted_in_the_background(
     assert await done.latch.get_count() == 1
 
 
-async def test_the_server_is_a_new_one(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
+async def test_the_server_is_a_new_one(backend: Backend, state: ServerState, proxy: Proxy) -> None:
     """Permits that were never acquired are not released."""
-    stock = Stock(backend, server_state, "semaphore")
+    stock = Stock(backend, state, "semaphore")
     semaphore = await stock.made(5, proxy.url, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=3)
     late = proxy.hold_reply(ACQUIRE)
     other = backend.spawn(lambda: semaphore.try_acquire(2))
@@ -267,11 +265,11 @@ async def test_the_server_is_a_new_one(backend: Backend, server_state: ServerSta
 
 
 async def test_a_long_pause_while_the_outcome_was_in_doubt(
-    backend: Backend, server_state: ServerState, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, state: ServerState, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may have forgotten what it did: asked again, it would do it again."""
     monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
-    stock = Stock(backend, server_state, "semaphore")
+    stock = Stock(backend, state, "semaphore")
     semaphore = await stock.made(5, proxy.url)
     proxy.cut_reply(ACQUIRE)
     await semaphore.acquire(2)

@@ -52,14 +52,14 @@ ENDLESS: list[Callable[[Any], Awaitable[Any]]] = [
 
 
 @kinds
-async def test_acquire_and_release(backend: Backend, server_state: ServerState, proxy: Proxy, kind: str) -> None:
+async def test_acquire_and_release(backend: Backend, state: ServerState, proxy: Proxy, kind: str) -> None:
     lock = lock_of(backend.connect(proxy.url), kind)
     for acquire, release in ((lock.try_lock, lock.unlock), (lock.acquire, lock.release)):
         assert await acquire() is True
-        assert 29_000 < server_state.redis.pttl("orders") <= 30_000
-        assert "1" in server_state.holds("orders").values()
+        assert 29_000 < state.redis.pttl("orders") <= 30_000
+        assert "1" in state.holds("orders").values()
         assert await release() is None
-        assert left(server_state.redis) == set()
+        assert left(state.redis) == set()
     proxy.forget()
     await use(lock, 2)
     assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
@@ -96,10 +96,10 @@ async def test_a_key_that_never_expires(lock: Any, admin: Redis, kind: str) -> N
 
 
 @kinds
-async def test_another_owner_does_not_get_it(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_another_owner_does_not_get_it(backend: Backend, state: ServerState, kind: str) -> None:
     client, stranger = backend.connect(), backend.connect()
     await lock_of(client, rival_of(kind), owner=1).lock()
-    before = server_state.holds("orders")
+    before = state.holds("orders")
     for lock in (lock_of(client, kind), lock_of(client, kind, owner=2), lock_of(stranger, kind, owner=1)):
         for way in IN_VAIN:
             assert await way(lock) is False
@@ -109,7 +109,7 @@ async def test_another_owner_does_not_get_it(backend: Backend, server_state: Ser
     refused = await fails(LockNotHeldError, lock.unlock)
     for text in ("orders", f"{stranger.id}:2", f"{client.id}, thread 1"):
         assert text in str(refused)
-    assert server_state.holds("orders") == before
+    assert state.holds("orders") == before
 
 
 @kinds
@@ -125,39 +125,39 @@ async def test_handles_of_one_name_are_the_same_lock(backend: Backend, client: A
 
 
 @reentrant
-async def test_its_holder_may_acquire_another_hold(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_its_holder_may_acquire_another_hold(backend: Backend, state: ServerState, kind: str) -> None:
     lock = lock_of(backend.connect(), kind)
     for count, way in enumerate(WAYS, start=1):
         await way(lock)
-        assert str(count) in server_state.holds("orders").values()
+        assert str(count) in state.holds("orders").values()
         assert await lock.get_hold_count() == count
     assert await backend.as_another_owner(lock_of(backend.connect(), rival_of(kind)).try_lock) is False
     for count in reversed(range(len(WAYS))):
         assert await lock.is_held()
         await lock.unlock()
         assert await lock.get_hold_count() == count
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
     async with lock, lock, lock.hold():
         assert await lock.get_hold_count() == 3
     assert not await lock.is_locked()
 
 
 @pytest.mark.parametrize("kind", NON_REENTRANT)
-async def test_its_holder_may_not(lock: Any, server_state: ServerState, kind: str) -> None:
+async def test_its_holder_may_not(lock: Any, state: ServerState, kind: str) -> None:
     """It is refused before anything is sent, and keeps its hold."""
     async with lock:
-        before = server_state.holds("orders")
-        commands = server_state.commands()
+        before = state.holds("orders")
+        commands = state.commands()
         [owner] = before
         for way in WAYS:
             await fails(LockAlreadyHeldError, way, lock, match=f"'orders'.*{owner}")
-        assert (server_state.commands(), server_state.holds("orders")) == (commands, before)
+        assert (state.commands(), state.holds("orders")) == (commands, before)
         assert await lock.get_hold_count() == 1
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
 
 
 @kinds_and_groups
-async def test_a_wait_ends_in_time(backend: Backend, client: Any, server_state: ServerState, kind: str) -> None:
+async def test_a_wait_ends_in_time(backend: Backend, client: Any, state: ServerState, kind: str) -> None:
     await lock_of(client, rival_of(kind), owner=1).lock()
     lock = lock_of(client, kind)
     for arguments in ({"wait_time": timedelta(milliseconds=100)}, {"timeout": 0.1}):
@@ -167,12 +167,12 @@ async def test_a_wait_ends_in_time(backend: Backend, client: Any, server_state: 
         assert 0.1 <= time.monotonic() - started < WOKEN
     await lock_of(client, rival_of(kind), owner=1).unlock()
     # Nothing remains of it.
-    await backend.until(lambda: left(server_state.redis) == set())
+    await backend.until(lambda: left(state.redis) == set())
     assert await lock.try_lock()
 
 
 @kinds
-async def test_waits_without_an_end(backend: Backend, client: Any, server_state: ServerState, kind: str) -> None:
+async def test_waits_without_an_end(backend: Backend, client: Any, state: ServerState, kind: str) -> None:
     """The release lets in one after the other, in whatever way each waits."""
     holder = lock_of(client, rival_of(kind), owner=100)
     await holder.lock()
@@ -188,12 +188,12 @@ async def test_waits_without_an_end(backend: Backend, client: Any, server_state:
     assert not any(other.done() for other in others)
     await holder.unlock()
     await finished(others)
-    await backend.until(lambda: left(server_state.redis) <= {"pyredisson_fair_waiters:{orders}"})
+    await backend.until(lambda: left(state.redis) <= {"pyredisson_fair_waiters:{orders}"})
 
 
 @kinds
 @pytest.mark.parametrize("way", ["unlock", "force_unlock", "delete"])
-async def test_what_lets_in_another_client(backend: Backend, server_state: ServerState, kind: str, way: str) -> None:
+async def test_what_lets_in_another_client(backend: Backend, state: ServerState, kind: str, way: str) -> None:
     client, another = backend.connect(), backend.connect()
     holder, waiter, other = await one_waits(backend, client, kind, another)
     if kind not in NON_REENTRANT:
@@ -205,27 +205,27 @@ async def test_what_lets_in_another_client(backend: Backend, server_state: Serve
     await getattr(holder, way)()
     await other.result()
     assert time.monotonic() - started < WOKEN
-    assert any(owner.startswith(f"{another.id}:2") for owner in server_state.holds("orders"))
+    assert any(owner.startswith(f"{another.id}:2") for owner in state.holds("orders"))
     assert await waiter.is_held()
 
 
 @kinds
 @pytest.mark.parametrize("way", ["force_unlock", "delete"])
-async def test_force_unlock_and_delete(client: Any, server_state: ServerState, kind: str, way: str) -> None:
+async def test_force_unlock_and_delete(client: Any, state: ServerState, kind: str, way: str) -> None:
     lock, holder = lock_of(client, kind), lock_of(client, kind, owner=1)
     assert await getattr(lock, way)() is False
     await holder.lock()
     if kind not in NON_REENTRANT:
         await holder.lock()
     assert await getattr(lock, way)() is True
-    assert not server_state.redis.exists("orders")
+    assert not state.redis.exists("orders")
     # The tokens of a fenced lock go on growing.
-    assert (kind, way) != ("fenced", "force_unlock") or server_state.redis.exists("redisson_lock_token:{orders}")
+    assert (kind, way) != ("fenced", "force_unlock") or state.redis.exists("redisson_lock_token:{orders}")
     assert await getattr(lock, way)() is False
     assert await lock.try_lock()
 
 
-async def test_leases_of_every_kind(backend: Backend, server_state: ServerState) -> None:
+async def test_leases_of_every_kind(backend: Backend, state: ServerState) -> None:
     """The watchdog keeps a lock that has no lease of its own, and renews no fixed lease."""
     client = backend.connect(lock_watchdog_timeout=1.5)
     renewed = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
@@ -235,9 +235,9 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
     started = time.monotonic()
     for lock in fixed.values():
         assert await lock.try_lock(lease_time=1.8)
-    while server_state.redis.exists(*fixed):
+    while state.redis.exists(*fixed):
         for kind in renewed:
-            assert 0 < server_state.redis.pttl(kind) <= 1500, kind
+            assert 0 < state.redis.pttl(kind) <= 1500, kind
         await backend.sleep(0.05)
         assert time.monotonic() - started < 3.5
     assert time.monotonic() - started > 1.7
@@ -250,12 +250,12 @@ async def test_leases_of_every_kind(backend: Backend, server_state: ServerState)
     for lock in renewed.values():
         assert await lock.is_held()
         await lock.unlock()
-    assert {*server_state.redis.keys()} == {b"redisson_lock_token:{fenced}", b"redisson_lock_token:{fenced:fixed}"}
+    assert {*state.redis.keys()} == {b"redisson_lock_token:{fenced}", b"redisson_lock_token:{fenced:fixed}"}
 
 
 @kinds_and_groups
-async def test_extending_a_lease(client: Any, server_state: ServerState, kind: str) -> None:
-    lock, redis = lock_of(client, kind), server_state.redis
+async def test_extending_a_lease(client: Any, state: ServerState, kind: str) -> None:
+    lock, redis = lock_of(client, kind), state.redis
     await fails(LockNotHeldError, lock.extend, 60)
     await lock.lock(5)
     keys = [key for key in redis.scan_iter() if redis.pttl(key) > 0]
@@ -279,78 +279,78 @@ async def test_extending_a_lease(client: Any, server_state: ServerState, kind: s
 
 
 @kinds_and_groups
-async def test_extending_what_is_renewed(client: Any, lock: Any, server_state: ServerState, kind: str) -> None:
+async def test_extending_what_is_renewed(client: Any, lock: Any, state: ServerState, kind: str) -> None:
     await lock.lock()
     await lock.extend(60)
-    assert 50_000 < server_state.redis.pttl("orders") <= 60_000
+    assert 50_000 < state.redis.pttl("orders") <= 60_000
     assert all(50 < hold.valid_for <= 60 and hold.renewed for hold in client.holds())
     await lock.unlock()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
 
 
-async def test_extending_with_a_majority(client: Any, server_state: ServerState) -> None:
+async def test_extending_with_a_majority(client: Any, state: ServerState) -> None:
     red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
     await red.lock(5)
-    server_state.redis.delete("a")
+    state.redis.delete("a")
     await red.extend(60)
-    assert [server_state.redis.pttl(name) > 50_000 for name in "abc"] == [False, True, True]
-    server_state.redis.delete("b")
+    assert [state.redis.pttl(name) > 50_000 for name in "abc"] == [False, True, True]
+    state.redis.delete("b")
     await fails(LockLostError, red.extend, 60)
 
 
 @kinds
-async def test_blocks(backend: Backend, lock: Any, server_state: ServerState, kind: str) -> None:
+async def test_blocks(backend: Backend, lock: Any, state: ServerState, kind: str) -> None:
     async with lock as entered:
         assert entered is lock
         assert await lock.is_held()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
     async with lock.hold(wait_time=1, lease_time=timedelta(seconds=60)) as entered:
         assert repr(entered) == repr(lock)
-        assert 50_000 < server_state.redis.pttl("orders") <= 60_000
-    assert left(server_state.redis) == set()
+        assert 50_000 < state.redis.pttl("orders") <= 60_000
+    assert left(state.redis) == set()
     for lost in (False, True):
         with pytest.raises(KeyError) as caught:
             async with lock:
                 if lost:
-                    server_state.redis.delete("orders")
+                    state.redis.delete("orders")
                 raise KeyError("mine")
         notes = getattr(caught.value, "__notes__", [])
         assert [bool(re.search("LockLostError.*orders", note)) for note in notes] == [True] * lost
         assert not await lock.is_locked()
     with pytest.raises(LockLostError, match="orders"):
         async with lock:
-            server_state.redis.delete("orders")
+            state.redis.delete("orders")
     with pytest.raises(LockLostError, match="orders"):
         async with lock.hold(lease_time=0.05):
             await backend.sleep(0.1)
 
 
-async def test_a_lock_of_another_kind_with_that_name(client: Any, server_state: ServerState) -> None:
+async def test_a_lock_of_another_kind_with_that_name(client: Any, state: ServerState) -> None:
     """Kinds with the same hash exclude each other. Whether a nested hold is refused is for the kind that asks."""
     same = [kind for kind in KINDS if kind not in ("read", "write")]
     for kind in same:
         await lock_of(client, kind, owner=1).lock()
         assert not any([await lock_of(client, other, owner=2).try_lock() for other in same])
         await lock_of(client, "lock", owner=1).lock()
-        assert list(server_state.holds("orders").values()) == ["2"]
+        assert list(state.holds("orders").values()) == ["2"]
         await fails(LockAlreadyHeldError, lock_of(client, "non-reentrant", owner=1).try_lock)
         await lock_of(client, "lock", owner=1).unlock()
         await lock_of(client, kind, owner=1).unlock()
-        assert not server_state.redis.exists("orders")
+        assert not state.redis.exists("orders")
 
 
 @kinds
-async def test_beside_a_java_client(lock: Any, server_state: ServerState, kind: str) -> None:
+async def test_beside_a_java_client(lock: Any, state: ServerState, kind: str) -> None:
     """Its hold is respected, and named."""
     mode = {"mode": "write"} if kind in ("read", "write") else {}
     java = f"{JAVA}:write" if mode else JAVA
-    server_state.redis.hset("orders", mapping={**mode, java: 2})
-    server_state.redis.pexpire("orders", 30_000)
-    before = server_state.redis.hgetall("orders")
+    state.redis.hset("orders", mapping={**mode, java: 2})
+    state.redis.pexpire("orders", 30_000)
+    before = state.redis.hgetall("orders")
     assert (await lock.is_held(), await lock.try_lock(wait_time=0.02)) == (False, False)
     client_id, _, thread = JAVA.partition(":")
     await fails(RuntimeError, lock.unlock, match=f"{client_id}, thread {thread}")
-    assert server_state.redis.hgetall("orders") == before
+    assert state.redis.hgetall("orders") == before
 
 
 @kinds_and_groups
@@ -389,32 +389,32 @@ async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, l
     assert silent.closed
 
 
-async def test_closing_releases_held_locks_and_no_others(backend: Backend, server_state: ServerState) -> None:
+async def test_closing_releases_held_locks_and_no_others(backend: Backend, state: ServerState) -> None:
     client = backend.connect()
     for kind in [*KINDS, *GROUPS]:
         await lock_of(client, kind, kind).lock()
     await lock_of(client, "lock", "lock").lock()
     await client.get_lock("stock", owner=1).lock(60)
     await client.get_lock("taken").lock(60)
-    server_state.redis.delete("taken")
-    server_state.redis.hset("taken", "somebody:1", 1)
+    state.redis.delete("taken")
+    state.redis.hset("taken", "somebody:1", 1)
     # Waiters of another client are notified.
     waiting = [await one_waits(backend, client, kind, backend.connect(), f"{kind}:2") for kind in ("lock", "fair")]
     await client.close()
     for _, _, other in waiting:
         await other.result()
-    assert left(server_state.redis) == {"lock:2", "fair:2", "taken", "redisson_lock_token:{fenced}"}
-    assert server_state.holds("taken") == {"somebody:1": "1"}
+    assert left(state.redis) == {"lock:2", "fair:2", "taken", "redisson_lock_token:{fenced}"}
+    assert state.holds("taken") == {"somebody:1": "1"}
 
 
-async def test_no_connection_remains(backend: Backend, server_state: ServerState) -> None:
+async def test_no_connection_remains(backend: Backend, state: ServerState) -> None:
     client = backend.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
     ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
     await ours[0].lock()
     assert not await ours[1].try_lock(wait_time=0.2)
 
     def connections() -> int:
-        return sum(entry["name"] == "to-be-closed" for entry in server_state.redis.client_list())
+        return sum(entry["name"] == "to-be-closed" for entry in state.redis.client_list())
 
     await backend.until(lambda: connections() >= 2)
     await client.close()

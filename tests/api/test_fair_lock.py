@@ -226,7 +226,7 @@ class TestHandingOn:
         await backend.until(lambda: queue.keys() <= (set() if what == "a dead waiter before it" else {WAITERS}))
 
     async def test_a_command_that_takes_long_costs_no_place(
-        self, threads: Backend, proxy: Proxy, queue: Queue, server_state: ServerState
+        self, threads: Backend, proxy: Proxy, queue: Queue, state: ServerState
     ) -> None:
         """The only waiter of its client goes on with its heartbeats. (Tasks send them behind that command.)"""
         client, another = threads.connect(proxy.url, timeout=TIME_LIMIT), threads.connect()
@@ -250,7 +250,7 @@ class TestHandingOn:
         slow.deliver()
         await releasing.result()
         await other.result()
-        assert (last.done(), list(server_state.holds("orders"))) == (False, places[:1])
+        assert (last.done(), list(state.holds("orders"))) == (False, places[:1])
         await waiter.unlock()
         await last.result()
         await theirs.unlock()

@@ -59,7 +59,7 @@ async def writer(request: pytest.FixtureRequest, server: Server) -> AsyncIterato
 class TestTokens:
     """Every acquire has a token of its own, above all earlier ones."""
 
-    async def test_every_way_to_take_it_gives_a_token(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_every_way_to_take_it_gives_a_token(self, backend: Backend, state: ServerState) -> None:
         lock = backend.connect().get_fenced_lock("orders")
         assert await lock.get_token() == 0
         newest = await lock.lock_and_get_token()
@@ -75,7 +75,7 @@ class TestTokens:
             assert lease - 10 < (await lock.remain_time_to_live() or 0) <= lease
         for _ in range(len(ways) + 3):
             await lock.unlock()
-        assert (server_state.redis.keys(), server_state.redis.ttl(COUNTER)) == ([COUNTER.encode()], -1)
+        assert (state.redis.keys(), state.redis.ttl(COUNTER)) == ([COUNTER.encode()], -1)
         assert await lock.get_token() == newest
 
     async def test_no_token_without_the_lock(self, client: Any) -> None:
@@ -86,7 +86,7 @@ class TestTokens:
         await fails(LockTimeoutError, other.hold(wait_time=0).__aenter__)
         assert await lock.get_token() == token
 
-    async def test_a_waiter_gets_a_token_above_the_holders(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_a_waiter_gets_a_token_above_the_holders(self, backend: Backend, state: ServerState) -> None:
         holder, waiter = backend.connect().get_fenced_lock("orders"), backend.connect().get_fenced_lock("orders")
         token = await holder.lock_and_get_token()
 
@@ -97,7 +97,7 @@ class TestTokens:
 
         for wait in (waiter.lock_and_get_token, partial(waiter.try_lock_and_get_token, wait_time=TIME_LIMIT)):
             other = backend.spawn(partial(take, wait))
-            await backend.until(lambda: server_state.listeners("orders") == 1)
+            await backend.until(lambda: state.listeners("orders") == 1)
             await holder.unlock()
             mine, known = await other.result()
             assert mine is not None
@@ -149,21 +149,21 @@ class TestTokens:
         with pytest.raises(LockNotHeldError):
             _ = lock.token
 
-    async def test_tokens_grow_after_delete(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_tokens_grow_after_delete(self, backend: Backend, state: ServerState) -> None:
         lock = backend.connect().get_fenced_lock("orders")
         assert await lock.delete() is False
         token = await lock.lock_and_get_token()
         assert await lock.delete() is True
-        assert (server_state.redis.keys(), lock.lost.is_set()) == ([DELETED.encode()], True)
+        assert (state.redis.keys(), lock.lost.is_set()) == ([DELETED.encode()], True)
         assert await lock.get_token() == 0
         await assert_lost(lock, r"delete\(\)")
         assert await lock.lock_and_get_token() > token
         await lock.unlock()
         assert (await lock.delete(), await lock.delete()) == (True, False)
-        assert server_state.redis.keys() == [DELETED.encode()]
+        assert state.redis.keys() == [DELETED.encode()]
 
     @LOSSES
-    async def test_a_lost_reply(self, backend: Backend, proxy: Proxy, server_state: ServerState, lose: Lose) -> None:
+    async def test_a_lost_reply(self, backend: Backend, proxy: Proxy, state: ServerState, lose: Lose) -> None:
         lock = backend.connect(proxy.url, timeout=0.8).get_fenced_lock("orders")
         newest = await lock.lock_and_get_token()
         for take in (lock.lock_and_get_token, lock.try_lock_and_get_token):
@@ -174,7 +174,7 @@ class TestTokens:
             assert token > newest
             newest = token
             assert lock.token == token == await lock.get_token()
-        assert list(server_state.holds("orders").values()) == ["3"]
+        assert list(state.holds("orders").values()) == ["3"]
 
 
 class TestRedis:
@@ -219,15 +219,15 @@ class TestRedis:
             await fails(ResponseError, writer.write, 3, "SET", "report", "x")
         assert admin.get("report") == b"text"
 
-    async def test_what_cannot_be(self, writer: Writer, server_state: ServerState) -> None:
-        before = server_state.commands()
+    async def test_what_cannot_be(self, writer: Writer, state: ServerState) -> None:
+        before = state.commands()
         for token, error, text in WRONG_TOKENS:
             await fails(error, writer.write, token, "SET", "report", "x", match=text)
         await fails(ValueError, writer.write, 1, "SET", "", "x")
         await fails(TypeError, writer.write, 1, "SET", 5, "x")
         with pytest.raises(TypeError, match="pipeline"):
             fencing.write(writer.client.pipeline(), 1, "SET", "report", "x")
-        assert server_state.commands() == before
+        assert state.commands() == before
 
 
 @pytest.fixture

@@ -30,13 +30,13 @@ GONE = "isn't there"
 HANDED_OFF = "was handed off"
 
 
-def holders(server_state: ServerState, name: str = "orders") -> list[str]:
-    found: Any = server_state.redis.hkeys(name)
+def holders(state: ServerState, name: str = "orders") -> list[str]:
+    found: Any = state.redis.hkeys(name)
     return [field.decode() for field in found if field != b"mode"]
 
 
 @kinds
-async def test_it_moves(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_it_moves(backend: Backend, state: ServerState, kind: str) -> None:
     former, other, third = (backend.connect() for _ in range(3))
     lock, told = lock_of(former, kind), list[Any]()
     lock.on_lost(told.append)
@@ -44,7 +44,7 @@ async def test_it_moves(backend: Backend, server_state: ServerState, kind: str) 
     fence = former.holds()[0].token
     lost = lock.lost
     token = await lock.hand_off()
-    assert holders(server_state) == [HandedOff.of(token).hold]
+    assert holders(state) == [HandedOff.of(token).hold]
     assert not former.holds()
     assert not await lock_of(third, rival_of(kind)).try_lock()
     adopted = await other.adopt(token)
@@ -56,12 +56,12 @@ async def test_it_moves(backend: Backend, server_state: ServerState, kind: str) 
     if kind in REENTRANT:
         await use(adopted)
     await adopted.unlock()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
     assert (lost.is_set(), await lost.wait(1), told) == (False, False, [])
     await use(lock_of(third, kind))
 
 
-async def test_it_is_renewed_as_before(backend: Backend, server_state: ServerState) -> None:
+async def test_it_is_renewed_as_before(backend: Backend, state: ServerState) -> None:
     """With the lease of the former owner, whichever the other client has."""
     former, other = backend.connect(lock_watchdog_timeout=LEASE), backend.connect()
     locks = {kind: lock_of(former, kind, kind) for kind in KINDS}
@@ -69,34 +69,34 @@ async def test_it_is_renewed_as_before(backend: Backend, server_state: ServerSta
         await lock.lock()
     adopted = [await other.adopt(await lock.hand_off()) for lock in locks.values()]
     await former.close()
-    assert await kept(backend, server_state, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, state, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
     for lock in adopted:
         await lock.unlock()
     # The handle acquires it with the same lease.
     await adopted[0].lock()
-    assert 0 < server_state.redis.pttl("lock") <= 1000 * LEASE
+    assert 0 < state.redis.pttl("lock") <= 1000 * LEASE
     await adopted[0].unlock()
 
 
 @pytest.mark.parametrize("kind", ["lock", "read"])
 @pytest.mark.parametrize(("lease", "at_most"), [(LEASE, None), (None, LEASE)])
 async def test_it_ends_as_before(
-    backend: Backend, server_state: ServerState, kind: str, lease: float | None, at_most: float | None
+    backend: Backend, state: ServerState, kind: str, lease: float | None, at_most: float | None
 ) -> None:
     """A fixed lease goes on, and so does `at_most`."""
     former, other = backend.connect(), backend.connect()
     lock = lock_of(former, kind)
     await lock.lock(lease, at_most=at_most)
     adopted = await other.adopt(await lock.hand_off())
-    assert 0 < server_state.redis.pttl("orders") <= 1000 * LEASE
+    assert 0 < state.redis.pttl("orders") <= 1000 * LEASE
     assert await adopted.is_held()
     await backend.until(adopted.lost.is_set)
     await assert_lost(adopted, None if at_most is None else "at_most")
-    await backend.until(lambda: not server_state.redis.exists("orders"))
+    await backend.until(lambda: not state.redis.exists("orders"))
 
 
 @kinds
-async def test_nobody_adopts_it(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_nobody_adopts_it(backend: Backend, state: ServerState, kind: str) -> None:
     """It ends with its lease."""
     former, other = backend.connect(lock_watchdog_timeout=1), backend.connect()
     lock = lock_of(former, kind)
@@ -109,7 +109,7 @@ async def test_nobody_adopts_it(backend: Backend, server_state: ServerState, kin
 
 
 @kinds
-async def test_exactly_one_adopts_it(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_exactly_one_adopts_it(backend: Backend, state: ServerState, kind: str) -> None:
     former, clients = backend.connect(), [backend.connect() for _ in range(3)]
     lock = lock_of(former, kind)
     await lock.lock()
@@ -122,7 +122,7 @@ async def test_exactly_one_adopts_it(backend: Backend, server_state: ServerState
         except LockNotHeldError:
             refused += 1
     assert refused == len(calls) - 1
-    assert sum(len(client.holds()) for client in clients) == len(holders(server_state)) == 1
+    assert sum(len(client.holds()) for client in clients) == len(holders(state)) == 1
 
 
 async def test_what_the_former_owner_is_told(backend: Backend) -> None:
@@ -142,7 +142,7 @@ async def test_what_the_former_owner_is_told(backend: Backend) -> None:
     assert not raised.value.handed_off
 
 
-async def test_a_block_is_left(backend: Backend, server_state: ServerState) -> None:
+async def test_a_block_is_left(backend: Backend, state: ServerState) -> None:
     former, other = backend.connect(), backend.connect()
     lock = former.get_lock("orders")
     for enter in (lambda: lock, lock.hold):
@@ -160,7 +160,7 @@ async def test_a_block_is_left(backend: Backend, server_state: ServerState) -> N
         async with enter():
             await (await other.adopt(await lock.hand_off())).unlock()
             await lock.lock()
-        assert not server_state.redis.exists("orders")
+        assert not state.redis.exists("orders")
     async with lock:
         token = await lock.hand_off()
         await former.close()
@@ -188,7 +188,7 @@ async def test_a_block_that_another_owner_leaves(backend: Backend) -> None:
 
 @LOSSES
 @kinds
-async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, lose: Lose, kind: str) -> None:
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, lose: Lose, kind: str) -> None:
     client = backend.connect(proxy.url, timeout=0.25)
     lock = lock_of(client, kind)
     await lock.lock()
@@ -197,21 +197,21 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: Server
     assert fault.happened.is_set()
     fault = lose(proxy, MOVES[kind])
     adopted = await client.adopt(token)
-    assert (fault.happened.is_set(), len(holders(server_state))) == (True, 1)
+    assert (fault.happened.is_set(), len(holders(state))) == (True, 1)
     await adopted.unlock()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
 
 
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_request"])
 @kinds
-async def test_it_fails(backend: Backend, proxy: Proxy, server_state: ServerState, fault: str, kind: str) -> None:
+async def test_it_fails(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:
     """A hand-off that fails releases the lock, and after an adoption that fails the token is as good as before."""
     client, other = backend.connect(proxy.url, timeout=0.5, retry_attempts=0), backend.connect()
     lock = lock_of(client, kind)
     await lock.lock()
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), lock.hand_off)
-    await backend.until(lambda: left(server_state.redis) == set())
+    await backend.until(lambda: left(state.redis) == set())
     assert not client.holds()
     again = await fails(LockNotHeldError, lock.unlock, match="hand_off")
     assert again.handed_off
@@ -220,13 +220,13 @@ async def test_it_fails(backend: Backend, proxy: Proxy, server_state: ServerStat
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), client.adopt, token)
     assert not client.holds()
-    await backend.until(lambda: holders(server_state) == [HandedOff.of(token).hold])
+    await backend.until(lambda: holders(state) == [HandedOff.of(token).hold])
     await (await other.adopt(token)).unlock()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
 
 
 @kinds
-async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> None:
+async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> None:
     client, other = tasks.connect(proxy.url), tasks.connect()
     lock = lock_of(client, kind, owner=1)
 
@@ -241,16 +241,16 @@ async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, server_state: Serve
 
     await lock.lock()
     await cancel(lock.hand_off)
-    await tasks.until(lambda: left(server_state.redis) == set())
+    await tasks.until(lambda: left(state.redis) == set())
     await lock.lock()
     token = await lock.hand_off()
     await cancel(lambda: client.adopt(token))
-    await tasks.until(lambda: holders(server_state) == [HandedOff.of(token).hold])
+    await tasks.until(lambda: holders(state) == [HandedOff.of(token).hold])
     assert not client.holds()
     await (await other.adopt(token)).unlock()
 
 
-async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy, server_state: ServerState) -> None:
+async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy, state: ServerState) -> None:
     """It has adopted the hold here too late."""
     lock = backend.connect().get_lock("orders")
     await lock.lock(1)
@@ -258,7 +258,7 @@ async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy
     late = proxy.hold_reply(MOVES["lock"])
     call = backend.spawn(lambda: backend.connect(proxy.url, timeout=20).adopt(token))
     await backend.until(late.held.is_set)
-    await backend.until(lambda: not server_state.redis.exists("orders"))
+    await backend.until(lambda: not state.redis.exists("orders"))
     late.deliver()
     await fails(LockNotHeldError, call.result, match=GONE)
 
@@ -285,7 +285,7 @@ async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -
     await waiter.unlock()
 
 
-async def test_both_sides(backend: Backend, proxy: Proxy, server_state: ServerState) -> None:
+async def test_both_sides(backend: Backend, proxy: Proxy, state: ServerState) -> None:
     """An owner that reads and writes would go on reading beside another writer."""
     client, other = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=20), backend.connect()
     read, write = sides(client, 1)
@@ -300,7 +300,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, server_state: ServerSt
         late.deliver()
         await fails(LockAlreadyHeldError, call.result, match="reads and writes")
     # They are renewed as before.
-    assert await kept(backend, server_state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
     await read.unlock()
     adopted = await other.adopt(await write.hand_off())
     assert not await read.try_lock()
@@ -313,7 +313,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, server_state: ServerSt
     await third.unlock()
     assert not await write.try_lock()
     await adopted.unlock()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
 
 
 async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
@@ -377,12 +377,12 @@ async def test_closed_clients(backend: Backend) -> None:
     await adopted.unlock()
 
 
-async def test_a_server_that_has_forgotten_it(client: Any, server_state: ServerState) -> None:
+async def test_a_server_that_has_forgotten_it(client: Any, state: ServerState) -> None:
     lock, handed = client.get_lock("orders"), client.get_lock("stock")
     await lock.lock()
     await handed.lock()
     token = await handed.hand_off()
-    server_state.redis.flushall()
+    state.redis.flushall()
     await fails(LockLostError, lock.hand_off)
     with pytest.raises(LockNotHeldError, match=GONE) as raised:
         await client.adopt(token)
@@ -445,7 +445,7 @@ print("released", flush=True)
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_processes(
-    backend: Backend, server: Server, server_state: ServerState, child: Callable[..., Child], killed: bool
+    backend: Backend, server: Server, state: ServerState, child: Callable[..., Child], killed: bool
 ) -> None:
     """A worker that is killed costs one lease."""
     client = backend.connect(lock_watchdog_timeout=LEASE)
@@ -454,7 +454,7 @@ async def test_processes(
         token = await lock.hand_off()
         worker = child(WORKER, server.url, token)
         assert worker.receive() == "adopted"
-    assert await kept(backend, server_state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
     assert not await lock.try_lock()
     if killed:
         worker.close()

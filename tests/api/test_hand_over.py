@@ -43,9 +43,9 @@ class Contention:
     reply: Any
     waiting: OtherOwner[Any]
 
-    def __init__(self, backend: Backend, server_state: ServerState, kind: str, url: Any = None, **fields: Any) -> None:
+    def __init__(self, backend: Backend, state: ServerState, kind: str, url: Any = None, **fields: Any) -> None:
         self.backend, self.kind = backend, kind
-        self._redis = server_state.redis
+        self._redis = state.redis
         self.client: Any = backend.connect(url, local_hand_over_time=LONG, **fields)
         self.holder: Any = handle_of(self.client, rival_of(kind), 1)
         self.waiter: Any = handle_of(self.client, kind, 2)
@@ -92,8 +92,8 @@ class Contention:
 
 @kinds
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
-async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: ServerState, fault: str, kind: str) -> None:
-    it = Contention(backend, server_state, kind, proxy.url, timeout=0.3)
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:
+    it = Contention(backend, state, kind, proxy.url, timeout=0.3)
     await it.begin()
     struck = getattr(proxy, fault)(HAND_OVER[kind])
     await it.holder.release()
@@ -104,8 +104,8 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, server_state: Server
 
 
 @kinds
-async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: ServerState, kind: str) -> None:
-    it = Contention(backend, server_state, kind)
+async def test_a_waiter_whose_time_is_over(backend: Backend, state: ServerState, kind: str) -> None:
+    it = Contention(backend, state, kind)
     await it.hold()
     attempt = it.waiter.try_acquire if kind == "semaphore" else it.waiter.try_lock
     assert not await backend.as_another_owner(partial(attempt, wait_time=0.05))
@@ -116,15 +116,15 @@ async def test_a_waiter_whose_time_is_over(backend: Backend, server_state: Serve
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "semaphore"])
-async def test_the_hold_was_lost(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_the_hold_was_lost(backend: Backend, state: ServerState, kind: str) -> None:
     """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
-    it = Contention(backend, server_state, kind)
+    it = Contention(backend, state, kind)
     await it.begin()
-    server_state.redis.delete("orders")
+    state.redis.delete("orders")
     await fails(LockLostError, it.holder.release, match="was lost")
     await it.waiting.result()
     await it.waiter.release()
-    assert left(server_state.redis) == set()
+    assert left(state.redis) == set()
 
 
 @pytest.mark.parametrize(
@@ -162,21 +162,21 @@ async def test_nobody_starves(backend: Backend, busy: Sequence[str], kind: str, 
 
 class TestTheNextOwner:
     @pytest.mark.parametrize("kind", ["lock", "fair", "read"])
-    async def test_has_its_own_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
-        it = Contention(backend, server_state, kind)
+    async def test_has_its_own_lease(self, backend: Backend, state: ServerState, kind: str) -> None:
+        it = Contention(backend, state, kind)
         await it.holder.lock(lease_time=1000)
         other = backend.spawn(lambda: it.waiter.lock(lease_time=20))
         await it.sleeps()
         await it.holder.unlock()
         await other.result()
-        assert 15_000 < server_state.redis.pttl("orders") <= 20_000
+        assert 15_000 < state.redis.pttl("orders") <= 20_000
         assert await it.waiter.get_hold_count() == 1
         # A nested level, and both of its releases.
         await it.waiter.lock()
         assert it.holds() == 2
         await it.waiter.unlock()
         await it.waiter.unlock()
-        assert server_state.redis.keys() == []
+        assert state.redis.keys() == []
 
     @pytest.mark.parametrize("one_leaves", [False, True])
     async def test_has_a_shorter_lease_and_never_releases(self, backend: Backend, one_leaves: bool) -> None:
@@ -260,8 +260,8 @@ class TestInFlight:
     """While the reply of the hand-over is under way."""
 
     @pytest.fixture
-    def it(self, tasks: Backend, proxy: Proxy, server_state: ServerState, kind: str) -> Contention:
-        return Contention(tasks, server_state, kind, proxy.url)
+    def it(self, tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> Contention:
+        return Contention(tasks, state, kind, proxy.url)
 
     async def test_the_waiter_is_cancelled(self, it: Contention, proxy: Proxy) -> None:
         await it.strike(proxy)
@@ -299,9 +299,9 @@ class TestInFlight:
 
 
 @pytest.mark.parametrize("kind", ["lock", "fair", "write"])
-async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, server_state: ServerState, kind: str) -> None:
+async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, state: ServerState, kind: str) -> None:
     """The waiter goes on as soon as the reply is there, before the task that has sent the command."""
-    it = Contention(tasks, server_state, kind)
+    it = Contention(tasks, state, kind)
     await it.hold()
 
     async def wait() -> None:
@@ -351,12 +351,12 @@ class Batch:
 
 
 class TestBatches:
-    async def test_two_calls_for_many(self, tasks: Backend, server_state: ServerState) -> None:
+    async def test_two_calls_for_many(self, tasks: Backend, state: ServerState) -> None:
         batch = Batch(tasks)
         calls = await batch.release()
-        before = server_state.scripts()
+        before = state.scripts()
         await asyncio.gather(*calls)
-        assert server_state.scripts() - before == 2
+        assert state.scripts() - before == 2
 
     @LOSSES
     async def test_lost_replies(self, tasks: Backend, proxy: Proxy, lose: Lose) -> None:
@@ -364,9 +364,9 @@ class TestBatches:
         lose(proxy, HAND_OVER["semaphore"])
         await batch.end(await batch.release())
 
-    async def test_the_server_refuses(self, tasks: Backend, server_state: ServerState) -> None:
+    async def test_the_server_refuses(self, tasks: Backend, state: ServerState) -> None:
         calls = await Batch(tasks).release()
-        server_state.redis.set("orders", "text")
+        state.redis.set("orders", "text")
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * Batch.COUNT
 

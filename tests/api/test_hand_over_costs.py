@@ -76,7 +76,7 @@ class TestCalls:
         ],
     )
     async def test_for_each_acquisition_in_one_client(
-        self, backend: Backend, server_state: ServerState, kind: str, permits: int, calls: float
+        self, backend: Backend, state: ServerState, kind: str, permits: int, calls: float
     ) -> None:
         client = backend.connect(local_hand_over_time=LONG)
         # One that runs alone for a while would need two calls for each acquisition.
@@ -85,55 +85,55 @@ class TestCalls:
         turn = turn_of(client, kind)
         others = [backend.spawn(lambda: rounds(turn, had)) for _ in range(64)]
         await backend.until(lambda: sleeping(client, kind) == 64)
-        before = server_state.scripts()
+        before = state.scripts()
         await holder.aclose()
         await finished(others, WORK_LIMIT)
-        assert server_state.scripts() - before <= calls * 64 * ROUNDS
+        assert state.scripts() - before <= calls * 64 * ROUNDS
         assert len(had) == 64 * ROUNDS
         assert kind != "fenced" or all(older < newer for older, newer in pairwise(had))
-        assert whole(server_state.redis, kind, permits)
+        assert whole(state.redis, kind, permits)
 
     @pytest.mark.parametrize(("kind", "permits", "callers", "calls"), [("lock", 1, 8, 2.5), ("semaphore", 4, 16, 3.5)])
     async def test_for_each_acquisition_of_two_clients(
-        self, backend: Backend, server_state: ServerState, kind: str, permits: int, callers: int, calls: float
+        self, backend: Backend, state: ServerState, kind: str, permits: int, callers: int, calls: float
     ) -> None:
         clients: list[Any] = [backend.connect() for _ in range(2)]
         await set_permits(clients[0], kind, permits)
         turns = [turn_of(client, kind) for client in clients] * callers
-        before = server_state.scripts()
+        before = state.scripts()
         await finished([backend.spawn(partial(take, turn, 160 // callers)) for turn in turns])
-        assert server_state.scripts() - before <= calls * 2 * 160
-        assert whole(server_state.redis, kind, permits)
+        assert state.scripts() - before <= calls * 2 * 160
+        assert whole(state.redis, kind, permits)
 
     @pytest.mark.parametrize("kind", ["lock", "fenced", "write"])
-    async def test_one_attempt_for_an_ended_lease(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+    async def test_one_attempt_for_an_ended_lease(self, backend: Backend, state: ServerState, kind: str) -> None:
         """The holder is another client, which releases nothing."""
         client = backend.connect(local_hand_over_time=LONG)
         await lock_of(backend.connect(), kind).lock(lease_time=1)
         others, had = await in_order(backend, client, kind, 30)
-        before = server_state.scripts()
+        before = state.scripts()
         await finished(others)
         assert sorted(had) == list(range(1, 31))
         # Some attempts of the first, and a call for each release.
-        assert server_state.scripts() - before <= 4 + 30
+        assert state.scripts() - before <= 4 + 30
 
     @pytest.mark.parametrize(("kind", "subscribed"), [("lock", 1), ("semaphore", 3)])
     async def test_one_attempt_after_a_cut(
-        self, backend: Backend, proxy: Proxy, server_state: ServerState, kind: str, subscribed: int
+        self, backend: Backend, proxy: Proxy, state: ServerState, kind: str, subscribed: int
     ) -> None:
         """It tells all callers what their client has missed."""
         client = backend.connect(proxy.url, local_hand_over_time=LONG)
         holder = await held(backend.connect(), kind)
         others, _ = await in_order(backend, client, kind, 30)
-        await backend.until(lambda: listening(server_state.redis, kind) == 1)
-        before = server_state.scripts()
+        await backend.until(lambda: listening(state.redis, kind) == 1)
+        before = state.scripts()
         proxy.cut()
         await backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 2 * subscribed)
-        await backend.until(lambda: listening(server_state.redis, kind) == 1)
+        await backend.until(lambda: listening(state.redis, kind) == 1)
         await holder.aclose()
         await finished(others)
         # Some attempts of the first, the holder's release, and a call for each release.
-        assert server_state.scripts() - before <= 8 + 1 + 30
+        assert state.scripts() - before <= 8 + 1 + 30
 
     @pytest.mark.parametrize(
         ("kind", "seconds", "messages"),
@@ -143,10 +143,10 @@ class TestCalls:
         ],
     )
     async def test_messages_order_and_calls(
-        self, backend: Backend, server_state: ServerState, kind: str, seconds: float, messages: int
+        self, backend: Backend, state: ServerState, kind: str, seconds: float, messages: int
     ) -> None:
         """What is handed on publishes nothing; the last release does, but for a fair lock."""
-        redis = server_state.redis
+        redis = state.redis
         client = backend.connect(local_hand_over_time=seconds)
         holder = await held(client, kind)
         published = []
@@ -154,12 +154,12 @@ class TestCalls:
             ear.psubscribe(f"{CHANNEL}*")
             ear.subscribe("redisson_sc:{orders}")
             others, had = await in_order(backend, client, kind, 4)
-            before = server_state.scripts()
+            before = state.scripts()
             await holder.aclose()
             await finished(others)
             await backend.until(lambda: whole(redis, kind) or not redis.exists("orders"))
             # A release, and an acquire of the next owner unless it was entered. A late confirmation is allowed for.
-            assert kind != "lock" or server_state.scripts() - before <= (5 if seconds else 2 * 5 + 4)
+            assert kind != "lock" or state.scripts() - before <= (5 if seconds else 2 * 5 + 4)
             redis.publish("redisson_sc:{orders}", "end")
             while (message := ear.get_message(timeout=TIME_LIMIT)) is None or message["data"] != b"end":
                 published += [] if message is None else [message["data"]]
@@ -181,12 +181,12 @@ async def test_a_waiter_for_another_kind_is_not_entered(backend: Backend) -> Non
     assert await other.result() > 0
 
 
-async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, server_state: ServerState) -> None:
+async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, state: ServerState) -> None:
     holder, _, other = await one_waits(backend, backend.connect(local_hand_over_time=LONG), "fenced")
-    server_state.redis.set("redisson_lock_token:{orders}", "text")
+    state.redis.set("redisson_lock_token:{orders}", "text")
     await holder.unlock()
     await fails(Exception, other.result, match="not an integer")
-    assert not server_state.redis.exists("orders")
+    assert not state.redis.exists("orders")
 
 
 @pytest.mark.parametrize("kind", ["lock", "fenced", "fair", "read", "write"])
@@ -227,7 +227,7 @@ def executed(monitor: Any, sha: str) -> str:
     raise AssertionError("the connection has ended")
 
 
-async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, server_state: ServerState) -> None:
+async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, state: ServerState) -> None:
     """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
     client = backend.connect(local_hand_over_time=SERIES)
 
@@ -236,9 +236,9 @@ async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Serve
             async with client.get_lock("orders"):
                 await backend.sleep(HOLD)
 
-    with server_state.redis.monitor() as monitor:
+    with state.redis.monitor() as monitor:
         await finished([backend.spawn(work) for _ in range(4)])
-        server_state.redis.echo("end")
+        state.redis.echo("end")
         seen = executed(monitor, script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode())
     series = [len(part) for part in seen.split("m")]
     assert 1 <= max(series) <= IN_SERIES
@@ -279,10 +279,10 @@ with pyredisson.connect(url, local_hand_over_time=series) as client:
 
 
 async def test_a_waiter_is_passed_over_a_limited_number_of_times(
-    backend: Backend, lock: Any, server: Server, server_state: ServerState, child: Callable[..., Child]
+    backend: Backend, lock: Any, server: Server, state: ServerState, child: Callable[..., Child]
 ) -> None:
     """Threads of another process always want the lock. However slow the machine, they don't keep it."""
-    redis = server_state.redis
+    redis = state.redis
     busy = child(BUSY, server.url, 8, SERIES, HOLD, OTHERS_FIRST)
     assert busy.receive() == "ready"
     busy.send()
@@ -303,8 +303,8 @@ async def test_a_waiter_is_passed_over_a_limited_number_of_times(
 
 
 @pytest.fixture
-def stock(backend: Backend, server_state: ServerState) -> Stock:
-    return Stock(backend, server_state, "semaphore")
+def stock(backend: Backend, state: ServerState) -> Stock:
+    return Stock(backend, state, "semaphore")
 
 
 async def contended(stock: Stock) -> tuple[Permits, OtherOwner[Any]]:

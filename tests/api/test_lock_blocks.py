@@ -74,13 +74,13 @@ def pools() -> Iterator[Pools]:
 
 @all_blocks
 @pytest.mark.filterwarnings("ignore:.*left on another")
-async def test_left_by_another_caller(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_left_by_another_caller(backend: Backend, state: ServerState, kind: str) -> None:
     lock = lock_of(backend.connect(), kind)
     for scope in (lock, lock.hold(wait_time=5)):
         await backend.as_another_owner(scope.__aenter__)
-        assert server_state.redis.exists("orders")
+        assert state.redis.exists("orders")
         await backend.as_another_owner(lambda: scope.__aexit__(None, None, None))  # noqa: B023
-        assert left(server_state.redis) == set()
+        assert left(state.redis) == set()
     assert not getattr(lock, "_target", lock)._blocks
 
 
@@ -121,7 +121,7 @@ async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
     assert not getattr(lock, "_target", lock)._blocks
 
 
-def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, server_state: ServerState) -> None:
+def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, state: ServerState) -> None:
     """Each block is left, and nothing raised; but threads of the pool are no owners to rely on: one warning says so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -130,10 +130,10 @@ def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, ser
     assert warning.filename == __file__
     assert warning.category is RuntimeWarning
     assert "owner=pyredisson.new_owner()" in str(warning.message)
-    assert not server_state.redis.exists("orders")
+    assert not state.redis.exists("orders")
 
 
-def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Pools, server_state: ServerState) -> None:
+def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Pools, state: ServerState) -> None:
     account = {"balance": 0}
 
     def update() -> None:
@@ -142,7 +142,7 @@ def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Poo
         account["balance"] = balance + 1
 
     pools.serve(lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
-    assert (account, server_state.redis.exists("orders")) == ({"balance": 60}, False)
+    assert (account, state.redis.exists("orders")) == ({"balance": 60}, False)
 
 
 def test_an_exit_without_an_entry(client: pyredisson.Client) -> None:
@@ -169,7 +169,7 @@ entered_by = pytest.mark.parametrize(
 
 
 class TestTasks:
-    async def test_an_unfinished_generator(self, tasks: Backend, server_state: ServerState) -> None:
+    async def test_an_unfinished_generator(self, tasks: Backend, state: ServerState) -> None:
         """The event loop closes it in a task of its own."""
         lock = tasks.connect().get_lock("orders")
 
@@ -180,12 +180,12 @@ class TestTasks:
         async for _ in numbers():
             break
         gc.collect()
-        await tasks.until(lambda: not server_state.redis.exists("orders"))
+        await tasks.until(lambda: not state.redis.exists("orders"))
 
     @entered_by
     @pytest.mark.parametrize("returned", [False, True])
     async def test_abandoned(
-        self, tasks: Backend, server_state: ServerState, caplog: pytest.LogCaptureFixture, enter: Any, returned: bool
+        self, tasks: Backend, state: ServerState, caplog: pytest.LogCaptureFixture, enter: Any, returned: bool
     ) -> None:
         """By its task, or by what the task has returned it to."""
         client = tasks.connect()
@@ -196,14 +196,14 @@ class TestTasks:
             return block if returned else None
 
         block = await asyncio.create_task(open_it())
-        assert not returned or server_state.redis.exists("orders")
+        assert not returned or state.redis.exists("orders")
         del block
-        await tasks.until(lambda: not server_state.redis.exists("orders"))
+        await tasks.until(lambda: not state.redis.exists("orders"))
         assert "nobody can leave" in caplog.text
 
     @entered_by
     async def test_a_task_that_has_ended_and_may_be_left_by_another(
-        self, tasks: Backend, server_state: ServerState, enter: Callable[[Any], Any]
+        self, tasks: Backend, state: ServerState, enter: Callable[[Any], Any]
     ) -> None:
         client = tasks.connect()
         stack = contextlib.AsyncExitStack()
@@ -213,11 +213,11 @@ class TestTasks:
         await client.get_lock("mine").__aenter__()
         gc.collect()
         await asyncio.sleep(0.05)
-        assert server_state.redis.exists("orders", "stock", "mine") == 3
+        assert state.redis.exists("orders", "stock", "mine") == 3
         await stack.aclose()
         await client.get_lock("stock", owner=7).unlock()
         await client.get_lock("mine").__aexit__(None, None, None)
-        assert server_state.redis.keys() == []
+        assert state.redis.keys() == []
 
     async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
         """Of a block that was lost after its task had ended."""
@@ -257,7 +257,7 @@ class TestTasks:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_abandoned_after_its_event_loop(server: Server, server_state: ServerState) -> None:
+def test_abandoned_after_its_event_loop(server: Server, state: ServerState) -> None:
     """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
     client = pyredisson.asyncio.connect(server.url)
 
@@ -266,9 +266,9 @@ def test_abandoned_after_its_event_loop(server: Server, server_state: ServerStat
         return await lock.__aenter__()
 
     lock = asyncio.run(open_it())
-    assert server_state.redis.exists("orders")
+    assert state.redis.exists("orders")
     del lock
-    eventually(lambda: not server_state.redis.exists("orders"))
+    eventually(lambda: not state.redis.exists("orders"))
     asyncio.run(client.close())
     gc.collect()
 

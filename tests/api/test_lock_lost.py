@@ -65,11 +65,11 @@ class TestEvent:
         await backend.connect().get_lock("orders").lock()
         assert lost.is_set()
 
-    async def test_no_later_than_the_servers_end(self, server_state: ServerState, lock: Lock) -> None:
+    async def test_no_later_than_the_servers_end(self, state: ServerState, lock: Lock) -> None:
         """By the clock alone: the event loop is blocked, too, so no other code can have reported the loss."""
         await lock.lock(0.1)
         # Not PTTL: it says 0 in the key's last millisecond, in which the key is still there.
-        while server_state.redis.exists("orders"):
+        while state.redis.exists("orders"):
             time.sleep(0.001)
         assert lock.lost.is_set()
 
@@ -96,7 +96,7 @@ class TestEvent:
 class TestGivingBack:
     """`unlock` and the end of a block, after the loss."""
 
-    async def test_each_nested_hold_is_reported(self, backend: Backend, client: Any, server_state: ServerState) -> None:
+    async def test_each_nested_hold_is_reported(self, backend: Backend, client: Any, state: ServerState) -> None:
         lock = client.get_lock("orders", owner=1)
         started = time.monotonic()
         await lock.lock(0.5)
@@ -108,29 +108,29 @@ class TestGivingBack:
             [ago] = re.findall(r"lost (\d\.\d{3}) s ago", str(caught))
             assert 0.2 < float(ago) < time.monotonic() - started
         # By the server's clock the lease ends a moment later, and what was lost is released in the background.
-        await backend.until(lambda: not server_state.redis.exists("orders"))
+        await backend.until(lambda: not state.redis.exists("orders"))
         again = await fails(LockNotHeldError, lock.unlock, match="is free")
         assert not isinstance(again, LockLostError)
 
     @pytest.mark.parametrize("how", ["deleted", "asked about", "taken", "forced"])
-    async def test_deleted_by_somebody(self, backend: Backend, server_state: ServerState, lock: Lock, how: str) -> None:
+    async def test_deleted_by_somebody(self, backend: Backend, state: ServerState, lock: Lock, how: str) -> None:
         await lock.lock(60)
         if how == "forced":
             await backend.connect().get_lock("orders").force_unlock()
         else:
-            server_state.redis.delete("orders")
+            state.redis.delete("orders")
         if how == "taken":
-            server_state.redis.hset("orders", "somebody:1", 1)
+            state.redis.hset("orders", "somebody:1", 1)
         if how == "asked about":
             # No watchdog looks after a fixed lease: what the server says in between is news.
             assert (await lock.is_held(), lock.lost.is_set()) == (False, True)
         await assert_lost(lock, "orders")
-        assert server_state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
+        assert state.holds("orders") == ({"somebody:1": "1"} if how == "taken" else {})
 
     @pytest.mark.parametrize("kind", REENTRANT)
     @pytest.mark.parametrize("forced", [False, True])
     async def test_a_new_hold_above_one_that_is_lost(
-        self, backend: Backend, server_state: ServerState, kind: str, *, forced: bool
+        self, backend: Backend, state: ServerState, kind: str, *, forced: bool
     ) -> None:
         """A nested acquire finds the loss. What the holder itself has forced, it knows before."""
         lock = lock_of(backend.connect(), kind)
@@ -140,13 +140,13 @@ class TestGivingBack:
             await lock.force_unlock()
             assert lost.is_set()
         else:
-            server_state.redis.delete("orders")
+            state.redis.delete("orders")
         await lock.lock(60)
         assert (lost.is_set(), lock.lost.is_set()) == (True, False)
-        assert "1" in server_state.holds("orders").values()
+        assert "1" in state.holds("orders").values()
         assert await lock.get_hold_count() == 1
         await lock.unlock()
-        assert not server_state.redis.exists("orders")
+        assert not state.redis.exists("orders")
         await assert_lost(lock, "force" if forced else "orders")
 
 
@@ -215,7 +215,7 @@ class TestCallback:
     def lock(self, client: Client) -> Lock:
         return client.get_lock("orders")
 
-    async def test_once_per_loss_with_the_lock(self, backend: Backend, server_state: ServerState, lock: Lock) -> None:
+    async def test_once_per_loss_with_the_lock(self, backend: Backend, state: ServerState, lock: Lock) -> None:
         calls: list[tuple[Any, int]] = []
 
         def callback(lost: Any) -> None:
@@ -224,7 +224,7 @@ class TestCallback:
         assert lock.on_lost(callback) is callback
         await lock.lock()
         await lock.lock()
-        server_state.redis.delete("orders")
+        state.redis.delete("orders")
         await backend.until(lambda: bool(calls))
         for _ in range(2):
             await assert_lost(lock)

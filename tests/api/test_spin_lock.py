@@ -15,22 +15,22 @@ from tests.support.server_state import ServerState
 IMPOSSIBLE = [0, -1, 0.00001, math.nan, math.inf]
 
 
-async def test_nothing_is_published_and_no_client_subscribes(backend: Backend, server_state: ServerState) -> None:
+async def test_nothing_is_published_and_no_client_subscribes(backend: Backend, state: ServerState) -> None:
     client = backend.connect()
     holder, waiter = client.get_spin_lock("orders", owner=1), client.get_spin_lock("orders", owner=2)
-    with server_state.redis.pubsub() as ear:
+    with state.redis.pubsub() as ear:
         ear.psubscribe("*")
         assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
         await holder.lock()
-        before = server_state.scripts()
+        before = state.scripts()
         other = backend.spawn(waiter.lock)
-        await backend.until(lambda: server_state.scripts() >= before + 4)
-        assert server_state.redis.pubsub_channels() == []
+        await backend.until(lambda: state.scripts() >= before + 4)
+        assert state.redis.pubsub_channels() == []
         await holder.unlock()
         await other.result()
         assert await holder.force_unlock()
-        assert server_state.redis.keys() == []
-        server_state.redis.publish("end", "end")
+        assert state.redis.keys() == []
+        state.redis.publish("end", "end")
         assert ear.get_message(timeout=TIME_LIMIT)["data"] == b"end"
 
 
@@ -46,38 +46,38 @@ class TestWaiting:
         ids=["the pace that was given", "usual pauses grow"],
     )
     async def test_how_often_it_asks(
-        self, backend: Backend, server_state: ServerState, backoff: Any, least: int, most: int
+        self, backend: Backend, state: ServerState, backoff: Any, least: int, most: int
     ) -> None:
-        server_state.redis.hset("orders", "somebody", 1)
+        state.redis.hset("orders", "somebody", 1)
         lock = backend.connect().get_spin_lock("orders", **({} if backoff is None else {"backoff": backoff}))
         await lock.try_lock()
-        before = server_state.scripts()
+        before = state.scripts()
         assert not await lock.try_lock(wait_time=1.75)
-        assert least <= server_state.scripts() - before <= most
+        assert least <= state.scripts() - before <= most
 
-    async def test_it_asks_once_more_at_the_end_of_the_wait(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.hset("orders", "somebody", 1)
+    async def test_it_asks_once_more_at_the_end_of_the_wait(self, backend: Backend, state: ServerState) -> None:
+        state.redis.hset("orders", "somebody", 1)
         client = backend.connect()
         lock = client.get_spin_lock("orders", ConstantBackoff(30))
-        before = server_state.scripts()
+        before = state.scripts()
         other = backend.spawn(lambda: lock.try_lock(wait_time=1))
-        await backend.until(lambda: server_state.scripts() == before + 1)
-        server_state.redis.delete("orders")
+        await backend.until(lambda: state.scripts() == before + 1)
+        state.redis.delete("orders")
         assert await other.result() is True
         # A closed client ends the wait.
         other = backend.spawn(lambda: client.get_spin_lock("orders", ConstantBackoff(30)).try_lock(60))
-        await backend.until(lambda: server_state.scripts() == before + 3)
+        await backend.until(lambda: state.scripts() == before + 3)
         await client.close()
         await fails(ClosedError, other.result)
 
-    async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, server_state: ServerState) -> None:
-        server_state.redis.hset("orders", "dead", 1)
-        before = server_state.scripts()
+    async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, state: ServerState) -> None:
+        state.redis.hset("orders", "dead", 1)
+        before = state.scripts()
         begun = time.monotonic()
-        server_state.redis.pexpire("orders", 200)
+        state.redis.pexpire("orders", 200)
         await backend.connect().get_spin_lock("orders", ConstantBackoff(30)).lock()
         assert 0.15 < time.monotonic() - begun < WOKEN
-        assert server_state.scripts() <= before + 3
+        assert state.scripts() <= before + 3
 
 
 async def test_what_is_no_backoff(client: Any) -> None:

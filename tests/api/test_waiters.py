@@ -201,8 +201,7 @@ class TestDeadlocks:
         await backend.until(lambda: scene.held == 3)
         one, two = backend.connect(), backend.connect()
         await scene.wait_for_each_other(
-            ([one.get_lock("x", owner=7)], one.get_lock("y", owner=7)),
-            ([two.get_lock("y")], two.get_lock("x")),
+            ([one.get_lock("x", owner=7)], one.get_lock("y", owner=7)), ([two.get_lock("y")], two.get_lock("x"))
         )
         assert not await suspected(backend, admin, [*clients, one, two], b"a", b"b", b"c", b"x", b"y")
         await working.aclose()

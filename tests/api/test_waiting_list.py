@@ -37,11 +37,11 @@ LATE = 4.0
 permits asks by itself."""
 
 
-def hold_elsewhere(server_state: ServerState, lease: int | None = None) -> None:
+def hold_elsewhere(state: ServerState, lease: int | None = None) -> None:
     """Another client holds the lock, for so many milliseconds or without an end."""
-    server_state.redis.hset("orders", "another client:1", 1)
+    state.redis.hset("orders", "another client:1", 1)
     if lease is not None:
-        server_state.redis.pexpire("orders", lease)
+        state.redis.pexpire("orders", lease)
 
 
 def asleep(client: Any, count: int) -> Callable[[], bool]:
@@ -61,118 +61,118 @@ async def start_waiters(backend: Backend, client: Client, count: int, present: i
     return others
 
 
-async def finish(server_state: ServerState, others: list[OtherOwner[None]]) -> None:
+async def finish(state: ServerState, others: list[OtherOwner[None]]) -> None:
     """The other client releases the lock."""
-    server_state.redis.delete("orders")
-    server_state.redis.publish(CHANNEL, "0")
+    state.redis.delete("orders")
+    state.redis.publish(CHANNEL, "0")
     await finished(others)
 
 
 class TestCalls:
     @pytest.mark.parametrize("kind", ["lock", "read", *PERMITS])
-    async def test_none_while_waiting(self, backend: Backend, server_state: ServerState, kind: str) -> None:
+    async def test_none_while_waiting(self, backend: Backend, state: ServerState, kind: str) -> None:
         client = backend.connect()
         holder = await held(client, rival_of(kind))
-        before = server_state.scripts()
+        before = state.scripts()
         other = backend.spawn(partial(take, turn_of(client, kind)))
         # One try, and one more when messages were sure to arrive; then silence.
-        await backend.until(lambda: server_state.scripts() == before + 2)
+        await backend.until(lambda: state.scripts() == before + 2)
         # Messages that are no release of this one.
         channel = {"lock": CHANNEL, "read": READ_WRITE_CHANNEL}.get(kind, "redisson_sc:{orders}")
         of_permits = ("0", "-3", "+1" if kind == "semaphore" else "+", " 1", "1.0", "9" * 5000)
         for payload in ("", "abc", *(of_permits if kind in PERMITS else ("2", "-1", " 0", "00"))):
-            server_state.redis.publish(channel, payload)
-        server_state.redis.publish("redisson_lock__channel:{stock}", "0")
+            state.redis.publish(channel, payload)
+        state.redis.publish("redisson_lock__channel:{stock}", "0")
         await backend.sleep(0.4)
-        assert (server_state.scripts(), other.done()) == (before + 2, False)
+        assert (state.scripts(), other.done()) == (before + 2, False)
         await holder.aclose()
         await other.result()
         # The release, which has entered the waiter unless permits have ids, and the waiter's.
-        assert server_state.scripts() == before + (5 if kind == "permit" else 4)
+        assert state.scripts() == before + (5 if kind == "permit" else 4)
 
     @pytest.mark.parametrize("clients", [1, 3])
-    async def test_one_for_each_message(self, backend: Backend, server_state: ServerState, clients: int) -> None:
+    async def test_one_for_each_message(self, backend: Backend, state: ServerState, clients: int) -> None:
         """Each message wakes one waiter, which finds the lock taken again and sleeps after one call.
 
         Of the clients that wait, the first two listen to Redisson's messages.
         """
-        hold_elsewhere(server_state)
+        hold_elsewhere(state)
         connected = [backend.connect(local_hand_over_time=LONG) for _ in range(clients)]
         others = [other for client in connected for other in await start_waiters(backend, client, WAITERS)]
-        before, listening = server_state.scripts(), min(clients, 2)
+        before, listening = state.scripts(), min(clients, 2)
         for number in range(1, MESSAGES + 1):
-            assert server_state.redis.publish(CHANNEL, "0") == listening
-            await backend.until(lambda: server_state.scripts() >= before + listening * number)  # noqa: B023
+            assert state.redis.publish(CHANNEL, "0") == listening
+            await backend.until(lambda: state.scripts() >= before + listening * number)  # noqa: B023
             for client in connected:
                 await backend.until(asleep(client, WAITERS))
-            assert server_state.scripts() == before + listening * number
-        await finish(server_state, others)
+            assert state.scripts() == before + listening * number
+        await finish(state, others)
         # One acquire, and the release of each owner, which enters the next one.
-        assert clients > 1 or server_state.scripts() == before + MESSAGES + 1 + WAITERS
+        assert clients > 1 or state.scripts() == before + MESSAGES + 1 + WAITERS
 
-    async def test_messages_at_once(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_messages_at_once(self, backend: Backend, state: ServerState) -> None:
         """Those that come while a waiter makes its attempt wake others; none of them makes more than one call."""
-        hold_elsewhere(server_state)
+        hold_elsewhere(state)
         client = backend.connect(local_hand_over_time=LONG)
         others = await start_waiters(backend, client, 1)
-        before = server_state.scripts()
+        before = state.scripts()
         others += await start_waiters(backend, client, WAITERS - 1, present=1)
         # None behind another waiter.
-        assert server_state.scripts() == before
-        with server_state.redis.pipeline(transaction=False) as pipeline:
+        assert state.scripts() == before
+        with state.redis.pipeline(transaction=False) as pipeline:
             for _ in range(MESSAGES):
                 pipeline.publish(CHANNEL, "0")
             pipeline.execute()
-        await backend.until(lambda: server_state.scripts() > before)
+        await backend.until(lambda: state.scripts() > before)
         await backend.until(asleep(client, WAITERS))
-        assert 1 <= server_state.scripts() - before <= MESSAGES
-        await finish(server_state, others)
-        assert server_state.scripts() <= before + MESSAGES + 1 + WAITERS
+        assert 1 <= state.scripts() - before <= MESSAGES
+        await finish(state, others)
+        assert state.scripts() <= before + MESSAGES + 1 + WAITERS
 
-    async def test_no_second_attempt_of_a_listener(self, backend: Backend, server_state: ServerState) -> None:
+    async def test_no_second_attempt_of_a_listener(self, backend: Backend, state: ServerState) -> None:
         """A client that listens since before its first attempt has missed nothing."""
         holder = backend.connect().get_lock("orders")
         await holder.lock()
         client = backend.connect(local_hand_over_time=LONG)
-        while not server_state.listeners("orders"):
+        while not state.listeners("orders"):
             assert not await client.get_lock("orders").try_lock(wait_time=0.1)
         # It leaves the list in the background.
-        await backend.until(lambda: not server_state.redis.exists("pyredisson_waiting:{orders}"))
-        before = server_state.scripts()
+        await backend.until(lambda: not state.redis.exists("pyredisson_waiting:{orders}"))
+        before = state.scripts()
         others = await start_waiters(backend, client, 1)
-        assert server_state.scripts() == before + 1
+        assert state.scripts() == before + 1
         await holder.unlock()
         await finished(others)
         # The release, the attempt that its message has caused, and the release of the waiter.
-        assert server_state.scripts() == before + 4
+        assert state.scripts() == before + 4
 
 
 @kinds
-async def test_the_end_of_the_holders_lease_wakes(orders: Orders, server_state: ServerState, kind: str) -> None:
+async def test_the_end_of_the_holders_lease_wakes(orders: Orders, state: ServerState, kind: str) -> None:
     """A dead holder sends no message."""
-    hold = {"read": orders.java_writes, "write": orders.java_reads}.get(kind, partial(hold_elsewhere, server_state))
+    hold = {"read": orders.java_writes, "write": orders.java_reads}.get(kind, partial(hold_elsewhere, state))
     started = time.monotonic()
     hold(300)
     await lock_of(orders.client, kind).lock()
     assert 0.25 < time.monotonic() - started < WOKEN
 
 
-async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, server_state: ServerState) -> None:
+async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, state: ServerState) -> None:
     """Messages wake the waiter all the time, as where other clients hand the lock on. The deadline is still one."""
-    hold_elsewhere(server_state)
+    hold_elsewhere(state)
     stop = False
 
     async def contend() -> None:
         while not stop:
-            server_state.redis.publish(CHANNEL, "0")
+            state.redis.publish(CHANNEL, "0")
             await backend.sleep(0.005)
 
     other = backend.spawn(contend)
-    before = server_state.scripts()
+    before = state.scripts()
     started = time.monotonic()
     assert await backend.connect().get_lock("orders").try_lock(wait_time=1) is False
     assert 1 <= time.monotonic() - started < 1 + WOKEN
-    assert server_state.scripts() > before + 5
+    assert state.scripts() > before + 5
     stop = True
     await other.result()
 
@@ -185,7 +185,7 @@ async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, ser
     ],
 )
 async def test_costs_among_many_clients(
-    backend: Backend, server_state: ServerState, kind: str, clients: int, permits: int
+    backend: Backend, state: ServerState, kind: str, clients: int, permits: int
 ) -> None:
     await set_permits(backend.connect(), kind, permits)
     turns = [turn_of(backend.connect(), kind) for _ in range(clients)]
@@ -195,16 +195,16 @@ async def test_costs_among_many_clients(
 
     # From here on each client listens, and the server knows the scripts.
     await contend(1)
-    server_state.redis.config_resetstat()
+    state.redis.config_resetstat()
     await contend(ROUNDS)
-    stats: dict[str, Any] = server_state.redis.info("commandstats")
+    stats: dict[str, Any] = state.redis.info("commandstats")
     acquisitions = ROUNDS * clients
-    scripts, published = server_state.scripts(), stats.get("cmdstat_publish", {}).get("calls", 0)
+    scripts, published = state.scripts(), stats.get("cmdstat_publish", {}).get("calls", 0)
     assert scripts <= CALLS * acquisitions
     # One message of each release of a lock goes to Redisson's channel, to which nobody listens.
     assert published <= (MESSAGES_EACH + (kind not in PERMITS)) * acquisitions
-    await backend.until(lambda: not server_state.redis.exists(WAITING, CHOSEN))
-    await backend.until(lambda: kind in PERMITS or not left(server_state.redis))
+    await backend.until(lambda: not state.redis.exists(WAITING, CHOSEN))
+    await backend.until(lambda: kind in PERMITS or not left(state.redis))
 
 
 @pytest.mark.parametrize(
@@ -258,11 +258,11 @@ many = pytest.mark.parametrize("kind", ["lock", *PERMITS])
 
 @many
 async def test_clients_have_their_turns_in_the_order_in_which_they_came(
-    backend: Backend, server_state: ServerState, kind: str
+    backend: Backend, state: ServerState, kind: str
 ) -> None:
     holder = await held(backend.connect(), kind)
-    others = await waiting_in_turn(backend, server_state.redis, 5, kind)
-    assert server_state.redis.zcard(WAITING) == 5
+    others = await waiting_in_turn(backend, state.redis, 5, kind)
+    assert state.redis.zcard(WAITING) == 5
     await holder.aclose()
     times = await finished(others, LATE)
     assert times == sorted(times)
@@ -271,10 +271,10 @@ async def test_clients_have_their_turns_in_the_order_in_which_they_came(
 @many
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_a_client_that_is_gone_or_frozen_costs_the_others_little(
-    backend: Backend, server_state: ServerState, kind: str, frozen: bool
+    backend: Backend, state: ServerState, kind: str, frozen: bool
 ) -> None:
     """One that is gone is passed over at once. One that is frozen listens, and never comes."""
-    redis, number = server_state.redis, ":1" if kind in PERMITS else ""
+    redis, number = state.redis, ":1" if kind in PERMITS else ""
     with redis.pubsub() as silent:
         if frozen:
             silent.subscribe("pyredisson_wake:{orders}:silent")
@@ -288,55 +288,55 @@ async def test_a_client_that_is_gone_or_frozen_costs_the_others_little(
 
 
 @many
-async def test_a_list_that_is_deleted(backend: Backend, server_state: ServerState, kind: str) -> None:
+async def test_a_list_that_is_deleted(backend: Backend, state: ServerState, kind: str) -> None:
     """By an operator, say, or by a server that evicts keys. The clients rely on their timers then."""
     lease = 2.0
     holder = await held(backend.connect(lock_watchdog_timeout=lease), kind)
-    others = await waiting_in_turn(backend, server_state.redis, 3, kind, lock_watchdog_timeout=lease)
-    assert server_state.redis.delete(WAITING)
+    others = await waiting_in_turn(backend, state.redis, 3, kind, lock_watchdog_timeout=lease)
+    assert state.redis.delete(WAITING)
     await holder.aclose()
     for other in others:
         await other.result(2 * lease + LATE)
-    assert not server_state.redis.exists(WAITING)
+    assert not state.redis.exists(WAITING)
 
 
-async def test_a_client_is_woken_while_its_call_asks(backend: Backend, server_state: ServerState, proxy: Proxy) -> None:
+async def test_a_client_is_woken_while_its_call_asks(backend: Backend, state: ServerState, proxy: Proxy) -> None:
     """No call of it waits at that moment, so it leaves the list. That must not take the next call's place away."""
     holder = await held(backend.connect())
     client = backend.connect(proxy.url)
     lock = client.get_lock("orders")
     assert not await lock.try_lock(wait_time=0.1)
-    await backend.until(lambda: not server_state.redis.exists(WAITING))
+    await backend.until(lambda: not state.redis.exists(WAITING))
     refused = proxy.hold_reply(script("lock_acquire", with_shebang=FLAGS).sha)
     other = backend.spawn(lock.lock)
     await backend.until(refused.held.is_set)
-    [member] = server_state.redis.zrange(WAITING, 0, -1)
+    [member] = state.redis.zrange(WAITING, 0, -1)
     # As a release does.
-    server_state.redis.zrem(WAITING, member)
-    server_state.redis.publish(f"pyredisson_wake:{{orders}}:{client.id}", member)
-    leaving = server_state.scripts()
-    await backend.until(lambda: server_state.scripts() > leaving)
+    state.redis.zrem(WAITING, member)
+    state.redis.publish(f"pyredisson_wake:{{orders}}:{client.id}", member)
+    leaving = state.scripts()
+    await backend.until(lambda: state.scripts() > leaving)
     refused.deliver()
-    await backend.until(lambda: server_state.redis.zcard(WAITING) == 1)
-    assert server_state.redis.zrange(WAITING, 0, -1) != [member]
+    await backend.until(lambda: state.redis.zcard(WAITING) == 1)
+    assert state.redis.zrange(WAITING, 0, -1) != [member]
     await holder.aclose()
     await other.result()
 
 
 @pytest.mark.parametrize(("leaves", "message"), [(False, "0"), (True, "1")])
-async def test_three_behind_redisson(backend: Backend, server_state: ServerState, leaves: bool, message: str) -> None:
+async def test_three_behind_redisson(backend: Backend, state: ServerState, leaves: bool, message: str) -> None:
     """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
-    server_state.redis.hset("orders", JAVA, 1)
+    state.redis.hset("orders", JAVA, 1)
     first = backend.connect().get_lock("orders")
     giving_up = backend.spawn(lambda: first.try_lock(wait_time=2 if leaves else WORK_LIMIT))
-    await backend.until(lambda: server_state.listeners("orders") == 1)
-    others = await waiting_in_turn(backend, server_state.redis, 2, present=1)
-    await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
+    await backend.until(lambda: state.listeners("orders") == 1)
+    others = await waiting_in_turn(backend, state.redis, 2, present=1)
+    await backend.until(lambda: state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
     if leaves:
         assert await giving_up.result() is False
-        await backend.until(lambda: server_state.redis.pubsub_numsub(CHANNEL)[0][1] == 3)
-    server_state.redis.delete("orders")
-    server_state.redis.publish(CHANNEL, message)
+        await backend.until(lambda: state.redis.pubsub_numsub(CHANNEL)[0][1] == 3)
+    state.redis.delete("orders")
+    state.redis.publish(CHANNEL, message)
     if not leaves:
         assert await giving_up.result()
         assert await backend.connect().get_lock("orders").force_unlock()
