@@ -4,12 +4,12 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError, TimeoutError
 
-import pyredisson
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.locks.moving import HandedOff
@@ -18,6 +18,7 @@ from tests.support.backends import WOKEN, Backend, fails
 from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.kinds import KINDS
+from tests.support.observers import Recorder, told
 from tests.support.server_state import ServerState
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
@@ -30,22 +31,28 @@ GONE = "isn't there"
 HANDED_OFF = "was handed off"
 
 
+async def handed_off(lock: Any) -> str:
+    """The token of a lock that was acquired for it."""
+    await lock.lock()
+    token: str = await lock.hand_off()
+    return token
+
+
 def holders(state: ServerState, name: str = "orders") -> list[str]:
     found: Any = state.redis.hkeys(name)
     return [field.decode() for field in found if field != b"mode"]
 
 
 @kinds
-async def test_it_moves(backend: Backend, state: ServerState, kind: str) -> None:
-    former, other, third = (backend.connect() for _ in range(3))
-    lock, told = lock_of(former, kind), list[Any]()
+async def test_it_moves(backend: Backend, client: Any, other: Any, lock: Any, state: ServerState, kind: str) -> None:
+    third, told = backend.connect(), list[Any]()
     lock.on_lost(told.append)
     await lock.lock()
-    fence = former.holds()[0].token
+    fence = client.holds()[0].token
     lost = lock.lost
     token = await lock.hand_off()
     assert holders(state) == [HandedOff.of(token).hold]
-    assert not former.holds()
+    assert not client.holds()
     assert not await lock_of(third, rival_of(kind)).try_lock()
     adopted = await other.adopt(token)
     assert (repr(adopted).partition(":")[0], adopted.name) == (repr(lock).partition(">")[0], "orders")
@@ -63,12 +70,12 @@ async def test_it_moves(backend: Backend, state: ServerState, kind: str) -> None
 
 async def test_it_is_renewed_as_before(backend: Backend, state: ServerState) -> None:
     """With the lease of the former owner, whichever the other client has."""
-    former, other = backend.connect(lock_watchdog_timeout=LEASE), backend.connect()
-    locks = {kind: lock_of(former, kind, kind) for kind in KINDS}
+    client, other = backend.connect(lock_watchdog_timeout=LEASE), backend.connect()
+    locks = {kind: lock_of(client, kind, kind) for kind in KINDS}
     for lock in locks.values():
         await lock.lock()
     adopted = [await other.adopt(await lock.hand_off()) for lock in locks.values()]
-    await former.close()
+    await client.close()
     assert await kept(backend, state, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
     for lock in adopted:
         await lock.unlock()
@@ -81,11 +88,9 @@ async def test_it_is_renewed_as_before(backend: Backend, state: ServerState) -> 
 @pytest.mark.parametrize("kind", ["lock", "read"])
 @pytest.mark.parametrize(("lease", "at_most"), [(LEASE, None), (None, LEASE)])
 async def test_it_ends_as_before(
-    backend: Backend, state: ServerState, kind: str, lease: float | None, at_most: float | None
+    backend: Backend, other: Any, lock: Any, state: ServerState, kind: str, lease: float | None, at_most: float | None
 ) -> None:
     """A fixed lease goes on, and so does `at_most`."""
-    former, other = backend.connect(), backend.connect()
-    lock = lock_of(former, kind)
     await lock.lock(lease, at_most=at_most)
     adopted = await other.adopt(await lock.hand_off())
     assert 0 < state.redis.pttl("orders") <= 1000 * LEASE
@@ -98,23 +103,20 @@ async def test_it_ends_as_before(
 @kinds
 async def test_nobody_adopts_it(backend: Backend, state: ServerState, kind: str) -> None:
     """It ends with its lease."""
-    former, other = backend.connect(lock_watchdog_timeout=1), backend.connect()
-    lock = lock_of(former, kind)
-    await lock.lock()
-    token = await lock.hand_off()
+    client, other = backend.connect(lock_watchdog_timeout=1), backend.connect()
+    lock = lock_of(client, kind)
+    token = await handed_off(lock)
     await lock_of(other, rival_of(kind)).lock()
-    raised = await fails(LockNotHeldError, former.adopt, token, match=GONE)
+    raised = await fails(LockNotHeldError, client.adopt, token, match=GONE)
     assert raised.holder is not None
     assert raised.holder.client_id == other.id
 
 
 @kinds
-async def test_exactly_one_adopts_it(backend: Backend, state: ServerState, kind: str) -> None:
-    former, clients = backend.connect(), [backend.connect() for _ in range(3)]
-    lock = lock_of(former, kind)
-    await lock.lock()
-    token = await lock.hand_off()
-    calls = [backend.spawn(lambda each=each: each.adopt(token)) for each in clients * 4]  # type: ignore[misc]
+async def test_exactly_one_adopts_it(backend: Backend, lock: Any, state: ServerState, kind: str) -> None:
+    clients = [backend.connect() for _ in range(3)]
+    token = await handed_off(lock)
+    calls = [backend.spawn(partial(each.adopt, token)) for each in clients * 4]
     refused = 0
     for call in calls:
         try:
@@ -125,26 +127,17 @@ async def test_exactly_one_adopts_it(backend: Backend, state: ServerState, kind:
     assert sum(len(client.holds()) for client in clients) == len(holders(state)) == 1
 
 
-async def test_what_the_former_owner_is_told(backend: Backend) -> None:
+async def test_what_the_former_owner_is_told(lock: Any, other: Any) -> None:
     """By the client alone. It forgets that when the owner acquires the lock again."""
-    former, other = backend.connect(), backend.connect()
-    lock = former.get_lock("orders")
-    await lock.lock()
-    adopted = await other.adopt(await lock.hand_off())
+    adopted = await other.adopt(await handed_off(lock))
     for call in (lock.unlock, lock.release, lock.hand_off):
-        with pytest.raises(LockNotHeldError, match=HANDED_OFF) as raised:
-            await call()
-        assert raised.value.handed_off
+        assert (await fails(LockNotHeldError, call, match=HANDED_OFF)).handed_off
     await adopted.unlock()
     await use(lock)
-    with pytest.raises(LockNotHeldError, match="has no hold") as raised:
-        await lock.unlock()
-    assert not raised.value.handed_off
+    assert not (await fails(LockNotHeldError, lock.unlock, match="has no hold")).handed_off
 
 
-async def test_a_block_is_left(backend: Backend, state: ServerState) -> None:
-    former, other = backend.connect(), backend.connect()
-    lock = former.get_lock("orders")
+async def test_a_block_is_left(client: Any, lock: Any, other: Any, state: ServerState) -> None:
     for enter in (lambda: lock, lock.hold):
         async with enter():
             adopted = await other.adopt(await lock.hand_off())
@@ -163,7 +156,7 @@ async def test_a_block_is_left(backend: Backend, state: ServerState) -> None:
         assert not state.redis.exists("orders")
     async with lock:
         token = await lock.hand_off()
-        await former.close()
+        await client.close()
     await (await other.adopt(token)).unlock()
 
 
@@ -177,9 +170,8 @@ async def test_a_block_in_which_it_fails(backend: Backend, proxy: Proxy) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*left on another")
-async def test_a_block_that_another_owner_leaves(backend: Backend) -> None:
-    former, other = backend.connect(), backend.connect()
-    block = former.get_lock("orders").hold()
+async def test_a_block_that_another_owner_leaves(backend: Backend, client: Any, other: Any) -> None:
+    block = client.get_lock("orders").hold()
     lock = await block.__aenter__()
     adopted = await other.adopt(await lock.hand_off())
     await backend.as_another_owner(lambda: block.__aexit__(None, None, None))
@@ -215,8 +207,7 @@ async def test_it_fails(backend: Backend, proxy: Proxy, state: ServerState, faul
     assert not client.holds()
     again = await fails(LockNotHeldError, lock.unlock, match="hand_off")
     assert again.handed_off
-    await lock.lock()
-    token = await lock.hand_off()
+    token = await handed_off(lock)
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), client.adopt, token)
     assert not client.holds()
@@ -242,8 +233,7 @@ async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, state: ServerState,
     await lock.lock()
     await cancel(lock.hand_off)
     await tasks.until(lambda: left(state.redis) == set())
-    await lock.lock()
-    token = await lock.hand_off()
+    token = await handed_off(lock)
     await cancel(lambda: client.adopt(token))
     await tasks.until(lambda: holders(state) == [HandedOff.of(token).hold])
     assert not client.holds()
@@ -267,15 +257,15 @@ async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -> None:
     """Also a waiter that relies on the release of the former owner, which has the lock by a hand-over in its client."""
-    former, other = backend.connect(local_hand_over_time=LONG), backend.connect()
+    client, other = backend.connect(local_hand_over_time=LONG), backend.connect()
     # Owners with ids as Java's threads have them would let the waiters listen to Redisson's messages.
-    first, holder = (lock_of(former, rival_of(kind), owner=owner) for owner in ("first", "second"))
+    first, holder = (lock_of(client, rival_of(kind), owner=owner) for owner in ("first", "second"))
     await first.lock()
     handed_over = backend.spawn(holder.lock)
-    await backend.until(lambda: sleeping(former, rival_of(kind)) == 1)
+    await backend.until(lambda: sleeping(client, rival_of(kind)) == 1)
     await first.unlock()
     await handed_over.result()
-    waits_in = other if elsewhere else former
+    waits_in = other if elsewhere else client
     waiter = lock_of(waits_in, kind, owner="third")
     waiting = backend.spawn(waiter.lock)
     await backend.until(lambda: sleeping(waits_in, kind) == 1)
@@ -322,8 +312,7 @@ async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
     lock = client.get_lock("orders")
     await fails(LockNotHeldError, lock.hand_off, match="has no hold")
     await use(lock)
-    await lock.lock()
-    token = await lock.hand_off()
+    token = await handed_off(lock)
     await client.adopt(token)
     proxy.forget()
     await lock.lock()
@@ -362,22 +351,19 @@ async def test_wrong_tokens(client: Any, token: str) -> None:
             await client.adopt(wrong)
 
 
-async def test_closed_clients(backend: Backend) -> None:
+async def test_closed_clients(client: Any, lock: Any, other: Any) -> None:
     """What was handed off isn't released by its former client."""
-    former, other = backend.connect(), backend.connect()
-    lock = former.get_lock("orders")
-    await lock.lock()
-    token = await lock.hand_off()
-    await former.get_lock("stock").lock()
-    await former.close()
-    for call in (former.get_lock("stock").hand_off, lambda: former.adopt(token)):
+    token = await handed_off(lock)
+    await client.get_lock("stock").lock()
+    await client.close()
+    for call in (client.get_lock("stock").hand_off, lambda: client.adopt(token)):
         await fails(ClosedError, call)
     adopted = await other.adopt(token, owner=3)
     assert await other.get_lock("orders").is_held_by(3)
     await adopted.unlock()
 
 
-async def test_a_server_that_has_forgotten_it(client: Any, state: ServerState) -> None:
+async def test_a_server_that_has_forgotten_it(client: Any, lock: Any, state: ServerState) -> None:
     lock, handed = client.get_lock("orders"), client.get_lock("stock")
     await lock.lock()
     await handed.lock()
@@ -393,42 +379,26 @@ async def test_a_server_that_has_forgotten_it(client: Any, state: ServerState) -
 
 async def test_names(backend: Backend) -> None:
     """The adopting client doesn't map the key once more."""
-    former = backend.connect(name_mapper="prod:{}".format)
+    client = backend.connect(name_mapper="prod:{}".format)
     for other in (backend.connect(name_mapper="prod:{}".format), backend.connect()):
         for name in ("orders", "größe", b"stock"):
-            lock = former.get_lock(name)
-            await lock.lock()
-            adopted = await other.adopt(await lock.hand_off())
+            lock = client.get_lock(name)
+            adopted = await other.adopt(await handed_off(lock))
             assert adopted._logic.key == lock._logic.key
             assert adopted.name == (name if isinstance(name, str) else "prod:stock")
             await adopted.unlock()
     plain = backend.connect()
     lock = plain.get_lock(b"\xff:a")
-    await lock.lock()
-    adopted = await plain.adopt(await lock.hand_off())
+    adopted = await plain.adopt(await handed_off(lock))
     assert adopted.name == b"\xff:a"
     await adopted.unlock()
 
 
-class Events:
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def acquired(self, event: pyredisson.Event) -> None:
-        self.seen.append(f"acquired {event.name}")
-
-    def released(self, event: pyredisson.Event) -> None:
-        self.seen.append(f"released {event.name}")
-
-
 async def test_events(backend: Backend) -> None:
-    watching = [Events(), Events()]
-    former, other = (backend.connect(observer=each) for each in watching)
-    lock = former.get_lock("orders")
-    await lock.lock()
-    await (await other.adopt(await lock.hand_off())).unlock()
-    for each in watching:
-        await backend.until(lambda each=each: each.seen == ["acquired orders", "released orders"])  # type: ignore[misc]
+    client, other = (backend.connect(observer=Recorder("acquired", "released")) for _ in range(2))
+    await (await other.adopt(await handed_off(client.get_lock("orders")))).unlock()
+    for each in (client, other):
+        assert [(event.what, event.name) for event in told(each)] == [("acquired", "orders"), ("released", "orders")]
 
 
 WORKER = """
