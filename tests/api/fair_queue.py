@@ -58,9 +58,7 @@ class Queue:
 async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaitable[Any]]) -> OtherOwner[Any]:
     """Starts another owner that waits for the lock, and returns when it is the last in the queue."""
     before = len(queue)
-    other = backend.spawn(work)
-    await backend.until(lambda: len(queue) == before + 1)
-    return other
+    return await backend.begin(work, lambda: len(queue) == before + 1)
 
 
 async def start_waiters(

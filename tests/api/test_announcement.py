@@ -346,8 +346,7 @@ async def test_a_name_that_a_person_recognizes(backend: Backend, state: ServerSt
     client = backend.connect(lock_watchdog_timeout=4, client_name=chosen)
     lock = client.get_lock("a", owner=1)
     await lock.lock()
-    other = backend.spawn(client.get_lock("a", owner=2).lock)
-    await backend.until(lambda: names(state.redis).count(name) >= 3)
+    other = await backend.begin(client.get_lock("a", owner=2).lock, lambda: names(state.redis).count(name) >= 3)
     # A connection of the test before may be listed for a moment.
     await backend.until(lambda: set(names(state.redis)) == {name})
     await lock.unlock()

@@ -235,8 +235,7 @@ class TestHandingOn:
         last = await start_waiter(threads, queue, theirs.lock)
         places = queue.owners()
         slow = proxy.hold_request(HAND_OVER["fair"])
-        releasing = threads.spawn(holder.unlock)
-        await threads.until(slow.held.is_set)
+        releasing = await threads.begin(holder.unlock, slow.held.is_set)
 
         def alive_until() -> float:
             """On the server's clock, ms."""

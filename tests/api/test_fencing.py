@@ -96,8 +96,7 @@ class TestTokens:
             return mine, known
 
         for wait in (waiter.lock_and_get_token, partial(waiter.try_lock_and_get_token, wait_time=TIME_LIMIT)):
-            other = backend.spawn(partial(take, wait))
-            await backend.until(lambda: state.listeners("orders") == 1)
+            other = await backend.begin(partial(take, wait), lambda: state.listeners("orders") == 1)
             await holder.unlock()
             mine, known = await other.result()
             assert mine is not None

@@ -246,8 +246,7 @@ async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy
     await lock.lock(1)
     token = await lock.hand_off()
     late = proxy.hold_reply(MOVES["lock"])
-    call = backend.spawn(lambda: backend.connect(proxy.url, timeout=20).adopt(token))
-    await backend.until(late.held.is_set)
+    call = await backend.begin(lambda: backend.connect(proxy.url, timeout=20).adopt(token), late.held.is_set)
     await backend.until(lambda: not state.redis.exists("orders"))
     late.deliver()
     await fails(LockNotHeldError, call.result, match=GONE)
@@ -261,14 +260,12 @@ async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -
     # Owners with ids as Java's threads have them would let the waiters listen to Redisson's messages.
     first, holder = (lock_of(client, rival_of(kind), owner=owner) for owner in ("first", "second"))
     await first.lock()
-    handed_over = backend.spawn(holder.lock)
-    await backend.until(lambda: sleeping(client, rival_of(kind)) == 1)
+    handed_over = await backend.begin(holder.lock, lambda: sleeping(client, rival_of(kind)) == 1)
     await first.unlock()
     await handed_over.result()
     waits_in = other if elsewhere else client
     waiter = lock_of(waits_in, kind, owner="third")
-    waiting = backend.spawn(waiter.lock)
-    await backend.until(lambda: sleeping(waits_in, kind) == 1)
+    waiting = await backend.begin(waiter.lock, lambda: sleeping(waits_in, kind) == 1)
     adopted = await other.adopt(await holder.hand_off())
     await adopted.unlock()
     await waiting.result(WOKEN)
@@ -283,8 +280,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, state: ServerState) ->
     await read.lock()
     for side, kind in ((read, "read"), (write, "write")):
         late = proxy.hold_reply(MOVES[kind])
-        call = backend.spawn(side.hand_off)
-        await backend.until(late.held.is_set)
+        call = await backend.begin(side.hand_off, late.held.is_set)
         # Meanwhile a renewal of this side is due.
         await backend.sleep(LEASE / 2)
         late.deliver()

@@ -187,8 +187,7 @@ class TestTheNextOwner:
         others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
         await backend.until(lambda: sleeping(client, "lock") == 1)
         if one_leaves:
-            leaver = backend.spawn(lambda: leaving.try_lock(wait_time=3))
-            await backend.until(lambda: sleeping(client, "lock") == 2)
+            leaver = await backend.begin(lambda: leaving.try_lock(wait_time=3), lambda: sleeping(client, "lock") == 2)
         others.append(backend.spawn(waiter.lock))
         await backend.until(lambda: sleeping(client, "lock") == 2 + one_leaves)
         await holder.unlock()

@@ -175,8 +175,7 @@ async def test_a_waiter_for_another_kind_is_not_entered(backend: Backend) -> Non
     client = backend.connect(local_hand_over_time=LONG)
     holder, fenced = client.get_lock("orders", owner=1), client.get_fenced_lock("orders", owner=2)
     await holder.lock()
-    other = backend.spawn(fenced.lock_and_get_token)
-    await backend.until(lambda: sleeping(client, "fenced") == 1)
+    other = await backend.begin(fenced.lock_and_get_token, lambda: sleeping(client, "fenced") == 1)
     await holder.unlock()
     assert await other.result() > 0
 

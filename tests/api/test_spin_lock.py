@@ -23,8 +23,7 @@ async def test_nothing_is_published_and_no_client_subscribes(backend: Backend, s
         assert ear.get_message(timeout=TIME_LIMIT)["type"] == "psubscribe"
         await holder.lock()
         before = state.scripts()
-        other = backend.spawn(waiter.lock)
-        await backend.until(lambda: state.scripts() >= before + 4)
+        other = await backend.begin(waiter.lock, lambda: state.scripts() >= before + 4)
         assert state.redis.pubsub_channels() == []
         await holder.unlock()
         await other.result()
@@ -60,8 +59,7 @@ class TestWaiting:
         client = backend.connect()
         lock = client.get_spin_lock("orders", ConstantBackoff(30))
         before = state.scripts()
-        other = backend.spawn(lambda: lock.try_lock(wait_time=1))
-        await backend.until(lambda: state.scripts() == before + 1)
+        other = await backend.begin(lambda: lock.try_lock(wait_time=1), lambda: state.scripts() == before + 1)
         state.redis.delete("orders")
         assert await other.result() is True
         # A closed client ends the wait.

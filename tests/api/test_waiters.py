@@ -30,8 +30,7 @@ class TestWaiters:
     async def test_of_each_kind(self, backend: Backend, lock: Any, admin: Redis, kind: str) -> None:
         holder = await held(backend.connect(), rival_of(kind))
         client = backend.connect(client_name="billing")
-        other = backend.spawn(partial(take, turn_of(client, kind)))
-        await backend.until(lambda: bool(waiting_field(admin, client)))
+        other = await backend.begin(partial(take, turn_of(client, kind)), lambda: bool(waiting_field(admin, client)))
         [waiter] = await lock.waiters()
         assert isinstance(waiter, pyredisson.Waiter)
         assert (waiter.client_id, waiter.client_name, waiter.host) == (client.id, "billing", socket.gethostname())
@@ -65,8 +64,7 @@ class TestWaiters:
     async def test_clients_that_the_user_names(self, backend: Backend, client: Any, admin: Redis, kind: str) -> None:
         """The server doesn't know who waits for a spin lock."""
         holder = await held(backend.connect(), kind)
-        other = backend.spawn(partial(take, turn_of(client, kind)))
-        await backend.until(lambda: bool(waiting_field(admin, client)))
+        other = await backend.begin(partial(take, turn_of(client, kind)), lambda: bool(waiting_field(admin, client)))
         states, _ = await inspector(backend.connect()).states([b"orders"], clients=[client.id])
         [waiter] = states[0].waiters
         assert (waiter.owner.holder.client_id, waiter.owner.holder.owner_id is None) == (client.id, kind in PERMITS)
@@ -76,8 +74,7 @@ class TestWaiters:
     async def test_a_latch(self, backend: Backend, client: Any, admin: Redis) -> None:
         latch = client.get_count_down_latch("orders")
         await latch.try_set_count(1)
-        other = backend.spawn(latch.wait)
-        await backend.until(lambda: bool(waiting_field(admin, client)))
+        other = await backend.begin(latch.wait, lambda: bool(waiting_field(admin, client)))
         states, _ = await inspector(client).states([b"orders"], kind="latch", clients=[client.id])
         assert [waiter.owner.holder.client_id for waiter in states[0].waiters] == [client.id]
         await latch.count_down()

@@ -308,8 +308,7 @@ async def test_a_client_is_woken_while_its_call_asks(backend: Backend, state: Se
     assert not await lock.try_lock(wait_time=0.1)
     await backend.until(lambda: not state.redis.exists(WAITING))
     refused = proxy.hold_reply(script("lock_acquire", with_shebang=FLAGS).sha)
-    other = backend.spawn(lock.lock)
-    await backend.until(refused.held.is_set)
+    other = await backend.begin(lock.lock, refused.held.is_set)
     [member] = state.redis.zrange(WAITING, 0, -1)
     # As a release does.
     state.redis.zrem(WAITING, member)
@@ -345,7 +344,6 @@ async def test_three_behind_redisson(backend: Backend, state: ServerState, leave
 
 async def test_a_lock_that_is_taken_away_wakes_the_callers_of_its_holders_client(backend: Backend, client: Any) -> None:
     await client.get_lock("orders").lock()
-    waiter = backend.spawn(client.get_lock("orders", owner=2).lock)
-    await backend.until(lambda: sleeping(client, "lock") == 1)
+    waiter = await backend.begin(client.get_lock("orders", owner=2).lock, lambda: sleeping(client, "lock") == 1)
     assert await backend.connect().get_lock("orders").force_unlock()
     await waiter.result(LATE)

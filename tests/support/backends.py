@@ -64,6 +64,12 @@ class Backend(ABC):
     def spawn(self, work: Callable[[], Awaitable[T]]) -> OtherOwner[T]:
         """Starts `work` as another owner, beside the caller."""
 
+    async def begin(self, work: Callable[[], Awaitable[T]], condition: Callable[[], object]) -> OtherOwner[T]:
+        """Starts `work` as another owner, and returns when the condition holds."""
+        other = self.spawn(work)
+        await self.until(condition)
+        return other
+
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
 
