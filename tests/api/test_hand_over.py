@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from redis.exceptions import ResponseError
@@ -54,15 +54,10 @@ class Contention:
         await set_permits(self.client, self.kind, 1)
         await self.holder.acquire()
 
-    async def begin(self) -> None:
+    async def begin(self) -> Self:
         await self.hold()
-        self.waiting = await self.wait()
-
-    async def wait(self) -> OtherOwner[Any]:
-        """Another caller that waits."""
-        waiting = self.backend.spawn(self.waiter.acquire)
-        await self.sleeps()
-        return waiting
+        self.waiting = await self.backend.begin(self.waiter.acquire, self.asleep)
+        return self
 
     async def strike(self, proxy: Proxy) -> None:
         """The server has executed the hand-over, and its reply is held up."""
@@ -71,9 +66,9 @@ class Contention:
         self.releasing = asyncio.ensure_future(self.holder.release())
         assert await asyncio.to_thread(self.reply.held.wait, TIME_LIMIT)
 
-    async def sleeps(self) -> None:
-        """Returns when another caller waits."""
-        await self.backend.until(lambda: sleeping(self.client, self.kind) == 1)
+    def asleep(self) -> bool:
+        """Whether another caller waits."""
+        return sleeping(self.client, self.kind) == 1
 
     def holds(self) -> int:
         """How many permits or levels are held on the server, of one that is possible."""
@@ -93,8 +88,7 @@ class Contention:
 @kinds
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
 async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:
-    it = Contention(backend, state, kind, proxy.url, timeout=0.3)
-    await it.begin()
+    it = await Contention(backend, state, kind, proxy.url, timeout=0.3).begin()
     struck = getattr(proxy, fault)(HAND_OVER[kind])
     await it.holder.release()
     await it.waiting.result()
@@ -118,13 +112,32 @@ async def test_a_waiter_whose_time_is_over(backend: Backend, state: ServerState,
 @pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "semaphore"])
 async def test_the_hold_was_lost(backend: Backend, state: ServerState, kind: str) -> None:
     """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
-    it = Contention(backend, state, kind)
-    await it.begin()
+    it = await Contention(backend, state, kind).begin()
     state.redis.delete("orders")
     await fails(LockLostError, it.holder.release, match="was lost")
     await it.waiting.result()
     await it.waiter.release()
     assert left(state.redis) == set()
+
+
+async def test_a_semaphore_that_was_deleted(backend: Backend, state: ServerState) -> None:
+    """A release makes a new one, and the waiter takes the permit."""
+    it = await Contention(backend, state, "semaphore").begin()
+    state.redis.delete("orders")
+    assert not await it.holder.release_if_exists()
+    await backend.sleep(0.05)
+    assert not it.waiting.done()
+    await it.holder.release()
+    await it.waiting.result()
+    assert state.redis.get("orders") == b"0"
+
+
+async def test_the_server_refuses(backend: Backend, state: ServerState) -> None:
+    """The release fails as without a waiter, and so does the waiter."""
+    it = await Contention(backend, state, "semaphore").begin()
+    state.redis.set("orders", "text")
+    for call in (it.holder.release, it.waiting.result):
+        await fails(ResponseError, call)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +178,7 @@ class TestTheNextOwner:
     async def test_has_its_own_lease(self, backend: Backend, state: ServerState, kind: str) -> None:
         it = Contention(backend, state, kind)
         await it.holder.lock(lease_time=1000)
-        other = backend.spawn(lambda: it.waiter.lock(lease_time=20))
-        await it.sleeps()
+        other = await backend.begin(lambda: it.waiter.lock(lease_time=20), it.asleep)
         await it.holder.unlock()
         await other.result()
         assert 15_000 < state.redis.pttl("orders") <= 20_000
@@ -184,12 +196,10 @@ class TestTheNextOwner:
         client = backend.connect(local_hand_over_time=LONG)
         holder, next_owner, leaving, waiter = (client.get_lock("orders", owner=number) for number in range(1, 5))
         await holder.lock()
-        others = [backend.spawn(lambda: next_owner.lock(lease_time=4))]
-        await backend.until(lambda: sleeping(client, "lock") == 1)
+        others = [await backend.begin(lambda: next_owner.lock(lease_time=4), lambda: sleeping(client, "lock") == 1)]
         if one_leaves:
             leaver = await backend.begin(lambda: leaving.try_lock(wait_time=3), lambda: sleeping(client, "lock") == 2)
-        others.append(backend.spawn(waiter.lock))
-        await backend.until(lambda: sleeping(client, "lock") == 2 + one_leaves)
+        others.append(await backend.begin(waiter.lock, lambda: sleeping(client, "lock") == 2 + one_leaves))
         await holder.unlock()
         await finished(others)
         if one_leaves:
@@ -308,8 +318,7 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, state: 
         assert not it.releasing.done()
         it.releasing.cancel()
 
-    waiting = tasks.spawn(wait)
-    await it.sleeps()
+    waiting = await tasks.begin(wait, it.asleep)
     it.releasing = asyncio.ensure_future(it.holder.release())
     await waiting.result()
     with pytest.raises(asyncio.CancelledError):

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
@@ -22,7 +21,7 @@ from tests.support.children import Child
 from tests.support.server_state import ServerState
 
 from .kinds import CHANNEL, LONG, PERMITS, left, lock_of, one_waits, rival_of, sleeping
-from .permits import Permits, Stock
+from .permits import Stock
 from .turns import held, listening, set_permits, take, turn_of
 
 ROUNDS = 20
@@ -301,18 +300,7 @@ async def test_a_waiter_is_passed_over_a_limited_number_of_times(
     assert max(passed) <= 20 * IN_SERIES
 
 
-@pytest.fixture
-def stock(backend: Backend, state: ServerState) -> Stock:
-    return Stock(backend, state, "semaphore")
-
-
-async def contended(stock: Stock) -> tuple[Permits, OtherOwner[Any]]:
-    """Its only permit is acquired, and another caller of the same client waits for it."""
-    semaphore = await stock.made(1, local_hand_over_time=LONG)
-    await semaphore.acquire()
-    return semaphore, await stock.waiter(semaphore)
-
-
+@pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
 async def test_a_series_ends(stock: Stock) -> None:
     """After the time for hand-overs a release wakes the first client in the list."""
     semaphore, other = await stock.made(1, local_hand_over_time=0.3), stock.open()
@@ -327,23 +315,3 @@ async def test_a_series_ends(stock: Stock) -> None:
     await other.release()
     await mine[1].result()
     assert stock.free() == 0
-
-
-async def test_a_semaphore_that_was_deleted(stock: Stock) -> None:
-    """A release makes a new one, and the waiter takes the permit."""
-    semaphore, other = await contended(stock)
-    stock.redis.delete("stock")
-    assert not await semaphore.release_if_exists()
-    await stock.backend.sleep(0.05)
-    assert not other.done()
-    await semaphore.release()
-    await other.result()
-    assert stock.redis.get("stock") == b"0"
-
-
-async def test_the_server_refuses(stock: Stock) -> None:
-    """The release fails as without a waiter, and so does the waiter."""
-    semaphore, other = await contended(stock)
-    stock.redis.set("stock", "text")
-    for call in (semaphore.release, other.result):
-        await fails(ResponseError, call)

@@ -11,7 +11,6 @@ import pytest
 
 import pyredisson
 from pyredisson.logic.permits import permit_wait
-from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WOKEN, OtherOwner, fails, finished
 
 from .kinds import PERMITS
@@ -92,22 +91,6 @@ async def test_the_time_to_wait(stock: Stock) -> None:
     await stock.listened()
     stock.java_adds(1)
     assert await other.result()
-
-
-@pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
-async def test_one_attempt_tells_all_what_the_subscription_has_missed(stock: Stock, proxy: Proxy) -> None:
-    await (await stock.made(1)).acquire()
-    there = stock.open(proxy.url)
-    others = [await stock.waiter(there) for _ in range(30)]
-    await stock.listened()
-    before = stock.scripts()
-    proxy.cut()
-    await stock.backend.until(lambda: proxy.seen(b"SUBSCRIBE") == 6)
-    await stock.listened()
-    await stock.open().add_permits(30)
-    assert all(await finished(others))
-    # Some attempts of the first, the permits, and the attempts that acquire them.
-    assert stock.scripts() - before <= 8 + 1 + 30
 
 
 @pytest.mark.parametrize(("stock", "messages"), [("semaphore", 1), ("semaphore", 4), ("permit", 1)], indirect=["stock"])
