@@ -29,6 +29,12 @@ def client(backend: Backend) -> Any:
 
 
 @pytest.fixture
+def other(backend: Backend) -> Any:
+    """Another one."""
+    return backend.connect()
+
+
+@pytest.fixture
 def lock(request: pytest.FixtureRequest, client: Any) -> Any:
     """The lock "orders" of that client: of the kind that is a parameter of the test, otherwise a plain one."""
     return lock_of(client, request.getfixturevalue("kind") if "kind" in request.fixturenames else "lock")

@@ -23,6 +23,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, fails
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
+from tests.support.kinds import acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
@@ -70,20 +71,12 @@ async def test_who_and_where(backend: Backend, admin: Redis, fields: dict[str, A
     await backend.until(lambda: bool(admin.exists(key_of(client))))
     found = announced(admin, client)
     process = identity()
+    name = fields.get("client_name", f"{process.program}@{process.host}:{process.pid}")
     lease = 1000 * fields.get("lock_watchdog_timeout", 30)
     assert before - 5 < int(found.pop("since")) <= now_of(admin)
-    assert found == {
-        "n": "1",
-        "name": fields.get("client_name", f"{process.program}@{process.host}:{process.pid}"),
-        "program": process.program,
-        "host": process.host,
-        "pid": str(process.pid),
-        "version": pyredisson.__version__,
-        "lease": str(lease),
-        "waits": "0",
-        "waited": "0",
-        "lost": "0",
-    }
+    who = {"program": process.program, "host": process.host, "pid": str(process.pid), "name": name}
+    counted = {"n": "1", "waits": "0", "waited": "0", "lost": "0"}
+    assert found == {**who, **counted, "version": pyredisson.__version__, "lease": str(lease)}
     assert lease - 10_000 < admin.pttl(key_of(client)) <= lease
     assert admin.keys("pyredisson*") == [key_of(client).encode()]
 
@@ -91,7 +84,7 @@ async def test_who_and_where(backend: Backend, admin: Redis, fields: dict[str, A
 @pytest.mark.parametrize("kind", ["lock", "fair", "spin", "read", *PERMITS, "latch"])
 async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking: None, kind: str) -> None:
     silent = backend.connect(announce=False)
-    client = backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE)
+    client: Any = backend.connect(client_name="waiting", lock_watchdog_timeout=LEASE)
     if kind == "latch":
         await silent.get_count_down_latch("orders").try_set_count(1)
         waiter: Any = backend.spawn(client.get_count_down_latch("orders").wait)
@@ -102,9 +95,7 @@ async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking:
     assert announced(admin, client)["name"] == "waiting"
     await client.close()
     await fails(pyredisson.ClosedError, waiter.result)
-    found = client._session.announcement
-    assert found is not None
-    assert found.waited > 0
+    assert client._session.announcement.waited > 0
     assert not admin.exists(key_of(client))
 
 
@@ -172,8 +163,7 @@ async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monke
             await semaphore.set_permits(1)
             release = partial(semaphore.release, await semaphore.acquire(renew=True))
         else:
-            lock = lock_of(client, kind, NAME)
-            await lock.lock(3600 if fixed else None)
+            lock = await acquired(lock_of(client, kind, NAME), 3600 if fixed else None)
             release = lock.unlock
         await backend.until(lambda: len(listed(admin, client)) == 1)
         [(field, value)] = listed(admin, client).items()
@@ -185,8 +175,6 @@ async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monke
         if kind != "permit":
             assert f"{client.id}:{owner}".encode() in admin.hkeys(NAME)
             found = await lock_of(backend.connect(announce=False), kind, NAME).holder()
-            assert found is not None
-            assert found.since is not None
             assert (round(found.since.timestamp() * 1000), found.pid) == (int(began), identity().pid)
         await release()
         await backend.until(lambda: not listed(admin, client))
@@ -258,8 +246,7 @@ async def test_closing_while_a_lock_is_kept(
     # That of the lock is read first. And the key's began a little later: it was computed before it was sent.
     kept_for = admin.pttl(NAME)
     assert 15_000 < admin.pttl(key_of(client)) <= kept_for + 2_000
-    found = await backend.connect(announce=False).get_lock(NAME).holder()
-    assert found is not None
+    found: Any = await backend.connect(announce=False).get_lock(NAME).holder()
     assert (found.kept, found.host, found.pid) == (True, identity().host, identity().pid)
 
 
@@ -344,8 +331,7 @@ async def test_a_name_that_a_person_recognizes(backend: Backend, state: ServerSt
     name = chosen or f"{process.program}@{os.uname().nodename}:{os.getpid()}"
     # Renewed after a third of that, over the watchdog's connection.
     client = backend.connect(lock_watchdog_timeout=4, client_name=chosen)
-    lock = client.get_lock("a", owner=1)
-    await lock.lock()
+    lock = await acquired(client.get_lock("a", owner=1))
     other = await backend.begin(client.get_lock("a", owner=2).lock, lambda: names(state.redis).count(name) >= 3)
     # A connection of the test before may be listed for a moment.
     await backend.until(lambda: set(names(state.redis)) == {name})
@@ -360,8 +346,7 @@ async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -
         admin.acl_setuser(
             "plain", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|setname"]
         )
-        lock = backend.connect(own_server.url, **user).get_lock("a")
-        await lock.lock()
+        lock = await acquired(backend.connect(own_server.url, **user).get_lock("a"))
         assert names(admin) == []
         await lock.unlock()
         with pytest.raises(NoPermissionError):
@@ -371,14 +356,14 @@ async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -
 @pytest.mark.parametrize(
     ("argv", "program"),
     [
-        (["/srv/billing.py"], "billing"),
-        (["/usr/bin/gunicorn"], "gunicorn"),
-        (["/srv/billing/__main__.py"], "billing"),
-        (["__main__.py"], "folder"),
-        (["-c"], "python"),
-        (["-m"], "python"),
-        ([""], "python"),
-        ([], "python"),
+        *((["/srv/billing.py"], "billing"), (["/srv/billing/__main__.py"], "billing"), (["__main__.py"], "folder")),
+        *(
+            (["/usr/bin/gunicorn"], "gunicorn"),
+            (["-c"], "python"),
+            (["-m"], "python"),
+            ([""], "python"),
+            ([], "python"),
+        ),
     ],
 )
 async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pyredisson.asyncio
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, WOKEN, Backend, fails, finished
-from tests.support.kinds import KINDS
+from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import asleep
 
@@ -174,8 +174,7 @@ async def test_a_wait_ends_in_time(backend: Backend, client: Any, state: ServerS
 @kinds
 async def test_waits_without_an_end(backend: Backend, client: Any, state: ServerState, kind: str) -> None:
     """The release lets in one after the other, in whatever way each waits."""
-    holder = lock_of(client, rival_of(kind), owner=100)
-    await holder.lock()
+    holder = await acquired(lock_of(client, rival_of(kind), owner=100))
 
     async def take(way: Callable[[Any], Awaitable[Any]], owner: int) -> None:
         lock = lock_of(client, kind, owner=owner)
@@ -289,8 +288,7 @@ async def test_extending_what_is_renewed(client: Any, lock: Any, state: ServerSt
 
 
 async def test_extending_with_a_majority(client: Any, state: ServerState) -> None:
-    red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
-    await red.lock(5)
+    red = await acquired(client.get_red_lock(*[client.get_lock(name) for name in "abc"]), 5)
     state.redis.delete("a")
     await red.extend(60)
     assert [state.redis.pttl(name) > 50_000 for name in "abc"] == [False, True, True]

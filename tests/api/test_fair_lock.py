@@ -10,6 +10,7 @@ from pyredisson import ClosedError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, finished
 from tests.support.fair_ageing import AGE
+from tests.support.kinds import acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
@@ -118,8 +119,7 @@ class TestLosingPlaces:
     async def test_the_lock_is_deleted(self, backend: Backend, queue: Queue) -> None:
         """The queue goes, too. Waiters enter it again; dead waiters before them are gone."""
         clients = [backend.connect(), backend.connect()]
-        holder = clients[0].get_fair_lock("orders")
-        await holder.lock()
+        holder = await acquired(clients[0].get_fair_lock("orders"))
         lost = holder.lost
         queue.enter(JAVA)
         others, served = await start_waiters(backend, queue, clients, 6)

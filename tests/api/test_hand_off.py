@@ -17,7 +17,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import WOKEN, Backend, fails
 from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
-from tests.support.kinds import KINDS
+from tests.support.kinds import KINDS, acquired
 from tests.support.observers import Recorder, told
 from tests.support.server_state import ServerState
 
@@ -182,8 +182,7 @@ async def test_a_block_that_another_owner_leaves(backend: Backend, client: Any, 
 @kinds
 async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, lose: Lose, kind: str) -> None:
     client = backend.connect(proxy.url, timeout=0.25)
-    lock = lock_of(client, kind)
-    await lock.lock()
+    lock = await acquired(lock_of(client, kind))
     fault = lose(proxy, MOVES[kind])
     token = await lock.hand_off()
     assert fault.happened.is_set()
@@ -199,8 +198,7 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, 
 async def test_it_fails(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:
     """A hand-off that fails releases the lock, and after an adoption that fails the token is as good as before."""
     client, other = backend.connect(proxy.url, timeout=0.5, retry_attempts=0), backend.connect()
-    lock = lock_of(client, kind)
-    await lock.lock()
+    lock = await acquired(lock_of(client, kind))
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), lock.hand_off)
     await backend.until(lambda: left(state.redis) == set())
@@ -242,8 +240,7 @@ async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, state: ServerState,
 
 async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy, state: ServerState) -> None:
     """It has adopted the hold here too late."""
-    lock = backend.connect().get_lock("orders")
-    await lock.lock(1)
+    lock = await acquired(backend.connect().get_lock("orders"), 1)
     token = await lock.hand_off()
     late = proxy.hold_reply(MOVES["lock"])
     call = await backend.begin(lambda: backend.connect(proxy.url, timeout=20).adopt(token), late.held.is_set)

@@ -18,7 +18,7 @@ from pyredisson.identity import identity
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend, fails
 from tests.support.faults import FLAGS
-from tests.support.kinds import KINDS
+from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, assert_lost, lock_of, rival_of
@@ -44,24 +44,18 @@ async def refused(lock: Any, match: str | None = None, wait: float = 0) -> LockT
 async def test_errors_name_the_holder(backend: Backend, kind: str) -> None:
     holder = backend.connect()
     await lock_of(holder, rival_of(kind)).lock()
-    error = await refused(lock_of(backend.connect(), kind), wait=0.02)
+    error: Any = await refused(lock_of(backend.connect(), kind), wait=0.02)
     found = error.holder
-    assert found is not None
-    assert found.client_id == holder.id
-    assert found.owner_id is not None
-    assert f"{holder.id}:{found.owner_id}" in str(error)
+    assert found == Holder(holder.id, owner_id=found.owner_id, time_to_live=found.time_to_live, foreign=False)
     assert found.time_to_live == pytest.approx(30, abs=2)
-    assert found.foreign is False
-    assert (found.client_name, found.host, found.pid, found.since) == (None,) * 4
     assert FREE_IN.search(str(error)), str(error)
-    assert "orders" in (error.name or "")
-    assert (error.owner or "nobody") in str(error)
+    assert "orders" in error.name
+    for text in (f"{holder.id}:{found.owner_id}", error.owner):
+        assert text in str(error)
     twin = pickle.loads(pickle.dumps(error))
-    assert str(twin) == str(error)
-    assert (twin.name, twin.owner, twin.holder) == (error.name, error.owner, found)
-    caught = await fails(LockNotHeldError, lock_of(backend.connect(), kind).unlock)
+    assert (str(twin), twin.name, twin.owner, twin.holder) == (str(error), error.name, error.owner, found)
+    caught: Any = await fails(LockNotHeldError, lock_of(backend.connect(), kind).unlock)
     assert None not in (caught.name, caught.owner)
-    assert caught.holder is not None
     assert caught.holder.client_id == holder.id
 
 
@@ -200,21 +194,17 @@ async def test_a_read_write_lock(backend: Backend) -> None:
 
 @kinds
 async def test_what_is_shown_names_the_lock(lock: Any, kind: str) -> None:
-    assert "Lost of <pyredisson" in repr(lock.lost)
-    assert repr(lock.lost).endswith(": no hold>")
+    assert re.search("Lost of <pyredisson.*: no hold>$", repr(lock.lost))
     async with lock:
         lost = lock.lost
-        assert "'orders'" in repr(lost)
-        assert repr(lost).endswith(": held>")
+        assert re.search("'orders'.*: held>$", repr(lost))
     assert repr(lost).endswith(": released>")
     if kind not in GROUPS:
         await lock.lock()
         lost = lock.lost
         await lock.force_unlock()
         assert repr(lost).endswith(": lost>")
-    readable = repr(lock.hold(wait_time=1.5, lease_time=10))
-    assert "'orders'" in readable
-    assert readable.endswith(": waits 1.5 s, lease 10 s>")
+    assert re.search(r"'orders'.*: waits 1\.5 s, lease 10 s>$", repr(lock.hold(wait_time=1.5, lease_time=10)))
     assert repr(lock.hold()).endswith(": waits without end, renewed>")
 
 
@@ -225,8 +215,7 @@ def own(client: Any) -> Any:
 async def test_all_kinds(client: Any) -> None:
     assert client.holds() == []
     before = datetime.now(UTC)
-    lock = client.get_lock("a", owner=7)
-    await lock.lock()
+    lock = await acquired(client.get_lock("a", owner=7))
     await lock.lock(10)
     await client.get_fair_lock("b").lock(20)
     token = await client.get_fenced_lock("c").lock_and_get_token()
@@ -238,15 +227,9 @@ async def test_all_kinds(client: Any) -> None:
     await semaphore.set_permits(1)
     permit = await semaphore.acquire(renew=True)
     found = client.holds()
-    assert [(hold.name, hold.kind, hold.levels, hold.renewed) for hold in found] == [
-        ("a", "lock", 2, True),
-        ("b", "fair", 1, False),
-        ("c", "fenced", 1, True),
-        ("d", "write", 1, True),
-        ("d", "read", 1, True),
-        ("e", "spin", 1, True),
-        ("f", "permit", 1, True),
-    ]
+    kinds = ["lock", "fair", "fenced", "write", "read", "spin", "permit"]
+    assert [(hold.name, hold.kind) for hold in found] == list(zip("abcddef", kinds, strict=True))
+    assert [(hold.levels, hold.renewed) for hold in found] == [(2, True), (1, False), *[(1, True)] * 5]
     assert [hold.token for hold in found] == [None, None, token, None, None, None, None]
     assert (found[0].owner_id, found[-1].owner_id) == (7, None)
     for hold in found:
@@ -262,8 +245,7 @@ async def test_all_kinds(client: Any) -> None:
 
 
 async def test_what_is_lost_and_not_released(client: Any) -> None:
-    lock = client.get_lock("a")
-    await lock.lock()
+    lock = await acquired(client.get_lock("a"))
     await lock.force_unlock()
     [hold] = client.holds()
     assert (hold.lost, hold.valid_for) == (True, 0.0)

@@ -11,6 +11,7 @@ from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
+from tests.support.kinds import acquired
 from tests.support.server_state import ServerState
 
 from .kinds import lock_of
@@ -169,15 +170,13 @@ class TestLostBody:
 
 
 async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
-    lock = tasks.connect(lock_watchdog_timeout=1.5).get_lock("orders")
-    await lock.lock()
+    lock = await acquired(tasks.connect(lock_watchdog_timeout=1.5).get_lock("orders"))
     time.sleep(2)
     assert (lock.lost.is_set(), await lock.is_held()) == (False, True)
 
 
 async def test_two_loops_at_a_time(tasks: Backend) -> None:
-    lock = tasks.connect().get_lock("orders", owner=1)
-    await lock.lock()
+    lock = await acquired(tasks.connect().get_lock("orders", owner=1))
     await fails(RuntimeError, asyncio.to_thread, lambda: asyncio.run(lock.is_locked()), match="loop")
 
 

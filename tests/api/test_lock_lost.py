@@ -14,6 +14,7 @@ import pytest
 from pyredisson import ClosedError, LockLostError, LockNotHeldError
 from pyredisson.asyncio import Client, Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
+from tests.support.kinds import acquired
 from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, REENTRANT, assert_lost, lock_of
@@ -48,8 +49,7 @@ class TestEvent:
         assert lock.lost.is_set() is False
 
     async def test_the_end_of_the_lease(self, backend: Backend) -> None:
-        lock = backend.connect().get_lock("orders")
-        await lock.lock(0.5)
+        lock = await acquired(backend.connect().get_lock("orders"), 0.5)
         lost = lock.lost
         assert not lost.is_set()
         # Any owner may wait for it, and has a hold of its own.
@@ -133,8 +133,7 @@ class TestGivingBack:
         self, backend: Backend, state: ServerState, kind: str, *, forced: bool
     ) -> None:
         """A nested acquire finds the loss. What the holder itself has forced, it knows before."""
-        lock = lock_of(backend.connect(), kind)
-        await lock.lock(60)
+        lock = await acquired(lock_of(backend.connect(), kind), 60)
         lost = lock.lost
         if forced:
             await lock.force_unlock()

@@ -13,6 +13,7 @@ from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished
+from tests.support.kinds import acquired
 from tests.support.server_state import listeners
 
 from .kinds import assert_lost, use
@@ -152,8 +153,7 @@ class TestOrder:
 
 class TestUnlock:
     async def test_each_member_is_tried(self, locks: Locks) -> None:
-        group = locks.group("abc")
-        await group.lock()
+        group = await acquired(locks.group("abc"))
         await locks["b"].unlock()
         # Only the member that is not held any more is named.
         message = r"is not held any more: 'b' on [^']*: it was released separately$"
@@ -170,8 +170,7 @@ class TestUnlock:
             assert (len(raised.__notes__), await group.is_held()) == (1, True)
         # The owners of the members count, and not the caller.
         get = locks.client.get_lock
-        group = locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2))
-        await group.lock()
+        group = await acquired(locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2)))
         await locks.backend.as_another_owner(group.unlock)
         assert locks.keys() == []
 
@@ -238,8 +237,7 @@ class TestLease:
         )
         # The member that is taken last is somebody else's for a while.
         slowest = group._target._locks[-1] if backend.name == "threads" else group._locks[-1]
-        holder = backend.connect(servers[slowest.name == "last"].url).get_lock(slowest.name)
-        await holder.lock()
+        holder = await acquired(backend.connect(servers[slowest.name == "last"].url).get_lock(slowest.name))
 
         def leases() -> list[int]:
             found = []

@@ -6,6 +6,7 @@ import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
 from tests.support.backends import TIME_LIMIT, WOKEN, fails, finished
+from tests.support.kinds import acquired
 
 from .kinds import WAYS, assert_lost, lock_of
 from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key
@@ -112,8 +113,7 @@ class TestWatchdog:
         await sides[side].unlock()
 
     async def test_keeps_the_lock_of_a_fixed_lease_that_java_shortened(self, watched: Orders) -> None:
-        read = watched.read(1)
-        await read.lock(60)
+        read = await acquired(watched.read(1), 60)
         watched.java_reads(60_000)
         for _ in range(2):
             # Java's renewal of its own reader.
@@ -166,8 +166,7 @@ class TestNested:
     async def test_the_longest_lease(self, watched: Orders, kind: str, outer: float, inner: float | None) -> None:
         """Also after the inner hold, and not only for us: a reader in Java that leaves asks the timeout keys."""
         keys = ["orders"] if kind == "lock" else ["orders", lease_key(f"{watched.client.id}:1")]
-        lock = lock_of(watched.client, kind, owner=1)
-        await lock.lock(outer)
+        lock = await acquired(lock_of(watched.client, kind, owner=1), outer)
         await lock.lock(inner)
         assert watched.redis.pttl("orders") > 50_000
         # The watchdog looks at it, if it was asked to.
@@ -181,8 +180,7 @@ class TestNested:
 
     async def test_a_renewed_inner_hold_ends_its_renewal_with_itself(self, orders: Orders, kind: str) -> None:
         orders.connect(lock_watchdog_timeout=1.5)
-        lock = lock_of(orders.client, kind)
-        await lock.lock(1)
+        lock = await acquired(lock_of(orders.client, kind), 1)
         await lock.lock()
         await orders.backend.sleep(2)
         assert await lock.get_hold_count() == 2

@@ -11,7 +11,7 @@ from pyredisson import LockLostError
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend, fails
 from tests.support.faults import RENEW
-from tests.support.kinds import KINDS
+from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, left, lock_of, one_waits
@@ -112,8 +112,7 @@ async def test_a_limit_below_the_lease_needs_no_renewal(backend: Backend, state:
 async def test_a_lost_reply_to_a_renewal(backend: Backend, proxy: Proxy) -> None:
     """A short lease of one lock leaves time for another renewal, as a short lease of the client does."""
     client = backend.connect(proxy.url)
-    lock = client.get_lock("orders", watchdog_timeout=LEASE)
-    await lock.lock()
+    lock = await acquired(client.get_lock("orders", watchdog_timeout=LEASE))
     fault = proxy.drop_reply(RENEW)
     await backend.until(fault.happened.is_set)
     await backend.sleep(LEASE)
@@ -123,8 +122,7 @@ async def test_a_lost_reply_to_a_renewal(backend: Backend, proxy: Proxy) -> None
 async def test_an_extension_that_comes_after_the_lease(backend: Backend, state: ServerState, proxy: Proxy) -> None:
     """It is no hold any more, and must not keep others out for the new lease."""
     client = backend.connect(proxy.url, timeout=20)
-    lock = client.get_lock("orders", owner=1)
-    await lock.lock(1)
+    lock = await acquired(client.get_lock("orders", owner=1), 1)
     late = proxy.hold_reply(RENEW)
     call = await backend.begin(lambda: lock.extend(60), late.held.is_set)
     await backend.until(lock.lost.is_set)
@@ -146,8 +144,7 @@ async def test_an_extension_ends_at_the_limit(lock: Any, state: ServerState) -> 
 async def test_a_red_lock_acquires_its_members_again(tasks: Backend, state: ServerState) -> None:
     """As long as the limit allows."""
     client = tasks.connect(lock_watchdog_timeout=LEASE)
-    red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
-    await red.lock(at_most=2 * LEASE)
+    red = await acquired(client.get_red_lock(*[client.get_lock(name) for name in "abc"]), at_most=2 * LEASE)
     for name in "ab":
         state.redis.delete(name)
         await tasks.until(lambda: state.redis.exists("a", "b", "c") == 3)

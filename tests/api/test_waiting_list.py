@@ -13,6 +13,7 @@ from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, finished
 from tests.support.faults import FLAGS
 from tests.support.inspecting import session_of
+from tests.support.kinds import acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
@@ -131,8 +132,7 @@ class TestCalls:
 
     async def test_no_second_attempt_of_a_listener(self, backend: Backend, state: ServerState) -> None:
         """A client that listens since before its first attempt has missed nothing."""
-        holder = backend.connect().get_lock("orders")
-        await holder.lock()
+        holder = await acquired(backend.connect().get_lock("orders"))
         client = backend.connect(local_hand_over_time=LONG)
         while not state.listeners("orders"):
             assert not await client.get_lock("orders").try_lock(wait_time=0.1)

@@ -22,3 +22,9 @@ SINGLE_KEY = ("lock", "spin", "non-reentrant")
 def against(kind: str, client: Any, name: str) -> Any:
     """A lock that a hold of this kind excludes."""
     return LOCKS["write" if kind == "read" else kind](client, name)
+
+
+async def acquired(lock: Any, *lease: Any, **limits: Any) -> Any:
+    """That lock, which its caller has acquired."""
+    await lock.lock(*lease, **limits)
+    return lock
