@@ -109,10 +109,9 @@ async def test_further_levels(client: Any, kind: str) -> None:
 @kinds
 async def test_a_wait_for_another_client(backend: Backend, client: Any, other: Any, said: Said, kind: str) -> None:
     holder = await acquired(lock_of(other, rival_of(kind), "a", 1))
-    acquired = backend.spawn(lambda: lock_of(client, kind, "a", 2).lock())
-    await backend.until(lambda: whats(told(client)) == ["waiting"])
+    waiting = await backend.begin(lock_of(client, kind, "a", 2).lock, lambda: whats(told(client)) == ["waiting"])
     await holder.unlock()
-    await acquired.result()
+    await waiting.result()
     await lock_of(client, kind, "a", 2).unlock()
     events = all_told(client, "waiting", "acquired", "released")
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", told_kind(kind), 2)}

@@ -59,7 +59,7 @@ class TestEvent:
         assert (lost.is_set(), await lock.is_held(), await lock.get_hold_count()) == (True, False, 0)
 
         async def work() -> bool:
-            return lock.lost.is_set()
+            return bool(lock.lost.is_set())
 
         assert await backend.as_another_owner(work) is False
         await backend.connect().get_lock("orders").lock()

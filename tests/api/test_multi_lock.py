@@ -1,7 +1,6 @@
 """Several locks as one: all are acquired or none, in one order, with one lease; and the loss of a member."""
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -13,10 +12,10 @@ from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished
-from tests.support.kinds import acquired
+from tests.support.kinds import LOCKS, acquired
 from tests.support.server_state import listeners
 
-from .kinds import assert_lost, use
+from .kinds import assert_lost, lock_of, use
 
 TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
 
@@ -68,9 +67,9 @@ class TestAllOrNothing:
         group = locks.client.get_multi_lock(there.get_lock("b"), locks["a"], locks["c"])
         with servers[1].redis() as redis:
             await group.lock()
-            assert ([*locks.counts("ac"), list(redis.hvals("b"))], await group.is_held()) == ([[b"1"]] * 3, True)
-            assert (await group.is_held_by_current_thread(), group.lost.is_set()) == (True, False)
-            assert await there.get_lock("b").is_held()
+            assert [*locks.counts("ac"), list(redis.hvals("b"))] == [[b"1"]] * 3
+            questions = (group.is_held, group.is_held_by_current_thread, there.get_lock("b").is_held)
+            assert [await question() for question in questions] + [group.lost.is_set()] == [True, True, True, False]
             await group.unlock()
             assert not await group.is_held()
             assert (locks.keys(), redis.keys()) == ([], [])
@@ -92,8 +91,8 @@ class TestAllOrNothing:
         group = locks.group("abcd")
         locks.somebody_takes("c")
         assert not await group.try_lock()
-        with pytest.raises(LockTimeoutError, match=r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"):
-            await group.hold(wait_time=0).__aenter__()
+        said = r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"
+        await fails(LockTimeoutError, group.hold(wait_time=0).__aenter__, match=said)
         assert (locks.keys(), await group.is_held()) == ([b"c"], False)
         async with locks.group("ab"):
             assert not await group.try_lock()
@@ -226,15 +225,8 @@ class TestLease:
     async def test_a_fixed_one_counts_from_when_all_are_acquired(self, locks: Locks, servers: list[Server]) -> None:
         """For each kind of lock, in its own way; and nobody else's keys get a lease."""
         backend, client, redis = locks.backend, locks.client, locks.redis
-        group: Any = client.get_multi_lock(
-            client.get_lock("a"),
-            client.get_read_write_lock("rw").read_lock(),
-            client.get_fair_lock("fair"),
-            client.get_fenced_lock("fenced"),
-            client.get_spin_lock("spin"),
-            client.get_non_reentrant_lock("once"),
-            backend.connect(servers[1].url).get_lock("last"),
-        )
+        members = [lock_of(client, kind, kind) for kind in LOCKS if kind != "write"]
+        group: Any = client.get_multi_lock(*members, backend.connect(servers[1].url).get_lock("last"))
         # The member that is taken last is somebody else's for a while.
         slowest = group._target._locks[-1] if backend.name == "threads" else group._locks[-1]
         holder = await acquired(backend.connect(servers[slowest.name == "last"].url).get_lock(slowest.name))
@@ -299,20 +291,14 @@ class TestLost:
     async def test_when_any_is(self, locks: Locks) -> None:
         group = locks.group()
         notified: list[Any] = []
-        heard = threading.Event()
-
-        @group.on_lost  # type: ignore[untyped-decorator]
-        def tell(lost: Any) -> None:
-            notified.append(lost)
-            heard.set()
-
+        group.on_lost(notified.append)
         await group.lock()
         await group.lock()
         lost = group.lost
         assert not lost.is_set()
         assert await locks.backend.as_another_owner(locks["b"].force_unlock)
         assert (lost.is_set(), await lost.wait(TIME_LIMIT)) == (True, True)
-        await locks.backend.until(heard.is_set)
+        await locks.backend.until(lambda: bool(notified))
         assert not await group.is_held()
         await assert_lost(group, r"'b'.*force_unlock")
         # In the background, as the loss was known before.
