@@ -36,31 +36,18 @@ SENTINEL: dict[str, Any] = {"topology": "sentinel", "nodes": NODES, "master_name
 WRONG: list[tuple[str, list[Any]]] = [
     *((field, [math.nan, math.inf, -1, True, "3", None]) for field in sorted(_DURATIONS)),
     ("timeout", [0, 2**31]),  # a socket that never waits; settimeout() would wrap round and time out at once
-    ("connect_timeout", [0, 2**31]),
-    ("ping_interval", [2**31]),
-    ("lock_watchdog_timeout", [0, 2**52]),
-    ("fair_lock_wait_timeout", [2**52]),
-    ("topology_refresh_interval", [0]),
+    *(("connect_timeout", [0, 2**31]), ("ping_interval", [2**31]), ("lock_watchdog_timeout", [0, 2**52])),
+    *(("fair_lock_wait_timeout", [2**52]), ("topology_refresh_interval", [0])),
     ("replicas_sync_timeout", [0, 2**31]),  # WAIT would wait for ever
-    ("retry_attempts", [-1, 1.0, True]),
-    ("port", [0, 65536, "6379"]),
-    ("database", [-1]),
-    ("connection_pool_size", [0]),
-    ("release_when_owner_ends", ["yes"]),
-    ("socket_keepalive", [None]),
+    *(("retry_attempts", [-1, 1.0, True]), ("port", [0, 65536, "6379"]), ("database", [-1])),
+    *(("connection_pool_size", [0]), ("release_when_owner_ends", ["yes"]), ("socket_keepalive", [None])),
     ("name_mapper", ["prefix"]),
     ("host", ["", None, "a\udcff", "a..b"]),  # no DNS name has an empty part
-    ("password", ["secret\udcff"]),
-    ("username", ["\udcff", b"user"]),
-    ("path", [""]),
-    ("client_name", [3, "", "two words", "café", "a\n"]),
-    ("announce", [1]),
+    *(("password", ["secret\udcff"]), ("username", ["\udcff", b"user"]), ("path", [""])),
+    *(("client_name", [3, "", "two words", "café", "a\n"]), ("announce", [1])),
     ("observer", [object(), Observer(), SimpleNamespace(acquired="no method")]),  # those of Observer do nothing
-    ("check_lock_synced_replicas", ["yes"]),
-    ("min_synced_replicas", [0, True]),
-    ("sharded_pubsub", [True, "perhaps"]),
-    ("address_mapper", [{"a": "b"}]),
-    ("master_name", [b"mymaster"]),
+    *(("check_lock_synced_replicas", ["yes"]), ("min_synced_replicas", [0, True])),
+    *(("sharded_pubsub", [True, "perhaps"]), ("address_mapper", [{"a": "b"}]), ("master_name", [b"mymaster"])),
     ("sentinel_ssl", [None]),
 ]
 """Fields, and values that they can't have."""
@@ -160,17 +147,11 @@ class TestAddress:
     @pytest.mark.parametrize(
         ("text", "host", "port"),
         [
-            ("h:1", "h", 1),
-            ("10.0.0.1:65535", "10.0.0.1", 65535),
-            ("[::1]:7000", "::1", 7000),
+            *(("h:1", "h", 1), ("10.0.0.1:65535", "10.0.0.1", 65535), ("[::1]:7000", "::1", 7000)),
             ("::1:7000", "::1", 7000),  # as Redis writes IPv6
-            ("fe80::1%eth0:7000", "fe80::1%eth0", 7000),
-            ("[fe80::1%eth0]:7000", "fe80::1%eth0", 7000),
-            ("h", "h", 6379),
-            ("[::1]", "::1", 6379),
-            ("::1", "::1", 6379),
-            ("1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8", 6379),
-            ("fe80::1:6380", "fe80::1", 6380),
+            *(("fe80::1%eth0:7000", "fe80::1%eth0", 7000), ("[fe80::1%eth0]:7000", "fe80::1%eth0", 7000)),
+            *(("h", "h", 6379), ("[::1]", "::1", 6379), ("::1", "::1", 6379)),
+            *(("1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8", 6379), ("fe80::1:6380", "fe80::1", 6380)),
         ],
     )
     def test_parse(self, text: str, host: str, port: int) -> None:
@@ -234,18 +215,13 @@ class TestNodes:
         "fields",
         [
             *({"nodes": ()}, {"nodes": "h1:7000"}, {"nodes": None}, {"nodes": ["h1:x"]}, {"nodes": [3]}),
-            {"nodes": [f":{SECRET}"]},
-            {"nodes": NODES, "topology": "single"},
-            {"nodes": NODES, "path": "/run/redis.sock"},
-            {"nodes": NODES, "database": 1},
+            *({"nodes": [f":{SECRET}"]}, {"nodes": NODES, "topology": "single"}),
+            *({"nodes": NODES, "path": "/run/redis.sock"}, {"nodes": NODES, "database": 1}),
             {"nodes": NODES, "topology": "sentinel"},
             {"nodes": NODES, "topology": "sentinel", "master_name": ""},
-            {"nodes": NODES, "topology": "ring"},
-            {"nodes": NODES, "topology": ["cluster"]},
-            {"nodes": NODES, "master_name": "mymaster"},
-            {"nodes": NODES, "sentinel_username": "u"},
-            {"nodes": NODES, "sentinel_password": SECRET},
-            {"nodes": NODES, "sentinel_ssl": True},
+            *({"nodes": NODES, "topology": "ring"}, {"nodes": NODES, "topology": ["cluster"]}),
+            *({"nodes": NODES, "master_name": "mymaster"}, {"nodes": NODES, "sentinel_username": "u"}),
+            *({"nodes": NODES, "sentinel_password": SECRET}, {"nodes": NODES, "sentinel_ssl": True}),
             {"topology": "single", "sentinel_password": SECRET},
         ],
     )
@@ -278,8 +254,7 @@ class TestServersOfAConfig:
     @pytest.mark.parametrize(
         ("fields", "text"),
         [
-            ({}, "localhost:6379/0"),
-            ({"host": "::1", "port": 1, "database": 2}, "[::1]:1/2"),
+            *(({}, "localhost:6379/0"), ({"host": "::1", "port": 1, "database": 2}, "[::1]:1/2")),
             ({"path": "/run/r.sock"}, "/run/r.sock/0"),
             ({"topology": "cluster", "nodes": NODES}, "cluster of h1:7000, h2:7001"),
             ({"topology": "cluster", "nodes": NODES[::-1]}, "cluster of h1:7000, h2:7001"),
