@@ -264,6 +264,9 @@ RENEWED_PERMITS = [
     *calls("acquire", "try_acquire", "permit", by="lease_time", renew=True),
     *calls("acquire_many", "try_acquire_many", by="lease_time", permits=1, renew=True),
 ]
+LIMITS = [0, -1, math.nan, math.inf, timedelta(0)]
+LIMITED = ("lock", "try_lock", "hold")
+MADE = ("get_lock", "get_fair_lock", "get_read_write_lock", "get_spin_lock")
 BY_ID = calls("release", "try_release", "get_lease_time")
 OF_LOCKS: list[tuple[list[Call], type[Exception], str, list[Any]]] = [
     (LEASED, ValueError, "lease_time", NO_LEASES),
@@ -276,6 +279,9 @@ OF_LOCKS: list[tuple[list[Call], type[Exception], str, list[Any]]] = [
     (calls("acquire", by="timeout"), TypeError, "timeout", [None]),
     (calls("acquire", by="timeout"), OverflowError, "timeout", TOO_LONG),
     (calls("on_lost"), TypeError, "function", [None, 5]),
+    (calls(*LIMITED, by="at_most"), ValueError, "at_most", LIMITS),
+    (calls(*LIMITED, by="at_most"), TypeError, "at_most", NO_TIMES),
+    (calls(*LIMITED, by="at_most", lease_time=5), ValueError, "at_most.*lease_time", [5]),
 ]
 REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
     "lock": [*OF_LOCKS, (calls("is_held_by"), TypeError, "owner", [b"1", 1.0, True, None])],
@@ -316,6 +322,12 @@ REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
         (calls("wait"), ValueError, "timeout", [-1, math.nan, timedelta(-1)]),
         (calls("wait"), TypeError, "timeout", ["1", True]),
     ],
+    "client": [
+        (calls("singleton", "elect", "locked", by="at_most", name="orders"), ValueError, "at_most", LIMITS),
+        (calls("singleton", "elect", "locked", by="at_most", name="orders"), TypeError, "at_most", NO_TIMES),
+        (calls(*MADE, by="watchdog_timeout", name="orders"), ValueError, "watchdog_timeout", LIMITS),
+        (calls(*MADE, by="watchdog_timeout", name="orders"), TypeError, "watchdog_timeout", NO_TIMES),
+    ],
 }
 """For each kind: calls, the error that each of them raises, what it names, and the values that can't be."""
 MAKES = {"semaphore": "get_semaphore", "permit": "get_permit_expirable_semaphore", "latch": "get_count_down_latch"}
@@ -324,7 +336,9 @@ MAKES = {"semaphore": "get_semaphore", "permit": "get_permit_expirable_semaphore
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_what_cannot_be(backend: Backend, kind: str) -> None:
     client = backend.connect(NOWHERE)
-    called = getattr(client, MAKES[kind])("orders") if kind in MAKES else lock_of(client, kind)
+    called: Any = client
+    if kind != "client":
+        called = getattr(client, MAKES[kind])("orders") if kind in MAKES else lock_of(client, kind)
     for methods, error, match, values in REFUSED[kind]:
         for call, value in product(methods, values):
             await fails(error, call, called, value, match=match)

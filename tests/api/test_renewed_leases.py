@@ -1,11 +1,8 @@
 """How a lock is renewed: with a lease of its own (`watchdog_timeout`), and not beyond a limit (`at_most`)."""
 
-import math
 import time
 from datetime import timedelta
 from typing import Any
-
-import pytest
 
 from pyredisson import LockLostError
 from pyredisson.testing import Proxy
@@ -157,31 +154,3 @@ async def test_how_it_is_shown(client: Any, lock: Any) -> None:
     await lock.lock(at_most=90)
     [hold] = client.holds()
     assert (hold.renewed, hold.valid_for > 20) == (True, True)
-
-
-WRONG: list[tuple[type[Exception], list[Any]]] = [
-    (ValueError, [0, -1, math.nan, math.inf, timedelta(0)]),
-    (TypeError, ["1", b"1", True, [1]]),
-]
-
-
-@pytest.mark.parametrize(("error", "values"), WRONG)
-async def test_wrong_values(client: Any, error: type[Exception], values: list[Any]) -> None:
-    for value in values:
-        for kind in ("lock", *GROUPS):
-            lock = lock_of(client, kind)
-            for call in (lock.lock, lock.try_lock, lock.hold):
-                await fails(error, call, at_most=value, match="at_most")
-        for make in (client.singleton, client.elect):
-            with pytest.raises(error, match="at_most"):
-                make("orders", at_most=value)
-        with pytest.raises(error, match="at_most"):
-            client.locked("orders", at_most=value)
-        for make in (client.get_lock, client.get_fair_lock, client.get_read_write_lock, client.get_spin_lock):
-            with pytest.raises(error, match="watchdog_timeout"):
-                make("orders", watchdog_timeout=value)
-
-
-async def test_a_limit_is_for_what_is_renewed(lock: Any) -> None:
-    for call in (lock.lock, lock.try_lock, lock.hold):
-        await fails(ValueError, call, lease_time=5, at_most=5, match=r"at_most.*lease_time")
