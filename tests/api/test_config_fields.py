@@ -51,6 +51,27 @@ WRONG: list[tuple[str, list[Any]]] = [
     ("sentinel_ssl", [None]),
 ]
 """Fields, and values that they can't have."""
+DEFAULTS: dict[str, Any] = {
+    "host": "localhost",
+    "port": 6379,
+    "database": 0,
+    "topology": "single",
+    "nodes": (),
+    "sharded_pubsub": "auto",
+    "lock_watchdog_timeout": 30.0,
+    "fair_lock_wait_timeout": 300.0,
+    "topology_refresh_interval": 5.0,
+    "retry_attempts": 4,
+    "connect_timeout": 10.0,
+    "timeout": 3.0,
+    "ssl": False,
+    "sentinel_ssl": False,
+    "check_lock_synced_replicas": True,
+    "replicas_sync_timeout": 1.0,
+    "min_synced_replicas": 1,
+    **dict.fromkeys(("path", "name_mapper", "ssl_context", "master_name", "address_mapper"), None),
+    **dict.fromkeys(("sentinel_username", "sentinel_password"), None),
+}
 
 
 def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
@@ -78,16 +99,7 @@ class TestDurations:
 class TestFields:
     def test_defaults(self) -> None:
         config = Config()
-        assert (config.host, config.port, config.path, config.database) == ("localhost", 6379, None, 0)
-        assert (config.lock_watchdog_timeout, config.fair_lock_wait_timeout) == (30.0, 300.0)
-        assert (config.retry_attempts, config.name_mapper) == (4, None)
-        assert (config.connect_timeout, config.timeout) == (10.0, 3.0)
-        assert (config.ssl, config.ssl_context) == (False, None)
-        assert (config.topology, config.nodes, config.master_name) == ("single", (), None)
-        assert (config.sentinel_username, config.sentinel_password, config.sentinel_ssl) == (None, None, False)
-        assert (config.topology_refresh_interval, config.address_mapper, config.sharded_pubsub) == (5.0, None, "auto")
-        assert (config.check_lock_synced_replicas, config.replicas_sync_timeout) == (True, 1.0)
-        assert config.min_synced_replicas == 1
+        assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
 
     @pytest.mark.parametrize(("field", "values"), WRONG)
     def test_values_that_cannot_be(self, field: str, values: list[Any]) -> None:

@@ -127,8 +127,7 @@ def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, sta
         warnings.simplefilter("always")
         pools.serve(lambda: client.get_lock("orders"), lambda: None)
     [warning] = caught
-    assert warning.filename == __file__
-    assert warning.category is RuntimeWarning
+    assert (warning.filename, warning.category) == (__file__, RuntimeWarning)
     assert "owner=pyredisson.new_owner()" in str(warning.message)
     assert not state.redis.exists("orders")
 
@@ -318,10 +317,8 @@ class TestOnTheThreadOfAnEventLoop:
                 assert caught == []
             asyncio.run(transfers())
         [warning] = caught
-        assert done == 100
-        assert warning.category is RuntimeWarning
+        assert (done, warning.filename, warning.category) == (100, __file__, RuntimeWarning)
         assert "pyredisson.asyncio" in str(warning.message)
-        assert warning.filename == __file__
 
     def test_an_error_leaves_nothing(self, client: pyredisson.Client) -> None:
         """With warnings turned into errors, nothing is held. Explicit owners differ: there is nothing to warn of."""

@@ -8,8 +8,9 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
@@ -121,6 +122,14 @@ async def fails(
     with pytest.raises(error, match=match) as caught:
         await call(*args, **kwargs)
     return caught.value
+
+
+@contextmanager
+def lasting(least: float, most: float) -> Iterator[None]:
+    """The block lasts for that many seconds at least, and for less than `most`."""
+    begun = time.monotonic()
+    yield
+    assert least <= time.monotonic() - begun < most
 
 
 class Flag:
