@@ -77,9 +77,9 @@ class Stock:
         """The ids of the permits in use, as Redisson shows them."""
         return {permit.hex() for permit in self.redis.zrange(USED, 0, -1)}
 
-    async def listened(self) -> None:
-        """Returns when a connection is subscribed."""
-        await self.backend.until(lambda: self.redis.pubsub_numsub(CHANNEL)[0][1] == 1)
+    def is_heard(self) -> bool:
+        """Whether a connection is subscribed."""
+        return bool(self.redis.pubsub_numsub(CHANNEL)[0][1] == 1)
 
     async def heard(self, work: Callable[[], Awaitable[None]]) -> list[int]:
         """What is published while `work` runs."""

@@ -45,25 +45,20 @@ class Orders:
     def write(self, owner: int | None = None) -> WriteLock:
         return self.sides(owner)[1]
 
-    def reads(self, *owners: int) -> list[OtherOwner[None]]:
-        """Other callers that read, each as one of these owners."""
-        return [self.backend.spawn(self.read(owner).lock) for owner in owners]
+    async def reads(self, *owners: int) -> list[OtherOwner[None]]:
+        """Other callers, who sleep until they may read, each as one of these owners, and will hear of a release."""
+        others = [self.backend.spawn(self.read(owner).lock) for owner in owners]
+        await self.backend.until(lambda: waiters(self.client, "orders", "read") == len(owners))
+        return others
 
-    def writes(self, *owners: int) -> list[OtherOwner[None]]:
-        return [self.backend.spawn(self.write(owner).lock) for owner in owners]
-
-    async def asleep(self, *, readers: int = 0, writers: int = 0) -> None:
-        """Returns when so many callers sleep, and will hear of a release."""
-        for side, count in (("read", readers), ("write", writers)):
-            if count:
-                await self.backend.until(lambda side=side, count=count: waiters(self.client, "orders", side) == count)  # type: ignore[misc]
+    async def writes(self, *owners: int) -> list[OtherOwner[None]]:
+        others = [self.backend.spawn(self.write(owner).lock) for owner in owners]
+        await self.backend.until(lambda: waiters(self.client, "orders", "write") == len(owners))
+        return others
 
     async def claimed(self) -> None:
         """Returns when a writer that waits holds back readers."""
         await self.backend.until(lambda: bool(self.redis.exists(CLAIM)))
-
-    async def listened(self, connections: int = 1) -> None:
-        await self.backend.until(lambda: self.redis.pubsub_numsub(CHANNEL)[0][1] == connections)
 
     def holds(self) -> dict[str, str]:
         return self._state.holds("orders")

@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import product
 from threading import TIMEOUT_MAX
@@ -103,18 +104,14 @@ async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, state: Se
 
 async def test_threads_that_make_the_same_owner_at_once_get_one() -> None:
     with pyredisson.connect(NOWHERE) as client:
-        made: list[list[Any]] = [[] for _ in range(4)]
         begin = threading.Barrier(4)
 
-        def make_owners(mine: list[Any]) -> None:
+        def make_owners(_: int) -> list[Any]:
             begin.wait(5)
-            mine.extend(client.get_lock("orders", owner=number)._owner() for number in range(2000))
+            return [client.get_lock("orders", owner=number)._owner() for number in range(2000)]
 
-        threads = [threading.Thread(target=make_owners, args=(mine,)) for mine in made]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(make_owners, range(4)))
         for same in zip(*made, strict=True):
             assert len(set(map(id, same))) == 1
 

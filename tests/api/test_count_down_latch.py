@@ -35,16 +35,14 @@ class Done:
         """How often a count was asked for."""
         return int(self.redis.info("commandstats").get("cmdstat_get", {}).get("calls", 0))
 
-    async def listened(self, clients: int = 1, channel: str = CHANNEL) -> None:
-        """Returns when so many clients wait."""
-        await self.backend.until(lambda: self.redis.pubsub_numsub(channel)[0][1] == clients)
+    def listeners(self) -> int:
+        """How many clients wait."""
+        return int(self.redis.pubsub_numsub(CHANNEL)[0][1])
 
     async def waiter(self) -> Any:
         """Another caller that waits. Somebody else has set a count of 1."""
         self.redis.set("done", 1)
-        waiting = self.backend.spawn(self.latch.wait)
-        await self.listened()
-        return waiting
+        return await self.backend.begin(self.latch.wait, self.listeners)
 
     def java_counts_down(self) -> None:
         """What Redisson does."""
@@ -110,8 +108,7 @@ class TestNotCounting:
         latch = done.client.get_count_down_latch("done", must_exist=True)
         await fails(pyredisson.NotSetError, latch.wait, match="'done'")
         assert (await latch.try_set_count(1), await latch.wait(0)) == (True, False)
-        waiter = done.backend.spawn(latch.wait)
-        await done.listened()
+        waiter = await done.backend.begin(latch.wait, done.listeners)
         await latch.count_down()
         # A caller that waited before is released; a later caller can't know the earlier count.
         assert await waiter.result() is True
@@ -124,7 +121,7 @@ class TestWaiting:
         for timeout in (None, 0, math.inf):
             assert await latch.wait(timeout) is True
         assert done.gets() == before + 3
-        await done.listened(0)
+        await done.backend.until(lambda: done.listeners() == 0)
 
     async def test_not_in_time(self, latch: Any) -> None:
         await latch.try_set_count(1)
@@ -139,7 +136,7 @@ class TestWaiting:
         theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
         await latch.try_set_count(2)
         others = [done.backend.spawn(partial(one.wait, timeout)) for one in theirs * 3]
-        await done.listened(2)
+        await done.backend.until(lambda: done.listeners() == 2)
         await latch.count_down()
         await done.backend.sleep(0.05)
         assert not any(other.done() for other in others)

@@ -96,18 +96,17 @@ async def test_a_key_that_never_expires(lock: Any, admin: Redis, kind: str) -> N
 
 
 @kinds
-async def test_another_owner_does_not_get_it(backend: Backend, state: ServerState, kind: str) -> None:
-    client, stranger = backend.connect(), backend.connect()
+async def test_another_owner_does_not_get_it(client: Any, other: Any, state: ServerState, kind: str) -> None:
     await lock_of(client, rival_of(kind), owner=1).lock()
     before = state.holds("orders")
-    for lock in (lock_of(client, kind), lock_of(client, kind, owner=2), lock_of(stranger, kind, owner=1)):
+    for lock in (lock_of(client, kind), lock_of(client, kind, owner=2), lock_of(other, kind, owner=1)):
         for way in IN_VAIN:
             assert await way(lock) is False
-    lock = lock_of(stranger, kind, owner=2)
-    late = await fails(LockTimeoutError, lock.hold(wait_time=0.05).__aenter__, match=f"'orders'.*{stranger.id}:2")
+    lock = lock_of(other, kind, owner=2)
+    late = await fails(LockTimeoutError, lock.hold(wait_time=0.05).__aenter__, match=f"'orders'.*{other.id}:2")
     assert isinstance(late, TimeoutError)
     refused = await fails(LockNotHeldError, lock.unlock)
-    for text in ("orders", f"{stranger.id}:2", f"{client.id}, thread 1"):
+    for text in ("orders", f"{other.id}:2", f"{client.id}, thread 1"):
         assert text in str(refused)
     assert state.holds("orders") == before
 

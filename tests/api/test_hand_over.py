@@ -214,13 +214,11 @@ class TestReaders:
         # A writer that has waited for a reader: its client knows that it holds the lock.
         read, write = orders.read(99), orders.write(1)
         await read.lock()
-        writing = orders.writes(1)
-        await orders.asleep(writers=1)
+        writing = await orders.writes(1)
         await read.unlock()
         await finished(writing)
         before = orders.scripts()
-        readers = orders.reads(*range(2, 66))
-        await orders.asleep(readers=64)
+        readers = await orders.reads(*range(2, 66))
         # They know that the writer keeps them out, and make no attempt.
         await write.unlock()
         await finished(readers)
@@ -233,11 +231,9 @@ class TestReaders:
     async def test_they_wait_for_a_claim_of_their_client(self, orders: Orders) -> None:
         """They make no attempt: neither when they come, nor when the last reader has left and the writer is next."""
         await orders.read(99).lock()
-        writing = orders.writes(1)
-        await orders.asleep(writers=1)
+        writing = await orders.writes(1)
         before = orders.scripts()
-        readers = orders.reads(*range(2, 10))
-        await orders.asleep(readers=8)
+        readers = await orders.reads(*range(2, 10))
         await orders.read(99).unlock()
         await finished(writing)
         await orders.write(1).unlock()

@@ -23,9 +23,9 @@ singly_and_in_groups = pytest.mark.parametrize("kind", ["lock", *GROUPS])
 
 
 @pytest.fixture
-async def lock(backend: Backend) -> Lock:
-    """A watchdog looks at it soon."""
-    return backend.connect(lock_watchdog_timeout=0.9).get_lock("orders", owner=1)
+def client(backend: Backend) -> Client:
+    """Its watchdog looks soon."""
+    return backend.connect(lock_watchdog_timeout=0.9)
 
 
 async def lose(lock: Any) -> None:
@@ -204,14 +204,6 @@ class Slow:
 
 class TestCallback:
     """`on_lost` and `remove_on_lost`."""
-
-    @pytest.fixture
-    def client(self, backend: Backend) -> Client:
-        return backend.connect(lock_watchdog_timeout=0.9)
-
-    @pytest.fixture
-    def lock(self, client: Client) -> Lock:
-        return client.get_lock("orders")
 
     async def test_once_per_loss_with_the_lock(self, backend: Backend, state: ServerState, lock: Lock) -> None:
         calls: list[tuple[Any, int]] = []

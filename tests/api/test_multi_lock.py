@@ -49,9 +49,6 @@ class Locks:
         for name in names:
             self.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
 
-    async def listened(self, name: str) -> None:
-        await self.backend.until(lambda: listeners(self.redis, name))
-
     async def exists(self, name: str, *, there: bool = True) -> None:
         await self.backend.until(lambda: bool(self.redis.exists(name)) is there)
 
@@ -105,8 +102,7 @@ class TestAllOrNothing:
     async def test_a_release_wakes_it(self, locks: Locks, busy: str) -> None:
         group, holder = locks.group("abc"), locks.backend.connect().get_lock(busy)
         await holder.lock()
-        other = locks.backend.spawn(lambda: use(group))
-        await locks.listened(busy)
+        other = await locks.backend.begin(lambda: use(group), lambda: listeners(locks.redis, busy))
         await holder.unlock()
         await other.result(WOKEN)
         assert locks.keys() == []
@@ -272,9 +268,8 @@ class TestLease:
     async def test_a_member_that_is_lost_meanwhile_is_acquired_again(self, locks: Locks) -> None:
         group, holder = locks.group(), locks.backend.connect().get_lock("b")
         await holder.lock()
-        other = locks.backend.spawn(lambda: group.lock(2))
+        other = await locks.backend.begin(lambda: group.lock(2), lambda: listeners(locks.redis, "b"))
         await locks.exists("a")
-        await locks.listened("b")
         locks.redis.delete("a")
         locks.somebody_takes("a")
         # The loss is found by the extension, which is made when some of the lease is over.

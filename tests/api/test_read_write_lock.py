@@ -66,8 +66,7 @@ class TestSides:
         sides = [orders.read(1), orders.read(2)] if reads else [orders.write(1), orders.read(1)]
         for side in sides:
             await side.lock()
-        waiting = orders.writes(5)
-        await orders.listened()
+        waiting = await orders.writes(5)
         assert await sides[0].force_unlock() is True
         await finished(waiting)
         assert len(orders.holds()) == 2
@@ -193,8 +192,7 @@ class TestWaiting:
     @pytest.mark.parametrize("payload", ["0", "1"])
     async def test_one_message_wakes_all_readers(self, orders: Orders, payload: str) -> None:
         orders.java_writes(60_000)
-        others = orders.reads(*range(1, 6))
-        await orders.asleep(readers=5)
+        others = await orders.reads(*range(1, 6))
         orders.redis.delete("orders")
         orders.redis.publish(CHANNEL, payload)
         await finished(others)
@@ -202,8 +200,7 @@ class TestWaiting:
 
     async def test_one_message_makes_one_writer_try(self, orders: Orders) -> None:
         orders.java_writes(60_000)
-        others = orders.writes(*range(1, 6))
-        await orders.asleep(writers=5)
+        others = await orders.writes(*range(1, 6))
         await orders.backend.sleep(0.1)
         before = orders.scripts()
         orders.redis.publish(CHANNEL, "1")
@@ -220,7 +217,7 @@ class TestClaims:
 
     async def test_after_the_readers_turn_a_writer_claims_again(self, orders: Orders) -> None:
         orders.java_reads(60_000)
-        writers = orders.writes(1)
+        writers = await orders.writes(1)
         await orders.claimed()
         orders.redis.pexpire(TURN, 3_000)
         orders.redis.delete(CLAIM)
@@ -234,7 +231,7 @@ class TestClaims:
 
     async def test_a_claim_is_renewed_while_its_writer_waits(self, orders: Orders) -> None:
         await orders.read(1).lock()
-        writers = orders.writes(2)
+        writers = await orders.writes(2)
         await orders.claimed()
         started = time.monotonic()
         while time.monotonic() - started < 2.3:

@@ -108,8 +108,7 @@ class TestNeverSet:
         caplog.set_level(logging.WARNING, "pyredisson")
         semaphore = stock.open()
         assert not await semaphore.try_acquire()
-        waiter = stock.backend.spawn(stock.of(semaphore.client).acquire)
-        await stock.listened()
+        waiter = await stock.backend.begin(stock.of(semaphore.client).acquire, stock.is_heard)
         assert not await semaphore.try_acquire(1, 0.05)
         assert not waiter.done()
         [record] = caplog.records
@@ -134,8 +133,7 @@ class TestNeverSet:
             await getattr(semaphore._own, name)(*arguments)
         assert not caplog.records
         # A waiter that is notified of a permit finds that the semaphore was deleted meanwhile.
-        waiter = stock.backend.spawn(lambda: semaphore.acquire(20))
-        await stock.listened()
+        waiter = await stock.backend.begin(lambda: semaphore.acquire(20), stock.is_heard)
         assert await semaphore.delete()
         stock.redis.publish(CHANNEL, "20")
         await fails(pyredisson.NotSetError, waiter.result, match="'stock'")

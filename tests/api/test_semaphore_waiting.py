@@ -86,8 +86,7 @@ async def test_the_time_to_wait(stock: Stock) -> None:
     assert (stock.free(), stock.used()) == (2, set())
     # Giving up left nothing to be undone.
     assert not stock.redis.keys("pyredisson_permit*")
-    other = stock.backend.spawn(lambda: semaphore.try_acquire(3, timedelta(seconds=30)))
-    await stock.listened()
+    other = await stock.backend.begin(lambda: semaphore.try_acquire(3, timedelta(seconds=30)), stock.is_heard)
     stock.java_adds(1)
     assert await other.result()
 
@@ -118,8 +117,8 @@ async def test_a_message_that_was_lost(
     """A waiter makes an attempt from time to time, and when its time is over."""
     monkeypatch.setattr(permit_wait, "LONGEST_WAIT", longest)
     semaphore = stock.open()
-    other = stock.backend.spawn(semaphore.acquire if wait is None else lambda: semaphore.try_acquire(1, wait))
-    await stock.listened()
+    call = semaphore.acquire if wait is None else partial(semaphore.try_acquire, 1, wait)
+    other = await stock.backend.begin(call, stock.is_heard)
     stock.redis.incrby("stock", 1)
     await other.result()
     assert stock.free() == 0
