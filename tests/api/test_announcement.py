@@ -24,7 +24,6 @@ from tests.support.backends import Backend, fails
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.kinds import acquired
-from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
 from .kinds import PERMITS, lock_of, rival_of, use
@@ -325,16 +324,16 @@ def names(admin: Redis) -> list[str]:
 
 
 @pytest.mark.parametrize("chosen", [None, "billing"])
-async def test_a_name_that_a_person_recognizes(backend: Backend, state: ServerState, chosen: str | None) -> None:
+async def test_a_name_that_a_person_recognizes(backend: Backend, redis: Any, chosen: str | None) -> None:
     """All connections have it: that for commands, that for messages, and the watchdog's."""
     process = identity()
     name = chosen or f"{process.program}@{os.uname().nodename}:{os.getpid()}"
     # Renewed after a third of that, over the watchdog's connection.
     client = backend.connect(lock_watchdog_timeout=4, client_name=chosen)
     lock = await acquired(client.get_lock("a", owner=1))
-    other = await backend.begin(client.get_lock("a", owner=2).lock, lambda: names(state.redis).count(name) >= 3)
+    other = await backend.begin(client.get_lock("a", owner=2).lock, lambda: names(redis).count(name) >= 3)
     # A connection of the test before may be listed for a moment.
-    await backend.until(lambda: set(names(state.redis)) == {name})
+    await backend.until(lambda: set(names(redis)) == {name})
     await lock.unlock()
     await other.result()
 

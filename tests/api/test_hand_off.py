@@ -19,7 +19,6 @@ from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.kinds import KINDS, acquired
 from tests.support.observers import Recorder, told
-from tests.support.server_state import ServerState
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
 from .read_write import sides
@@ -38,20 +37,20 @@ async def handed_off(lock: Any) -> str:
     return token
 
 
-def holders(state: ServerState, name: str = "orders") -> list[str]:
-    found: Any = state.redis.hkeys(name)
+def holders(redis: Any, name: str = "orders") -> list[str]:
+    found: Any = redis.hkeys(name)
     return [field.decode() for field in found if field != b"mode"]
 
 
 @kinds
-async def test_it_moves(backend: Backend, client: Any, other: Any, lock: Any, state: ServerState, kind: str) -> None:
+async def test_it_moves(backend: Backend, client: Any, other: Any, lock: Any, redis: Any, kind: str) -> None:
     third, told = backend.connect(), list[Any]()
     lock.on_lost(told.append)
     await lock.lock()
     fence = client.holds()[0].token
     lost = lock.lost
     token = await lock.hand_off()
-    assert holders(state) == [HandedOff.of(token).hold]
+    assert holders(redis) == [HandedOff.of(token).hold]
     assert not client.holds()
     assert not await lock_of(third, rival_of(kind)).try_lock()
     adopted = await other.adopt(token)
@@ -63,12 +62,12 @@ async def test_it_moves(backend: Backend, client: Any, other: Any, lock: Any, st
     if kind in REENTRANT:
         await use(adopted)
     await adopted.unlock()
-    assert left(state.redis) == set()
+    assert left(redis) == set()
     assert (lost.is_set(), await lost.wait(1), told) == (False, False, [])
     await use(lock_of(third, kind))
 
 
-async def test_it_is_renewed_as_before(backend: Backend, state: ServerState) -> None:
+async def test_it_is_renewed_as_before(backend: Backend, redis: Any) -> None:
     """With the lease of the former owner, whichever the other client has."""
     client, other = backend.connect(lock_watchdog_timeout=LEASE), backend.connect()
     locks = {kind: lock_of(client, kind, kind) for kind in KINDS}
@@ -76,32 +75,32 @@ async def test_it_is_renewed_as_before(backend: Backend, state: ServerState) -> 
         await lock.lock()
     adopted = [await other.adopt(await lock.hand_off()) for lock in locks.values()]
     await client.close()
-    assert await kept(backend, state, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, redis, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
     for lock in adopted:
         await lock.unlock()
     # The handle acquires it with the same lease.
     await adopted[0].lock()
-    assert 0 < state.redis.pttl("lock") <= 1000 * LEASE
+    assert 0 < redis.pttl("lock") <= 1000 * LEASE
     await adopted[0].unlock()
 
 
 @pytest.mark.parametrize("kind", ["lock", "read"])
 @pytest.mark.parametrize(("lease", "at_most"), [(LEASE, None), (None, LEASE)])
 async def test_it_ends_as_before(
-    backend: Backend, other: Any, lock: Any, state: ServerState, kind: str, lease: float | None, at_most: float | None
+    backend: Backend, other: Any, lock: Any, redis: Any, kind: str, lease: float | None, at_most: float | None
 ) -> None:
     """A fixed lease goes on, and so does `at_most`."""
     await lock.lock(lease, at_most=at_most)
     adopted = await other.adopt(await lock.hand_off())
-    assert 0 < state.redis.pttl("orders") <= 1000 * LEASE
+    assert 0 < redis.pttl("orders") <= 1000 * LEASE
     assert await adopted.is_held()
     await backend.until(adopted.lost.is_set)
     await assert_lost(adopted, None if at_most is None else "at_most")
-    await backend.until(lambda: not state.redis.exists("orders"))
+    await backend.until(lambda: not redis.exists("orders"))
 
 
 @kinds
-async def test_nobody_adopts_it(backend: Backend, state: ServerState, kind: str) -> None:
+async def test_nobody_adopts_it(backend: Backend, redis: Any, kind: str) -> None:
     """It ends with its lease."""
     client, other = backend.connect(lock_watchdog_timeout=1), backend.connect()
     lock = lock_of(client, kind)
@@ -113,7 +112,7 @@ async def test_nobody_adopts_it(backend: Backend, state: ServerState, kind: str)
 
 
 @kinds
-async def test_exactly_one_adopts_it(backend: Backend, lock: Any, state: ServerState, kind: str) -> None:
+async def test_exactly_one_adopts_it(backend: Backend, lock: Any, redis: Any, kind: str) -> None:
     clients = [backend.connect() for _ in range(3)]
     token = await handed_off(lock)
     calls = [backend.spawn(partial(each.adopt, token)) for each in clients * 4]
@@ -124,7 +123,7 @@ async def test_exactly_one_adopts_it(backend: Backend, lock: Any, state: ServerS
         except LockNotHeldError:
             refused += 1
     assert refused == len(calls) - 1
-    assert sum(len(client.holds()) for client in clients) == len(holders(state)) == 1
+    assert sum(len(client.holds()) for client in clients) == len(holders(redis)) == 1
 
 
 async def test_what_the_former_owner_is_told(lock: Any, other: Any) -> None:
@@ -137,7 +136,7 @@ async def test_what_the_former_owner_is_told(lock: Any, other: Any) -> None:
     assert not (await fails(LockNotHeldError, lock.unlock, match="has no hold")).handed_off
 
 
-async def test_a_block_is_left(client: Any, lock: Any, other: Any, state: ServerState) -> None:
+async def test_a_block_is_left(client: Any, lock: Any, other: Any, redis: Any) -> None:
     for enter in (lambda: lock, lock.hold):
         async with enter():
             adopted = await other.adopt(await lock.hand_off())
@@ -153,7 +152,7 @@ async def test_a_block_is_left(client: Any, lock: Any, other: Any, state: Server
         async with enter():
             await (await other.adopt(await lock.hand_off())).unlock()
             await lock.lock()
-        assert not state.redis.exists("orders")
+        assert not redis.exists("orders")
     async with lock:
         token = await lock.hand_off()
         await client.close()
@@ -180,7 +179,7 @@ async def test_a_block_that_another_owner_leaves(backend: Backend, client: Any, 
 
 @LOSSES
 @kinds
-async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, lose: Lose, kind: str) -> None:
+async def test_a_lost_reply(backend: Backend, proxy: Proxy, redis: Any, lose: Lose, kind: str) -> None:
     client = backend.connect(proxy.url, timeout=0.25)
     lock = await acquired(lock_of(client, kind))
     fault = lose(proxy, MOVES[kind])
@@ -188,20 +187,20 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, 
     assert fault.happened.is_set()
     fault = lose(proxy, MOVES[kind])
     adopted = await client.adopt(token)
-    assert (fault.happened.is_set(), len(holders(state))) == (True, 1)
+    assert (fault.happened.is_set(), len(holders(redis))) == (True, 1)
     await adopted.unlock()
-    assert left(state.redis) == set()
+    assert left(redis) == set()
 
 
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_request"])
 @kinds
-async def test_it_fails(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:
+async def test_it_fails(backend: Backend, proxy: Proxy, redis: Any, fault: str, kind: str) -> None:
     """A hand-off that fails releases the lock, and after an adoption that fails the token is as good as before."""
     client, other = backend.connect(proxy.url, timeout=0.5, retry_attempts=0), backend.connect()
     lock = await acquired(lock_of(client, kind))
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), lock.hand_off)
-    await backend.until(lambda: left(state.redis) == set())
+    await backend.until(lambda: left(redis) == set())
     assert not client.holds()
     again = await fails(LockNotHeldError, lock.unlock, match="hand_off")
     assert again.handed_off
@@ -209,13 +208,13 @@ async def test_it_fails(backend: Backend, proxy: Proxy, state: ServerState, faul
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), client.adopt, token)
     assert not client.holds()
-    await backend.until(lambda: holders(state) == [HandedOff.of(token).hold])
+    await backend.until(lambda: holders(redis) == [HandedOff.of(token).hold])
     await (await other.adopt(token)).unlock()
-    assert left(state.redis) == set()
+    assert left(redis) == set()
 
 
 @kinds
-async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> None:
+async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, redis: Any, kind: str) -> None:
     client, other = tasks.connect(proxy.url), tasks.connect()
     lock = lock_of(client, kind, owner=1)
 
@@ -230,21 +229,21 @@ async def test_it_is_cancelled(tasks: Backend, proxy: Proxy, state: ServerState,
 
     await lock.lock()
     await cancel(lock.hand_off)
-    await tasks.until(lambda: left(state.redis) == set())
+    await tasks.until(lambda: left(redis) == set())
     token = await handed_off(lock)
     await cancel(lambda: client.adopt(token))
-    await tasks.until(lambda: holders(state) == [HandedOff.of(token).hold])
+    await tasks.until(lambda: holders(redis) == [HandedOff.of(token).hold])
     assert not client.holds()
     await (await other.adopt(token)).unlock()
 
 
-async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy, state: ServerState) -> None:
+async def test_a_reply_that_comes_after_the_lease(backend: Backend, proxy: Proxy, redis: Any) -> None:
     """It has adopted the hold here too late."""
     lock = await acquired(backend.connect().get_lock("orders"), 1)
     token = await lock.hand_off()
     late = proxy.hold_reply(MOVES["lock"])
     call = await backend.begin(lambda: backend.connect(proxy.url, timeout=20).adopt(token), late.held.is_set)
-    await backend.until(lambda: not state.redis.exists("orders"))
+    await backend.until(lambda: not redis.exists("orders"))
     late.deliver()
     await fails(LockNotHeldError, call.result, match=GONE)
 
@@ -269,7 +268,7 @@ async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -
     await waiter.unlock()
 
 
-async def test_both_sides(backend: Backend, proxy: Proxy, state: ServerState) -> None:
+async def test_both_sides(backend: Backend, proxy: Proxy, redis: Any) -> None:
     """An owner that reads and writes would go on reading beside another writer."""
     client, other = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=20), backend.connect()
     read, write = sides(client, 1)
@@ -283,7 +282,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, state: ServerState) ->
         late.deliver()
         await fails(LockAlreadyHeldError, call.result, match="reads and writes")
     # They are renewed as before.
-    assert await kept(backend, state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, redis, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
     await read.unlock()
     adopted = await other.adopt(await write.hand_off())
     assert not await read.try_lock()
@@ -296,7 +295,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, state: ServerState) ->
     await third.unlock()
     assert not await write.try_lock()
     await adopted.unlock()
-    assert left(state.redis) == set()
+    assert left(redis) == set()
 
 
 async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
@@ -356,12 +355,12 @@ async def test_closed_clients(client: Any, lock: Any, other: Any) -> None:
     await adopted.unlock()
 
 
-async def test_a_server_that_has_forgotten_it(client: Any, lock: Any, state: ServerState) -> None:
+async def test_a_server_that_has_forgotten_it(client: Any, lock: Any, redis: Any) -> None:
     lock, handed = client.get_lock("orders"), client.get_lock("stock")
     await lock.lock()
     await handed.lock()
     token = await handed.hand_off()
-    state.redis.flushall()
+    redis.flushall()
     await fails(LockLostError, lock.hand_off)
     with pytest.raises(LockNotHeldError, match=GONE) as raised:
         await client.adopt(token)
@@ -408,7 +407,7 @@ print("released", flush=True)
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_processes(
-    backend: Backend, server: Server, state: ServerState, child: Callable[..., Child], killed: bool
+    backend: Backend, server: Server, redis: Any, child: Callable[..., Child], killed: bool
 ) -> None:
     """A worker that is killed costs one lease."""
     client = backend.connect(lock_watchdog_timeout=LEASE)
@@ -417,7 +416,7 @@ async def test_processes(
         token = await lock.hand_off()
         worker = child(WORKER, server.url, token)
         assert worker.receive() == "adopted"
-    assert await kept(backend, state, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, redis, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
     assert not await lock.try_lock()
     if killed:
         worker.close()

@@ -19,7 +19,6 @@ from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend, fails
 from tests.support.faults import FLAGS
 from tests.support.kinds import KINDS, acquired
-from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, assert_lost, lock_of, rival_of
 
@@ -69,15 +68,15 @@ async def test_errors_without_a_holder_name_the_lock_and_the_owner(client: Any) 
         assert (error.name, error.owner, error.holder) == ("orders", f"{client.id}:7", None)
 
 
-async def test_holders_without_an_announcement(lock: Any, state: ServerState) -> None:
+async def test_holders_without_an_announcement(lock: Any, redis: Any) -> None:
     for field, said, found in [
         (f"{ID}:31", rf"a client of Redisson \({ID}, thread 31\)", Holder(ID, owner_id=31, foreign=True)),
         (f"{ID}:{2**32}:1", f"{ID}:{2**32}:1", Holder(ID, owner_id=2**32, foreign=False)),
         ("me:1", "me:1", Holder("me", owner_id=1)),
         ("somebody", "somebody", Holder()),
     ]:
-        state.redis.delete("orders")
-        state.redis.hset("orders", field, 1)
+        redis.delete("orders")
+        redis.hset("orders", field, 1)
         error = await refused(lock, f"'orders' is held by {said}, which never expires; owner")
         assert error.holder == await lock.holder() == dataclasses.replace(found, time_to_live=math.inf)
 
@@ -95,8 +94,8 @@ def announce(redis: Any, **other: str) -> None:
     redis.hset(f"pyredisson_client:{{{ID}}}", mapping=ANNOUNCED | other)
 
 
-async def test_a_holder_that_is_announced(client: Any, state: ServerState) -> None:
-    announce(state.redis)
+async def test_a_holder_that_is_announced(client: Any, redis: Any) -> None:
+    announce(redis)
     found = await holder_of(client.get_lock("orders"))
     assert found.time_to_live == pytest.approx(25, abs=5)
     since = datetime.fromtimestamp(1795167377.228, UTC)
@@ -111,32 +110,32 @@ async def test_a_holder_that_is_announced(client: Any, state: ServerState) -> No
         rf"owner {client.id}:\d+ waited 0.01 s for it"
     )
     assert re.fullmatch(said, str(error))
-    announce(state.redis, name="invoices")
+    announce(redis, name="invoices")
     with pytest.raises(LockNotHeldError, match=r"'orders' is held by invoices on web-3 \(pid 812\), free in"):
         await client.get_lock("orders").unlock()
 
 
-async def test_an_announcement_that_makes_no_sense(lock: Any, state: ServerState) -> None:
+async def test_an_announcement_that_makes_no_sense(lock: Any, redis: Any) -> None:
     """The user's own programs may write there, too."""
     for field, value in (("pid", "x"), (f"h:{OWNER} orders", "soon lock"), (f"h:{OWNER} orders", "9" * 30)):
-        announce(state.redis, **{field: value})
+        announce(redis, **{field: value})
         found = await holder_of(lock)
         assert found.host == "web-3"
         assert None in (found.pid, found.since)
-    state.redis.delete(f"pyredisson_client:{{{ID}}}")
-    state.redis.set(f"pyredisson_client:{{{ID}}}", "text")
+    redis.delete(f"pyredisson_client:{{{ID}}}")
+    redis.set(f"pyredisson_client:{{{ID}}}", "text")
     found = await holder_of(lock)
     assert (found.client_id, found.host) == (ID, None)
 
 
-async def test_an_unread_announcement_hides_nobody(backend: Backend, state: ServerState, proxy: Proxy) -> None:
-    announce(state.redis)
+async def test_an_unread_announcement_hides_nobody(backend: Backend, redis: Any, proxy: Proxy) -> None:
+    announce(redis)
     lock = backend.connect(proxy.url).get_lock("orders")
     proxy.cut_reply(b"HMGET")
     found = await holder_of(lock)
     assert (found.client_id, found.owner_id, found.host, found.foreign) == (ID, 2**32, None, False)
-    state.redis.delete("orders")
-    state.redis.hset("orders", f"{ID}:31", 1)
+    redis.delete("orders")
+    redis.hset("orders", f"{ID}:31", 1)
     proxy.cut_reply(b"HMGET")
     found = await holder_of(lock)
     # It may be Java's, or not.
@@ -146,11 +145,11 @@ async def test_an_unread_announcement_hides_nobody(backend: Backend, state: Serv
     assert (await refused(lock, "can't be told")).holder is None
 
 
-async def test_a_lock_that_is_kept(lock: Any, state: ServerState) -> None:
-    announce(state.redis)
-    state.redis.hdel("orders", f"{ID}:{OWNER}")
-    state.redis.hset("orders", f"{ID}:{2**32}:kept", 1)
-    state.redis.pexpire("orders", 41_000)
+async def test_a_lock_that_is_kept(lock: Any, redis: Any) -> None:
+    announce(redis)
+    redis.hdel("orders", f"{ID}:{OWNER}")
+    redis.hset("orders", f"{ID}:{2**32}:kept", 1)
+    redis.pexpire("orders", 41_000)
     await refused(lock, r"kept for another [34]\d\.\d s after a run on web-3 \(pid 812\)")
     assert (await holder_of(lock)).kept
 

@@ -12,7 +12,6 @@ from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
 from tests.support.kinds import acquired
-from tests.support.server_state import ServerState
 
 from .kinds import lock_of
 
@@ -61,10 +60,10 @@ class TestOwner:
         assert await client.get_lock("orders", owner=1).is_held()
 
 
-async def until_lost(state: ServerState | None = None) -> None:
+async def until_lost(redis: Any = None) -> None:
     """A body that would never end. Whoever gives the server's state loses the lock."""
-    if state is not None:
-        state.redis.delete("orders")
+    if redis is not None:
+        redis.delete("orders")
     await asyncio.sleep(TIME_LIMIT)
     pytest.fail("the body was not cancelled")
 
@@ -76,7 +75,7 @@ class TestLostBody:
     def lock(self, tasks: Backend) -> Lock:
         return tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders")
 
-    async def test_it_is_cancelled(self, tasks: Backend, lock: Lock, state: ServerState) -> None:
+    async def test_it_is_cancelled(self, tasks: Backend, lock: Lock, redis: Any) -> None:
         task: Any = asyncio.current_task()
         client = tasks.connect()
         stock, group = client.get_lock("stock"), client.get_multi_lock(lock, client.get_lock("in a group"))
@@ -87,11 +86,11 @@ class TestLostBody:
                 async with contextlib.AsyncExitStack() as stack:
                     for scope in entered:
                         await stack.enter_async_context(scope)
-                    await until_lost(state)
+                    await until_lost(redis)
             assert task.cancelling() == 0
             await asyncio.sleep(0)
             assert (await lock.get_hold_count(), await stock.is_locked()) == (0, False)
-            await tasks.until(lambda: not state.redis.keys())
+            await tasks.until(lambda: not redis.keys())
             await fails(LockNotHeldError, lock.unlock, match="is free")
         async with lock:
             assert await lock.is_held()
@@ -136,11 +135,11 @@ class TestLostBody:
             await asyncio.sleep(0)
             await asyncio.wait_for(lock.force_unlock(), TIME_LIMIT)
 
-    async def test_the_bodys_own_exception_wins(self, lock: Lock, state: ServerState) -> None:
+    async def test_the_bodys_own_exception_wins(self, lock: Lock, redis: Any) -> None:
         with pytest.raises(KeyError) as caught:
             async with lock:
                 try:
-                    await until_lost(state)
+                    await until_lost(redis)
                 except asyncio.CancelledError:
                     raise KeyError("mine") from None
         assert any("LockLostError" in note for note in caught.value.__notes__)
@@ -180,7 +179,7 @@ async def test_two_loops_at_a_time(tasks: Backend) -> None:
     await fails(RuntimeError, asyncio.to_thread, lambda: asyncio.run(lock.is_locked()), match="loop")
 
 
-async def test_one_hold_object_for_several_blocks(tasks: Backend, state: ServerState) -> None:
+async def test_one_hold_object_for_several_blocks(tasks: Backend, redis: Any) -> None:
     """The outer block is cancelled when the lock is lost, whatever became of the inner one and of other tasks."""
     hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
     inside: list[int] = []
@@ -197,7 +196,7 @@ async def test_one_hold_object_for_several_blocks(tasks: Backend, state: ServerS
         async with hold:
             async with hold:
                 pass
-            await until_lost(state)
+            await until_lost(redis)
 
 
 @pytest.fixture

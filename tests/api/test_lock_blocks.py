@@ -18,7 +18,6 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, fails
-from tests.support.server_state import ServerState
 from tests.support.waiting import eventually
 
 from .kinds import all_blocks, left, lock_of
@@ -74,13 +73,13 @@ def pools() -> Iterator[Pools]:
 
 @all_blocks
 @pytest.mark.filterwarnings("ignore:.*left on another")
-async def test_left_by_another_caller(backend: Backend, state: ServerState, kind: str) -> None:
+async def test_left_by_another_caller(backend: Backend, redis: Any, kind: str) -> None:
     lock = lock_of(backend.connect(), kind)
     for scope in (lock, lock.hold(wait_time=5)):
         await backend.as_another_owner(scope.__aenter__)
-        assert state.redis.exists("orders")
+        assert redis.exists("orders")
         await backend.as_another_owner(lambda: scope.__aexit__(None, None, None))  # noqa: B023
-        assert left(state.redis) == set()
+        assert left(redis) == set()
     assert not getattr(lock, "_target", lock)._blocks
 
 
@@ -121,7 +120,7 @@ async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
     assert not getattr(lock, "_target", lock)._blocks
 
 
-def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, state: ServerState) -> None:
+def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, redis: Any) -> None:
     """Each block is left, and nothing raised; but threads of the pool are no owners to rely on: one warning says so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -129,10 +128,10 @@ def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, sta
     [warning] = caught
     assert (warning.filename, warning.category) == (__file__, RuntimeWarning)
     assert "owner=pyredisson.new_owner()" in str(warning.message)
-    assert not state.redis.exists("orders")
+    assert not redis.exists("orders")
 
 
-def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Pools, state: ServerState) -> None:
+def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Pools, redis: Any) -> None:
     account = {"balance": 0}
 
     def update() -> None:
@@ -141,7 +140,7 @@ def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Poo
         account["balance"] = balance + 1
 
     pools.serve(lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
-    assert (account, state.redis.exists("orders")) == ({"balance": 60}, False)
+    assert (account, redis.exists("orders")) == ({"balance": 60}, False)
 
 
 def test_an_exit_without_an_entry(client: pyredisson.Client) -> None:
@@ -168,7 +167,7 @@ entered_by = pytest.mark.parametrize(
 
 
 class TestTasks:
-    async def test_an_unfinished_generator(self, tasks: Backend, state: ServerState) -> None:
+    async def test_an_unfinished_generator(self, tasks: Backend, redis: Any) -> None:
         """The event loop closes it in a task of its own."""
         lock = tasks.connect().get_lock("orders")
 
@@ -179,12 +178,12 @@ class TestTasks:
         async for _ in numbers():
             break
         gc.collect()
-        await tasks.until(lambda: not state.redis.exists("orders"))
+        await tasks.until(lambda: not redis.exists("orders"))
 
     @entered_by
     @pytest.mark.parametrize("returned", [False, True])
     async def test_abandoned(
-        self, tasks: Backend, state: ServerState, caplog: pytest.LogCaptureFixture, enter: Any, returned: bool
+        self, tasks: Backend, redis: Any, caplog: pytest.LogCaptureFixture, enter: Any, returned: bool
     ) -> None:
         """By its task, or by what the task has returned it to."""
         client = tasks.connect()
@@ -195,14 +194,14 @@ class TestTasks:
             return block if returned else None
 
         block = await asyncio.create_task(open_it())
-        assert not returned or state.redis.exists("orders")
+        assert not returned or redis.exists("orders")
         del block
-        await tasks.until(lambda: not state.redis.exists("orders"))
+        await tasks.until(lambda: not redis.exists("orders"))
         assert "nobody can leave" in caplog.text
 
     @entered_by
     async def test_a_task_that_has_ended_and_may_be_left_by_another(
-        self, tasks: Backend, state: ServerState, enter: Callable[[Any], Any]
+        self, tasks: Backend, redis: Any, enter: Callable[[Any], Any]
     ) -> None:
         client = tasks.connect()
         stack = contextlib.AsyncExitStack()
@@ -212,11 +211,11 @@ class TestTasks:
         await client.get_lock("mine").__aenter__()
         gc.collect()
         await asyncio.sleep(0.05)
-        assert state.redis.exists("orders", "stock", "mine") == 3
+        assert redis.exists("orders", "stock", "mine") == 3
         await stack.aclose()
         await client.get_lock("stock", owner=7).unlock()
         await client.get_lock("mine").__aexit__(None, None, None)
-        assert state.redis.keys() == []
+        assert redis.keys() == []
 
     async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
         """Of a block that was lost after its task had ended."""
@@ -256,7 +255,7 @@ class TestTasks:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_abandoned_after_its_event_loop(server: Server, state: ServerState) -> None:
+def test_abandoned_after_its_event_loop(server: Server, redis: Any) -> None:
     """A loop that ends takes its connections with it: nobody can close those any more, so Python warns."""
     client = pyredisson.asyncio.connect(server.url)
 
@@ -265,9 +264,9 @@ def test_abandoned_after_its_event_loop(server: Server, state: ServerState) -> N
         return await lock.__aenter__()
 
     lock = asyncio.run(open_it())
-    assert state.redis.exists("orders")
+    assert redis.exists("orders")
     del lock
-    eventually(lambda: not state.redis.exists("orders"))
+    eventually(lambda: not redis.exists("orders"))
     asyncio.run(client.close())
     gc.collect()
 

@@ -9,7 +9,6 @@ from pyredisson.testing import Proxy
 from tests.support.backends import Backend, fails
 from tests.support.faults import RENEW
 from tests.support.kinds import KINDS, acquired
-from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, left, lock_of, one_waits
 
@@ -17,18 +16,18 @@ LEASE = 3.0
 AT_MOST = 4.0
 
 
-async def kept(backend: Backend, state: ServerState, names: list[str], seconds: float) -> float:
+async def kept(backend: Backend, redis: Any, names: list[str], seconds: float) -> float:
     """How long these locks are on the server with the short lease, `seconds` at most."""
     began = time.monotonic()
-    while (passed := time.monotonic() - began) < seconds and state.redis.exists(*names) == len(names):
-        ttls = [state.redis.pttl(name) for name in names]
+    while (passed := time.monotonic() - began) < seconds and redis.exists(*names) == len(names):
+        ttls = [redis.pttl(name) for name in names]
         # -2: it has ended between the two commands.
         assert all(ttl == -2 or 0 <= ttl <= 1000 * LEASE for ttl in ttls)
         await backend.sleep(0.05)
     return passed
 
 
-async def test_at_most(backend: Backend, state: ServerState) -> None:
+async def test_at_most(backend: Backend, redis: Any) -> None:
     client = backend.connect(lock_watchdog_timeout=LEASE)
     locks = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
     for number, lock in enumerate(locks.values()):
@@ -36,8 +35,8 @@ async def test_at_most(backend: Backend, state: ServerState) -> None:
             await lock.lock(at_most=timedelta(seconds=AT_MOST))
         else:
             assert await lock.try_lock(1, at_most=AT_MOST)
-    assert AT_MOST / 2 < await kept(backend, state, list(locks), 10 * AT_MOST) < AT_MOST + 1
-    await backend.until(lambda: not state.redis.exists(*locks))
+    assert AT_MOST / 2 < await kept(backend, redis, list(locks), 10 * AT_MOST) < AT_MOST + 1
+    await backend.until(lambda: not redis.exists(*locks))
     for lock in locks.values():
         await backend.until(lock.lost.is_set)
         await fails(LockLostError, lock.unlock, match="at_most")
@@ -45,7 +44,7 @@ async def test_at_most(backend: Backend, state: ServerState) -> None:
         await lock.unlock()
 
 
-async def test_a_lease_of_its_own(backend: Backend, client: Any, state: ServerState) -> None:
+async def test_a_lease_of_its_own(backend: Backend, client: Any, redis: Any) -> None:
     names = {
         "lock": client.get_lock("lock", watchdog_timeout=LEASE),
         "fair": client.get_fair_lock("fair", watchdog_timeout=LEASE),
@@ -60,15 +59,15 @@ async def test_a_lease_of_its_own(backend: Backend, client: Any, state: ServerSt
     usual = client.get_lock("usual")
     for lock in (*names.values(), usual):
         await lock.lock()
-    assert state.redis.pttl("usual") > 20_000
-    assert await kept(backend, state, list(names), 1.5 * LEASE) >= 1.5 * LEASE
-    assert state.redis.pttl("usual") > 20_000
+    assert redis.pttl("usual") > 20_000
+    assert await kept(backend, redis, list(names), 1.5 * LEASE) >= 1.5 * LEASE
+    assert redis.pttl("usual") > 20_000
     for lock in (*names.values(), usual):
         await lock.unlock()
-    assert left(state.redis) <= {"redisson_lock_token:{fenced}"}
+    assert left(redis) <= {"redisson_lock_token:{fenced}"}
 
 
-async def test_a_lock_that_was_handed_on(backend: Backend, state: ServerState) -> None:
+async def test_a_lock_that_was_handed_on(backend: Backend, redis: Any) -> None:
     """The lease and the limit of the next owner count."""
     client = backend.connect(lock_watchdog_timeout=60, local_hand_over_time=60)
     holder, _, _ = await one_waits(backend, client)
@@ -77,7 +76,7 @@ async def test_a_lock_that_was_handed_on(backend: Backend, state: ServerState) -
     await holder.unlock()
     await client.get_lock("orders", owner=2).unlock()
     await other.result()
-    assert AT_MOST / 2 < await kept(backend, state, ["orders"], 10 * AT_MOST) < AT_MOST + 1
+    assert AT_MOST / 2 < await kept(backend, redis, ["orders"], 10 * AT_MOST) < AT_MOST + 1
 
 
 async def test_nested_levels(tasks: Backend) -> None:
@@ -95,12 +94,12 @@ async def test_nested_levels(tasks: Backend) -> None:
     await fails(LockLostError, lock.unlock, match="at_most")
 
 
-async def test_a_limit_below_the_lease_needs_no_renewal(backend: Backend, state: ServerState, proxy: Proxy) -> None:
+async def test_a_limit_below_the_lease_needs_no_renewal(backend: Backend, redis: Any, proxy: Proxy) -> None:
     client = backend.connect(proxy.url, lock_watchdog_timeout=60)
     locks = [client.get_lock("orders"), client.get_read_write_lock("stock").read_lock()]
     for lock in locks:
         await lock.lock(at_most=AT_MOST)
-    assert all(1000 * (AT_MOST - 1) < state.redis.pttl(name) <= 1000 * AT_MOST for name in ("orders", "stock"))
+    assert all(1000 * (AT_MOST - 1) < redis.pttl(name) <= 1000 * AT_MOST for name in ("orders", "stock"))
     for lock in locks:
         await backend.until(lock.lost.is_set)
     assert not proxy.seen(RENEW)
@@ -116,7 +115,7 @@ async def test_a_lost_reply_to_a_renewal(backend: Backend, proxy: Proxy) -> None
     assert await lock.is_held()
 
 
-async def test_an_extension_that_comes_after_the_lease(backend: Backend, state: ServerState, proxy: Proxy) -> None:
+async def test_an_extension_that_comes_after_the_lease(backend: Backend, redis: Any, proxy: Proxy) -> None:
     """It is no hold any more, and must not keep others out for the new lease."""
     client = backend.connect(proxy.url, timeout=20)
     lock = await acquired(client.get_lock("orders", owner=1), 1)
@@ -125,28 +124,28 @@ async def test_an_extension_that_comes_after_the_lease(backend: Backend, state: 
     await backend.until(lock.lost.is_set)
     late.deliver()
     await fails(LockLostError, call.result)
-    await backend.until(lambda: not state.redis.exists("orders"))
+    await backend.until(lambda: not redis.exists("orders"))
 
 
-async def test_an_extension_ends_at_the_limit(lock: Any, state: ServerState) -> None:
+async def test_an_extension_ends_at_the_limit(lock: Any, redis: Any) -> None:
     await lock.lock(at_most=10)
     await lock.extend(60)
-    assert 5000 < state.redis.pttl("orders") <= 10_000
+    assert 5000 < redis.pttl("orders") <= 10_000
     # Not if the hold may last for longer by another level.
     await lock.lock()
     await lock.extend(60)
-    assert state.redis.pttl("orders") > 50_000
+    assert redis.pttl("orders") > 50_000
 
 
-async def test_a_red_lock_acquires_its_members_again(tasks: Backend, state: ServerState) -> None:
+async def test_a_red_lock_acquires_its_members_again(tasks: Backend, redis: Any) -> None:
     """As long as the limit allows."""
     client = tasks.connect(lock_watchdog_timeout=LEASE)
     red = await acquired(client.get_red_lock(*[client.get_lock(name) for name in "abc"]), at_most=2 * LEASE)
     for name in "ab":
-        state.redis.delete(name)
-        await tasks.until(lambda: state.redis.exists("a", "b", "c") == 3)
+        redis.delete(name)
+        await tasks.until(lambda: redis.exists("a", "b", "c") == 3)
     await tasks.until(red.lost.is_set)
-    await tasks.until(lambda: not state.redis.exists("a", "b", "c"))
+    await tasks.until(lambda: not redis.exists("a", "b", "c"))
 
 
 async def test_how_it_is_shown(client: Any, lock: Any) -> None:
