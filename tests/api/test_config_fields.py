@@ -227,19 +227,16 @@ class TestNodes:
         "fields",
         [
             *({"nodes": ()}, {"nodes": "h1:7000"}, {"nodes": None}, {"nodes": ["h1:x"]}, {"nodes": [3]}),
-            *({"nodes": [f":{SECRET}"]}, {"nodes": NODES, "topology": "single"}),
-            *({"nodes": NODES, "path": "/run/redis.sock"}, {"nodes": NODES, "database": 1}),
-            {"nodes": NODES, "topology": "sentinel"},
-            {"nodes": NODES, "topology": "sentinel", "master_name": ""},
-            *({"nodes": NODES, "topology": "ring"}, {"nodes": NODES, "topology": ["cluster"]}),
-            *({"nodes": NODES, "master_name": "mymaster"}, {"nodes": NODES, "sentinel_username": "u"}),
-            *({"nodes": NODES, "sentinel_password": SECRET}, {"nodes": NODES, "sentinel_ssl": True}),
-            {"topology": "single", "sentinel_password": SECRET},
+            *({"nodes": [f":{SECRET}"]}, {"path": "/run/redis.sock"}, {"database": 1}, {"master_name": "mymaster"}),
+            *({"topology": "single"}, {"topology": "sentinel"}, {"topology": "ring"}, {"topology": ["cluster"]}),
+            *({"sentinel_username": "u"}, {"sentinel_password": SECRET}, {"sentinel_ssl": True}),
+            {"topology": "sentinel", "master_name": ""},
+            {"topology": "single", "nodes": (), "sentinel_password": SECRET},
         ],
     )
     def test_what_cannot_be(self, fields: dict[str, Any]) -> None:
         with pytest.raises(ConfigError) as caught:
-            Config(**{"topology": "cluster", **fields})
+            Config(**{"topology": "cluster", "nodes": NODES, **fields})
         wanted = "nodes" if {"nodes"} == set(fields) else "topology" if "topology" in fields else [*fields][-1]
         assert any(name in str(caught.value) for name in (wanted, "nodes", "master_name", "sentinel_password"))
         assert SECRET not in str(caught.value)

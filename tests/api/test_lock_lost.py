@@ -35,8 +35,6 @@ async def lose(lock: Any) -> None:
 
 
 class TestEvent:
-    """`lock.lost`."""
-
     @singly_and_in_groups
     async def test_a_hold_in_good_health(self, backend: Backend, kind: str) -> None:
         lock = lock_of(backend.connect(), kind)
@@ -203,8 +201,6 @@ class Slow:
 
 
 class TestCallback:
-    """`on_lost` and `remove_on_lost`."""
-
     async def test_once_per_loss_with_the_lock(self, backend: Backend, state: ServerState, lock: Lock) -> None:
         calls: list[tuple[Any, int]] = []
 
