@@ -397,7 +397,8 @@ WORKER = """
 import sys
 import pyredisson
 client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=30)
-lock = client.adopt(sys.argv[2])
+print("ready", flush=True)
+lock = client.adopt(sys.stdin.readline().strip())
 print("adopted", flush=True)
 sys.stdin.readline()
 lock.unlock()
@@ -413,8 +414,10 @@ async def test_processes(
     client = backend.connect(lock_watchdog_timeout=LEASE)
     lock = client.get_lock("orders")
     async with lock:
-        token = await lock.hand_off()
-        worker = child(WORKER, server.url, token)
+        # Its start may take longer than the lease.
+        worker = child(WORKER, server.url)
+        assert worker.receive() == "ready"
+        worker.send(await lock.hand_off())
         assert worker.receive() == "adopted"
     assert await kept(backend, redis, ["orders"], 1.5 * LEASE) >= 1.5 * LEASE
     assert not await lock.try_lock()

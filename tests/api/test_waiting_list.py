@@ -213,8 +213,8 @@ async def test_costs_among_many_clients(
     ],
 )
 async def test_a_far_client_gets_its_turn(backend: Backend, proxy: Proxy, kind: str, near: int, permits: int) -> None:
-    await set_permits(backend.connect(), kind, permits)
     """A far reader among near writers, otherwise all are of the same kind."""
+    await set_permits(backend.connect(), kind, permits)
     far = turn_of(backend.connect(proxy.url), kind)
     await take(far)
     proxy.latency(FAR)
