@@ -156,12 +156,13 @@ async def _contend(server: Server, kind: str, count: int) -> Contended:
         clients = [await stack.enter_async_context(pyredisson.asyncio.connect(server.url)) for _ in range(count)]
         if kind in COUNTS:
             await _Turn(clients[0], kind, 0).what.try_set_permits(PERMITS)
-        # Each client connects, listens and announces itself, once. The latter calls a script, too.
+        # Each client connects and listens. One that holds or waits announces itself, once: that calls a script, too.
         await asyncio.gather(*(work(client, number, 1) for number, client in enumerate(clients)))
+        announced = -1
         with server.redis() as admin:
-            while len(admin.keys("pyredisson_client:*")) < count:  # noqa: ASYNC110
+            while announced < (announced := len(admin.keys("pyredisson_client:*"))):  # noqa: ASYNC110
                 # No event tells of it.
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(1.0)
             waits.clear()
             acquired.clear()
             admin.config_resetstat()
