@@ -83,14 +83,8 @@ def singleton_task(
                 try:
                     stack.enter_context(client.singleton(formatted, wait_time, at_least, at_most))
                 except LockTimeoutError as error:
-                    # A task that is called as a function is none of a worker's, so nobody could send it again.
-                    if busy == "raise" or (busy == "retry" and not current_task):
-                        raise
-                    logger.info("a task isn't run now: %s", error)
-                    if busy == "skip":
-                        return None
-                    task: Any = current_task
-                    raise task.retry(exc=error, countdown=countdown) from error
+                    _not_acquired(error, busy, countdown)
+                    return None
                 return function(*args, **kwargs)
 
         # Celery compares the arguments of each call with it, and doesn't look at the decorated function.
@@ -98,6 +92,16 @@ def singleton_task(
         return single
 
     return decorate
+
+
+def _not_acquired(error: LockTimeoutError, busy: Busy, countdown: float) -> None:
+    # A task that is called as a function is none of a worker's, so nobody could send it again.
+    if busy == "raise" or (busy == "retry" and not current_task):
+        raise error
+    logger.info("a task isn't run now: %s", error)
+    if busy == "retry":
+        task: Any = current_task
+        raise task.retry(exc=error, countdown=countdown)
 
 
 # --- Tasks that are in the queue at most once

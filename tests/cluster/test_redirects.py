@@ -12,7 +12,7 @@ import redis.exceptions
 from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
-from pyredisson import LockTimeoutError, new_owner
+from pyredisson import LockLostError, LockTimeoutError, new_owner
 from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
@@ -326,3 +326,22 @@ async def test_a_hold_is_handed_off_and_its_slot_moves(cluster: Cluster, backend
     move(cluster, "orders")
     await adopted.unlock()
     assert await lock_of(one, rival_of(kind)).try_lock()
+
+
+async def test_leases_of_one_lock_and_its_slot_moves(cluster: Cluster, backend: Backend) -> None:
+    client = backend.connect()
+    renewed, lock = client.get_lock("orders", watchdog_timeout=5), client.get_lock("orders")
+    await renewed.lock()
+    move(cluster, "orders")
+    assert 0 < (await renewed.remain_time_to_live() or 0) <= 5
+    await renewed.unlock()
+    await lock.lock(lease_time=30)
+    move(cluster, "orders")
+    await lock.extend(60)
+    assert 50 < (await lock.remain_time_to_live() or 0) <= 60
+    await lock.unlock()
+    await lock.lock(at_most=1)
+    move(cluster, "orders")
+    assert await backend.connect().get_lock("orders").try_lock(20)
+    with pytest.raises(LockLostError):
+        await lock.unlock()
