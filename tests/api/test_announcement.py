@@ -273,7 +273,7 @@ print(client.id)
 if sys.argv[2] == "signal":
     pyredisson.release_on_signals()
     print("ready")
-    time.sleep(60)
+    wait_for_line()
 input()
 pid = os.fork()
 if not pid:

@@ -33,11 +33,11 @@ Start = Callable[..., subprocess.Popen[str]]
 SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
 IGNORES_TERM = (
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
-    "print('runs', flush=True)\nwhile True: time.sleep(60)"
+    "print('runs', flush=True)\nwhile True: time.sleep(0.05)"
 )
 ENDS_ON_TERM = (
     "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
-    "print('runs', flush=True); time.sleep(60)"
+    "print('runs', flush=True)\nwhile True: time.sleep(0.05)"
 )
 HAS_A_CHILD = (
     "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"

@@ -37,7 +37,7 @@ for number in range(20):
 """
 PAUSE = """
 print("held")
-sys.stdin.readline()
+wait_for_line()
 """
 FORK = """
 import os

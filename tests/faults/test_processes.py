@@ -257,7 +257,7 @@ async def main():
     if end == "waits":
         await backend.do(clients[0].get_lock("other").lock())
     # Blocks the event loop, too: nothing of the library runs on it meanwhile.
-    sys.stdin.readline()
+    wait_for_line()
     if end == "look":
         print(lost.is_set(), flush=True)
         try:

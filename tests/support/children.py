@@ -18,6 +18,14 @@ HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_h
 """Makes a child handle Ctrl-C. A process in the background of a shell ignores SIGINT, and so do its children."""
 
 
+WAITS_FOR_A_LINE = """
+import select, sys
+def wait_for_line():
+    # In short steps: the handler of a signal that arrives just before a blocking call would run after that call.
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        pass
+    return sys.stdin.readline()
+"""
 NOT_ANNOUNCED = "from pyredisson.logic import announcement; announcement.FIRST_AFTER = float('inf')\n"
 """As in tests, the clients of a child don't announce themselves, unless its program says otherwise."""
 
@@ -61,7 +69,8 @@ class Child:
 
     def __init__(self, program: str, *args: object) -> None:
         self._lines: queue.Queue[str] = queue.Queue()
-        command = [sys.executable, "-u", "-c", HEEDS_CTRL_C + NOT_ANNOUNCED + program, *map(str, args)]
+        text = HEEDS_CTRL_C + WAITS_FOR_A_LINE + NOT_ANNOUNCED + program
+        command = [sys.executable, "-u", "-c", text, *map(str, args)]
         self._program = Program(command, self._lines.put, lambda: self._lines.put(""))
 
     def receive(self, seconds: float = 4 * TIME_LIMIT) -> str:
