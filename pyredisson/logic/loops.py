@@ -39,37 +39,29 @@ class LoopOwner:
 T = TypeVar("T", bound=LoopOwner)
 
 
-async def run_loop(
-    reference: weakref.ref[T], name: str, runtime: Runtime, wakeup: Wakeup, once: Callable[[T], Awaitable[float]]
-) -> None:
-    """Calls `once` until the object is closed or collected. It returns how many seconds to wait at most."""
-    owner = reference()
-    if owner is None or not owner.claim(name):
-        return
-    while owner is not None:
-        # Before `closed` is read: whoever closes the object sets `closed` first and then the wakeup, so that the loop
-        # notices one of them.
-        wakeup.clear()
-        if owner.closed:
-            return
-        pause = await once(owner)
-        # While it waits, this frame must not refer to the object.
-        owner = None
-        await runtime.wait(wakeup, pause)
-        owner = reference()
+def weak_loop(owner: T, name: str, runtime: Runtime, wakeup: Wakeup, once: Callable[[T], Awaitable[float]]) -> Loop:
+    """A loop that calls `once` until the object is closed or collected. It returns how many seconds to wait at most.
 
-
-def weak_loop(owner: LoopOwner, name: str) -> Loop:
-    """The loop that is the method `name`, for a thread that must not keep the object alive."""
+    For a thread that must not keep the object alive.
+    """
     reference = weakref.ref(owner)
     keep_alive = owner.keep_alive
 
     async def run() -> None:
         owner = reference()
-        if owner is not None:
-            running = getattr(owner, name)()
+        if owner is not None and not owner.claim(name):
             owner = None
-            await running
+        while owner is not None:
+            # Before `closed` is read: whoever closes the object sets `closed` first and then the wakeup, so that the
+            # loop notices one of them.
+            wakeup.clear()
+            if owner.closed:
+                break
+            pause = await once(owner)
+            # While it waits, this frame must not refer to the object.
+            owner = None
+            await runtime.wait(wakeup, pause)
+            owner = reference()
         keep_alive.clear()
 
     run.__name__ = name

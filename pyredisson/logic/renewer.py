@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError, RedisError
 
@@ -17,7 +16,7 @@ from pyredisson._protocol.replies import NoReply, Redirected, Reply, code_of, is
 from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
-from pyredisson.logic.loops import LoopOwner, log_exception, run_loop, weak_loop
+from pyredisson.logic.loops import LoopOwner, log_exception, weak_loop
 from pyredisson.logic.observing import Observing, described
 from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.repairs import RepairQueue, Unsent
@@ -146,7 +145,7 @@ class Renewer(LoopOwner):
     def start(self) -> None:
         """Starts the loop on a thread of its own. If that fails, it can be tried again."""
         self._next_look = self._runtime.clock() + self._look_every
-        self._watchdog.start(weak_loop(self, "renew"))
+        self._watchdog.start(weak_loop(self, "renew", self._runtime, self._wakeup, Renewer._renew_once))
         self.started = True
 
     def wake(self) -> None:
@@ -172,12 +171,8 @@ class Renewer(LoopOwner):
 
     # --- The loop
 
-    def renew(self) -> Coroutine[Any, Any, None]:
-        """Renews leases and sends repairs, until the client is closed or there is no work. No failure ends it."""
-        return run_loop(weakref.ref(self), "renew", self._runtime, self._wakeup, Renewer._renew_once)
-
     async def _renew_once(self) -> float:
-        """One round. Returns the seconds until the next one."""
+        """One round. Returns the seconds until the next one. No failure ends the loop."""
         self._look_for_restart()
         if self.due or self.repairs.unsent or self.chores:
             self._last_work = self._runtime.clock()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, cast
 
 from pyredisson._core import RenewalStep, Timer, Wheel
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.routing import Changes
 from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
-from pyredisson.logic.loops import Loop, LoopOwner, log_exception, run_loop, weak_loop
+from pyredisson.logic.loops import Loop, LoopOwner, log_exception, weak_loop
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.ports import Chore, Runtime
 from pyredisson.logic.renewer import BATCH, Batch, RenewalGrid, Renewer
@@ -216,13 +215,8 @@ class Watchdog(LoopOwner, RenewalStep):
 
     # --- The loop that keeps time
 
-    def keep_time(self) -> Coroutine[Any, Any, None]:
-        """Passes on what is due for renewal, and declares lost what has ended, until the watchdog is closed."""
-        once = Watchdog._keep_time_once
-        return run_loop(weakref.ref(self), "keep_time", self._runtime, self._time_wakeup, once)
-
     async def _keep_time_once(self) -> float:
-        """Looks at all timers that are due. Returns the seconds until the next look."""
+        """Passes on what is due for renewal, declares lost what has ended. Returns the seconds until the next look."""
         wheel = self.wheel
         now = self._now_ms()
         with_work: dict[Renewer, None] = {}
@@ -409,7 +403,7 @@ class Watchdog(LoopOwner, RenewalStep):
             if self._sole is not None and not self._sole.started:
                 self._sole.start()
             if not self.started:
-                self.start(weak_loop(self, "keep_time"))
+                self.start(weak_loop(self, "keep_time", self._runtime, self._time_wakeup, Watchdog._keep_time_once))
                 self.started = True
 
     def _now_ms(self) -> int:

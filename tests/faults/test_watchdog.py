@@ -12,6 +12,9 @@ from redis.exceptions import ConnectionError
 
 import pyredisson
 from pyredisson._backends.threads.runtime import start as start_loop
+from pyredisson.logic.loops import weak_loop
+from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS
@@ -249,7 +252,11 @@ async def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
         watchdog = client._session.watchdog
         (renewer,) = watchdog._renewers.values()
         eventually(lambda: watchdog._runs and renewer._runs)
-        for loop in (renewer.renew, watchdog.keep_time):
+        runtime = watchdog._runtime
+        for loop in (
+            weak_loop(renewer, "renew", runtime, renewer._wakeup, Renewer._renew_once),
+            weak_loop(watchdog, "keep_time", runtime, watchdog._time_wakeup, Watchdog._keep_time_once),
+        ):
             again = start_loop(loop, "again")
             again.join(TIME_LIMIT)
             assert not again.is_alive()
