@@ -11,15 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import readable, tracing
 from pyredisson.events import Event
 from pyredisson.logic.holds import HELD, LOST, Hold
-
-if TYPE_CHECKING:
-    from pyredisson.logic.locks.status import LockStatus
 
 
 class Subject(Protocol):
@@ -180,29 +176,6 @@ class Observing:
         if what not in self._handlers:
             return None
         return Event(what=what, client_id=self._client_id, time_ns=time.time_ns(), **fields)
-
-
-def tell_waiting(observing: Observing, lock: LockStatus, call: AcquireCall, now: float) -> None:
-    """The call was refused, or comes behind others of its client, and waits."""
-    if not call.began:
-        # A call that has made no attempt begins now.
-        call.began = call.sent_at or now
-    observing.wait_begins(call, lock.commands, call.owner.id)
-
-
-def tell_acquired(observing: Observing, lock: LockStatus, call: AcquireCall) -> None:
-    """The call has acquired the lock: a new hold, or another level of `call.target`."""
-    owner_id = call.owner.id
-    if call.hold is not call.target:
-        observing.acquired(call, lock.commands, owner_id, call.hold, began=call.began)
-    elif observing.is_waiting(call):
-        observing.call_ended("acquired", call, lock.commands, owner_id, began=call.began)
-
-
-def tell_ended(observing: Observing, lock: LockStatus, call: AcquireCall, error: BaseException | None = None) -> None:
-    """The call has not acquired the lock: in time, or because of an error or an interrupt."""
-    what = "timed_out" if error is None else "failed"
-    observing.call_ended(what, call, lock.commands, call.owner.id, began=call.began or call.sent_at, error=error)
 
 
 def end_of_acquire(verb: str, *, acquired: bool, error: BaseException | None = None) -> str:

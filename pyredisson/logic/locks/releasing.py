@@ -5,7 +5,7 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 
 from pyredisson._core import AcquireCall, ReleaseCall
-from pyredisson._diagnostics import logger, tracing
+from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic import retry
@@ -14,7 +14,7 @@ from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.commands import LOCK_FREE, PARTLY_DONE
 from pyredisson.logic.locks.queued_wait import LockWaiter
 from pyredisson.logic.locks.status import LockStatus
-from pyredisson.logic.observing import end_of_acquire, tell_acquired, tell_ended
+from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.ports import Sender
 
@@ -226,17 +226,32 @@ class ReleasingLock(LockStatus):
         session.watchdog.watch(hold, call.sent_at)
         return True
 
+    # For the log and the observer. In the caller's own thread or task, also after a hand-over by another one.
+
+    def _tell_waiting(self, call: AcquireCall) -> None:
+        """The call was refused, or comes behind others of its client."""
+        session = self.session
+        if tracing.debug:
+            logger.debug("owner %s waits for %s", readable(call.owner.name), self.label)
+        if session.observing is not None:
+            # A call that has made no attempt begins now.
+            call.began = call.began or call.sent_at or session.clock()
+            session.observing.wait_begins(call, self.commands, call.owner.id)
+
     def _tell_end(self, call: AcquireCall, *, acquired: bool, error: BaseException | None = None) -> None:
-        """Tells the log and the observer. In the caller's own thread or task, also after a hand-over by another one."""
-        observing = self.session.observing
+        observing, owner_id = self.session.observing, call.owner.id
         if tracing.debug:
             logger.debug("%s %s", self.named(call.owner), end_of_acquire("is", acquired=acquired, error=error))
         if observing is None:
             return
-        if acquired:
-            tell_acquired(observing, self, call)
-        else:
-            tell_ended(observing, self, call, error)
+        if not acquired:
+            what, began = "timed_out" if error is None else "failed", call.began or call.sent_at
+            observing.call_ended(what, call, self.commands, owner_id, began=began, error=error)
+        elif call.hold is not call.target:
+            observing.acquired(call, self.commands, owner_id, call.hold, began=call.began)
+        elif observing.is_waiting(call):
+            # Another level of a hold.
+            observing.call_ended("acquired", call, self.commands, owner_id, began=call.began)
 
     # Undoing an acquire. `undo_acquire` is sent if no Hold was recorded, `release` if one was. So a kind of lock whose
     # acquire has a further effect on the server must undo it in both commands.

@@ -15,7 +15,6 @@ from pyredisson.logic.holds import HELD, LOST, Hold, HoldKey
 from pyredisson.logic.locks.commands import HOLD_GONE, NOT_FINISHED
 from pyredisson.logic.locks.moving import MovingLock
 from pyredisson.logic.locks.queued_wait import LockWaiter, QueuedWait
-from pyredisson.logic.observing import tell_waiting
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.retry import not_replicated
 
@@ -117,13 +116,6 @@ class LockLogic(MovingLock):
             self.session.leave_list(self.commands.leave_list(call.member))
         # An interrupt before this line repeats the command.
         call.member = b""
-
-    def _tell_waiting(self, call: AcquireCall) -> None:
-        """Tells the log and the observer."""
-        if tracing.debug:
-            logger.debug("owner %s waits for %s", readable(call.owner.name), self.label)
-        if self.session.observing is not None:
-            tell_waiting(self.session.observing, self, call, self.session.clock())
 
     def _joins_at_once(self, call: AcquireCall) -> bool:
         """Whether the call waits behind others of its client before it makes any attempt."""
