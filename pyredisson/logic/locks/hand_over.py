@@ -203,7 +203,7 @@ async def _release_only(lock: ReleasingLock, owner: Owner, hold: Hold, releaser:
     for waiter, offer in offers_of(releaser):
         end(waiter, offer, given=False)
     releaser.successor = None
-    reply = await lock.send_release(owner, hold)
+    reply = await lock.send_release(owner, hold, lock.commands.release(hold.owner, 0))
     lock.on_released(reply)
     return reply
 

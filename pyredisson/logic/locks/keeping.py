@@ -40,12 +40,8 @@ class KeepingCommands(LockCommands):
             return super().release(owner, count, late=late)
         if self.session.announcement is not None:
             self.session.announcement.stay_until(self.keep_until)
-        return self.keep(owner, rest, late=late)
-
-    def keep(self, owner: bytes, lease: int, *, late: bool = False) -> bytes:
-        """Ends the hold, and keeps the lock for so many ms. The reply is 1; None: the owner doesn't hold the lock."""
         # Each waiter for a fair lock has a channel of its own. Its client's heartbeats find out when the lock is free.
-        words = (self.channel if self.has_list else b"", owner, lease, *self._waking, int(late))
+        words = (self.channel if self.has_list else b"", owner, rest, *self._waking, int(late))
         return pack(self.session.runtime.scripts.lock_keep, self.key, *self.list_keys, *words)
 
     def keep_no_longer(self) -> None:

@@ -14,12 +14,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
 from uuid import uuid4
 
-from redis.exceptions import RedisError
-
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
-from pyredisson._protocol.replies import NoReply, Reply
+from pyredisson._protocol.replies import Reply
 from pyredisson._settings.durations import MAX_LEASE_MS
 from pyredisson.errors import LockAlreadyHeldError, LockNotHeldError, NotReplicatedError
 from pyredisson.logic import retry
@@ -144,10 +142,7 @@ class MovingLock(ReleasingLock):
             if session.holds.begin_level_release(hold):
                 sends = False
                 raise await self._find_release_error(owner, hold)
-            try:
-                reply = await runtime.send(payload)
-            except (NoReply, RedisError) as problem:
-                reply, _ = await self.retry_release(owner, hold, runtime, payload, problem, None, owner.new_epoch)
+            reply, _ = await self.retry_release(owner, hold, runtime, payload, None, None, owner.new_epoch)
             if reply == HAS_BOTH_SIDES:
                 # Nothing has changed on the server.
                 if session.holds.cancel_release(hold):

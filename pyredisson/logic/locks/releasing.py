@@ -63,7 +63,7 @@ class ReleasingLock(LockStatus):
                 try:
                     reply = await session.runtime.send(payload)
                 except (NoReply, RedisError) as problem:
-                    reply = await self._send_release_again(owner, hold, payload, problem)
+                    reply = await self.send_release(owner, hold, payload, problem)
                 if session.lock_queues and not count:
                     self.on_released(reply)
             else:
@@ -96,18 +96,10 @@ class ReleasingLock(LockStatus):
             return False
         return await owner.calls.wait_for_turn(self.session.runtime, hold.key, call, self.key, None)
 
-    async def send_release(self, owner: Owner, hold: Hold) -> Reply:
-        """Releases the last level on the server. The reply is None if the server didn't know the hold."""
-        payload = self.commands.release(hold.owner, 0)
-        try:
-            return await self.session.runtime.send(payload)
-        except (NoReply, RedisError) as problem:
-            return await self._send_release_again(owner, hold, payload, problem)
-
-    async def _send_release_again(
-        self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError
+    async def send_release(
+        self, owner: Owner, hold: Hold, payload: bytes, problem: NoReply | RedisError | None = None
     ) -> Reply:
-        """Sends a release again. The reply is None if the server didn't know the hold."""
+        """Sends a release, again after a `problem`. The reply is None if the server didn't know the hold."""
         runtime = self.session.runtime
         # An earlier copy may have released the last level; then the second copy finds nothing.
         if_done = _reply_if_done if hold.state is RELEASING else None
@@ -120,11 +112,11 @@ class ReleasingLock(LockStatus):
         hold: Hold,
         sender: Sender,
         payload: bytes,
-        problem: NoReply | RedisError,
+        problem: NoReply | RedisError | None,
         reply_if_done: Callable[[Reply], Reply] | None,
         on_doubt: Callable[[], None],
     ) -> tuple[Reply, float]:
-        """Sends a command again that releases a level. Returns the reply, and when the copy was sent."""
+        """Sends a command that releases a level, as `retry.send`. Returns the reply, and when the copy was sent."""
         session = self.session
         try:
             return await retry.send(
