@@ -36,22 +36,18 @@ class Channel(ChannelFields):
 
     __slots__ = ()
 
-    waiters: dict[Wakeup, int]
-    error: RedisError | None
-    leader: Wakeup | None
-
     def __init__(self) -> None:
-        self.waiters = {}
+        self.waiters: dict[Wakeup, int] = {}
         """The need of each waiter: 1 for a lock, the number of permits for a semaphore. 0: it is set aside. A negative
         number: it is leaving."""
         self.confirmed = False
         """Whether the server has confirmed the subscription, so that messages arrive."""
         self.events = next(_event_numbers)
         """Another number after each message, and after each change of `confirmed`. No two channels have the same."""
-        self.error = None
+        self.error: RedisError | None = None
         """Why the server refused the subscription."""
         self.idle_since = 0.0
-        self.leader = None
+        self.leader: Wakeup | None = None
         """Of waiters for permits, the one that is woken before the others, if there are enough for it."""
 
     def on_message(self, payload: bytes) -> None:

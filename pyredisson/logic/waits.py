@@ -108,7 +108,11 @@ class Waits:
         firm = (wait for wait, _ in self._long() if _is_firm(getattr(wait.call, "owner", None)))
         waits = {wait.call.owner.id: wait for wait in firm}
         identities = {identity for wait in waits.values() for identity in wait.subject.blocked_by}
-        holders = {identity: self._holders(identity, waits) for identity in identities}
+        table = self._holds.table
+        holders = {
+            identity: [owner for owner in waits if (hold := table.get((identity, owner))) and hold.state is HELD]
+            for identity in identities
+        }
         successors = {
             owner: [holder for identity in wait.subject.blocked_by for holder in holders[identity]]
             for owner, wait in waits.items()
@@ -121,11 +125,6 @@ class Waits:
                 owners = [f"owner {owner} of this client" for owner in cycle]
                 logger.warning("deadlock: %s", deadlock_text(owners, keys))
         self._reported = found
-
-    def _holders(self, identity: Hashable, owners: Iterable[int]) -> list[int]:
-        """Which of these owners hold a lock."""
-        holds = ((owner, self._holds.table.get((identity, owner))) for owner in owners)
-        return [owner for owner, hold in holds if hold is not None and hold.state is HELD]
 
 
 def _is_firm(owner: Owner | None) -> bool:

@@ -237,7 +237,14 @@ class _Retries:
         self.awaited_member = None
         if len(group.members) - len(errors) < group.quorum:
             return self._pause_after_failure(errors)
-        return self._pause_after_refusal(operations)
+        self._failures = 0
+        busy = sorted(number for number, outcome in operations.outcomes.items() if outcome is False)
+        if busy:
+            # All waiters wait for the same member, so the one that acquires it has a good chance for the others. Each
+            # time it is another member, in case that one never becomes free.
+            self.awaited_member = busy[self._refusals % len(busy)]
+            self._refusals += 1
+        return group.within(self.deadline, LONGEST_PAUSE * group.session.runtime.jitter())
 
     def _pause_after_failure(self, errors: list[Exception]) -> float | None:
         group, session = self.group, self.group.session
@@ -250,17 +257,6 @@ class _Retries:
         pause = retry.delay(self._failures, session.runtime.jitter())
         self._failures += 1
         return pause if self.deadline == retry.LIMITED_BY_RETRIES else group.within(self.deadline, pause)
-
-    def _pause_after_refusal(self, operations: ParallelOperations) -> float | None:
-        self._failures = 0
-        pause = LONGEST_PAUSE * self.group.session.runtime.jitter()
-        busy = sorted(number for number, outcome in operations.outcomes.items() if outcome is False)
-        if busy:
-            # All waiters wait for the same member, so the one that acquires it has a good chance for the others. Each
-            # time it is another member, in case that one never becomes free.
-            self.awaited_member = busy[self._refusals % len(busy)]
-            self._refusals += 1
-        return self.group.within(self.deadline, pause)
 
 
 # --- Lost members
