@@ -371,24 +371,18 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             time.sleep(max(0.0, next_election - time.monotonic()))
 
     def _inconsistency(self) -> str | None:
-        return disagreement(self.living)
-
-
-def disagreement(living: Sequence[ClusterNode]) -> str | None:
-    """Ask all living nodes; return in words what they don't agree about, and None if they agree."""
-    views = [(node, node.view()) for node in living]
-    for node, view in views:
-        for other in living:
-            if other.id not in view:
-                return f"{node.port} doesn't know {other.port}"
-            if not view[other.id].reachable:
-                return f"{node.port} doesn't reach {other.port}"
-        if (known := roles(view)) != roles(views[0][1]):
-            return f"{node.port} and {living[0].port} know different masters or slots: {known}, {roles(views[0][1])}"
-    for node, view in views:
-        if (missing := unserved(node, view) or unlinked(node, view, living)) is not None:
-            return missing
-    return None
+        living = self.living
+        views = [(node, node.view()) for node in living]
+        for node, view in views:
+            for other in living:
+                if other.id not in view:
+                    return f"{node.port} doesn't know {other.port}"
+                if not view[other.id].reachable:
+                    return f"{node.port} doesn't reach {other.port}"
+            if (known := roles(view)) != (first := roles(views[0][1])):
+                return f"{node.port} and {living[0].port} know different masters or slots: {known}, {first}"
+        found = (unserved(node, view) or unlinked(node, view, living) for node, view in views)
+        return next(filter(None, found), None)
 
 
 def roles(view: Views) -> dict[str, tuple[str | None, Slots, int]]:

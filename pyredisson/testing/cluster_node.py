@@ -51,7 +51,8 @@ class ClusterNode(Node):
 
     def view(self) -> dict[str, NodeView]:
         """What this node knows about all nodes, by their ids."""
-        return read_nodes(self.ask("CLUSTER", "NODES"))
+        views = map(NodeView.of_line, self.ask("CLUSTER", "NODES").splitlines())
+        return {view.id: view for view in views}
 
     def set_slot(self, slot: int, *state: str) -> None:
         """Run CLUSTER SETSLOT on this node."""
@@ -70,6 +71,20 @@ class NodeView:
     connected: bool
     slots: Slots
 
+    @classmethod
+    def of_line(cls, line: str) -> NodeView:
+        name, _address, flags, master, _ping, _pong, epoch, link, *slots = line.split()
+        # A slot in brackets is one that is being moved.
+        ranges = [each.partition("-") for each in slots if not each.startswith("[")]
+        return cls(
+            id=name,
+            flags=frozenset(flags.split(",")),
+            master=None if master == "-" else master,
+            epoch=int(epoch),
+            connected=link == "connected" or "myself" in flags,
+            slots=tuple((int(first), int(last or first)) for first, _, last in ranges),
+        )
+
     @property
     def is_master(self) -> bool:
         return "master" in self.flags
@@ -85,28 +100,6 @@ class NodeView:
 
     def has(self, slot: int) -> bool:
         return any(first <= slot <= last for first, last in self.slots)
-
-
-def read_nodes(reply: str) -> dict[str, NodeView]:
-    """Return the lines of the reply to CLUSTER NODES by node id."""
-    views = {}
-    for line in reply.splitlines():
-        name, _address, flags, master, _ping, _pong, epoch, link, *slots = line.split()
-        views[name] = NodeView(
-            id=name,
-            flags=frozenset(flags.split(",")),
-            master=None if master == "-" else master,
-            epoch=int(epoch),
-            connected=link == "connected" or "myself" in flags,
-            # A slot in brackets is one that is being moved.
-            slots=tuple(_range(each) for each in slots if not each.startswith("[")),
-        )
-    return views
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    return int(first), int(last or first)
 
 
 def write_membership(nodes: Sequence[ClusterNode], master_count: int) -> None:
