@@ -26,7 +26,6 @@ from pyredisson.logic.watchdog import Alarm, Watchdog
 from pyredisson.version import VERSION
 
 CLIENT_PREFIX = b"pyredisson_client"
-"""The prefix of the key."""
 HOLD_PREFIX = b"h:"
 """The beginning of the fields that stand for a hold."""
 WAITING = b"waiting"
@@ -152,7 +151,6 @@ class Announcement:
             self._watchdog.set_alarm(self._look, now + LISTED_AFTER)
 
     def end_waiting(self, wait: Wait) -> None:
-        """A call has ended its wait, whatever the result is. Idempotent."""
         began = self._waiting.began.pop(wait, None)
         if began is not None:
             self.waited += self._clock() - began

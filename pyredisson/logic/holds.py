@@ -208,7 +208,6 @@ class Hold(HoldFields):
             listener(self)
 
     def unlisten(self, listener: Listener) -> None:
-        """Undoes `listen`."""
         with _listening:
             while True:
                 before = self.listeners
@@ -266,7 +265,6 @@ class HoldTable(HoldTableFields):
         return hold if hold is not None and not self.expire_if_due(hold) else None
 
     def of_lock(self, identity: Hashable) -> list[Hold]:
-        """The holds of all owners of that lock."""
         return [hold for hold in list(self.table.values()) if hold.key[0] == identity]
 
     # Nothing -> HELD

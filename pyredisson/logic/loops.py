@@ -14,8 +14,6 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class LoopOwner:
-    """An object that loops run for."""
-
     def __init__(self) -> None:
         self._runs: dict[str, object] = {}
         """The run that claimed each loop."""

@@ -23,7 +23,6 @@ class UnreleasedLosses(Generic[Key]):
         self._keys: dict[Key, None] = {}
 
     def add(self, key: Key) -> None:
-        """Remembers a loss."""
         self._keys.pop(key, None)
         self._keys[key] = None
         if len(self._keys) > MOST_LOST:

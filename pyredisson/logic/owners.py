@@ -130,8 +130,6 @@ class Owner:
 
 
 class OwnerRegistry:
-    """Makes the owners of one client."""
-
     def __init__(self) -> None:
         self._client_id = ""
         self._automatic_ids = itertools.count(FIRST_AUTOMATIC_ID)

@@ -80,7 +80,6 @@ class Batch:
     """Whether the text of the script is sent."""
 
     def command(self, runtime: Runtime) -> bytes:
-        """The script call."""
         payload = self.renew(runtime.scripts, self.holds, self.lease)
         return as_eval(payload, with_shebang=runtime.scripts.with_shebang) if self.with_text else payload
 
@@ -153,7 +152,6 @@ class Renewer(LoopOwner):
         self._wakeup.set()
 
     def add_unsent(self, unsent: Unsent) -> None:
-        """Adds a command to be sent in the background."""
         self.repairs.add(unsent)
         # Until it is sent, a client that the user has dropped is not collected.
         self.keep_alive["unsent"] = self
@@ -166,7 +164,6 @@ class Renewer(LoopOwner):
 
     @property
     def closed(self) -> bool:
-        """Whether the loop ends."""
         return self.ended or self._watchdog.closed
 
     # --- The loop

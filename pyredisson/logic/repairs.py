@@ -21,8 +21,6 @@ BATCH = 1000
 
 
 class Unsent(NamedTuple):
-    """A command that has not run yet."""
-
     payload: bytes
     until: float
     """When it is given up."""
@@ -46,7 +44,6 @@ class RepairQueue:
 
     @property
     def unsent(self) -> bool:
-        """Whether there is something to send."""
         return bool(self._repairs or self._notices)
 
     def pending(self) -> list[bytes]:

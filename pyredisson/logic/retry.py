@@ -51,7 +51,6 @@ def lock_granted(reply: Reply) -> bool:
 
 
 def permits_granted(reply: Reply) -> bool:
-    """Whether permits of a semaphore were acquired."""
     return reply.__class__ is int and reply > 0
 
 
@@ -61,7 +60,6 @@ def has_run(reply: Reply) -> bool:
 
 
 def expirable_permits_granted(reply: Reply) -> bool:
-    """Whether permits with ids were acquired."""
     return reply is None
 
 
@@ -177,7 +175,6 @@ class _Retry:
     continues: bool = False
     """Whether the next try goes to a server that has the data of another one, to which a copy in doubt was sent."""
     new_connection: bool = False
-    """Whether the next try needs a new connection."""
     shard: Hashable = None
     """The server that served the command at the latest try, as far as known."""
     in_doubt: bool = False

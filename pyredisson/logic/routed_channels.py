@@ -22,8 +22,6 @@ happens every second: two nodes may each name the other one for a moment."""
 
 
 class NodeSubscriber(Subscriber, Protocol):
-    """The subscription connection to one node."""
-
     def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
         """`moved`: the slots of these channels have left the node."""
 
@@ -50,7 +48,6 @@ class NodeChannels:
         self.waiting: set[Wakeup] = set()
         """The waiters of these channels."""
         self.client_waiting = registry.waiting
-        """All waiters of the client."""
         self.channels: dict[bytes, Channel] = {}
         self._registry = registry
         self.deliver = registry.deliver
@@ -58,7 +55,6 @@ class NodeChannels:
         self.subscriber = listeners.open(self, node)
 
     def names(self) -> list[bytes]:
-        """The channels to subscribe to over a new connection. The caller holds the mutex."""
         return sorted(self.channels, reverse=True)
 
     def is_unused(self) -> bool:
@@ -77,7 +73,6 @@ class NodeChannels:
         self._registry.on_dropped_by(self, name)
 
     def on_disconnected(self) -> None:
-        """The connection broke. The caller holds the mutex."""
         for name in list(self.channels):
             self._registry.unconfirm(self.channels.get(name))
 
@@ -177,13 +172,11 @@ class RoutedChannels(ChannelRegistry):
     # --- Subscribing: with the mutex held (`Subscriber`)
 
     def subscribe(self, channels: Iterable[bytes]) -> None:
-        """Subscribes to channels that are new."""
         for name in channels:
             self._unplaced[name] = None
             self._place(name)
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None:
-        """Unsubscribes from channels that are no longer registered."""
         for name in channels:
             self._unplaced.pop(name, None)
             place = self._places.get(name)

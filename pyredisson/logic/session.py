@@ -115,9 +115,7 @@ class Session:
         self.new_member()
         acquiring = resources.acquiring or (lambda _: self.runtime)
         self.lock_sender = acquiring(lock_granted)
-        """Sends the acquires of locks."""
         self.expirable_permit_sender = acquiring(expirable_permits_granted)
-        """Sends the acquires of permits with ids."""
         self.owners.begin(self.id)
         self.holds = HoldTable(self.clock, self._on_hold_lost)
         self.watchdog = Watchdog(
@@ -145,7 +143,6 @@ class Session:
             self._host.expect_lease(lease)
 
     def run_callback(self, callback: Callback) -> None:
-        """Has a function called on another thread, where it delays nothing. May be called from anywhere."""
         self._host.run_callback(callback)
 
     def new_member(self) -> bytes:
@@ -175,7 +172,6 @@ class Session:
             self.runtime.post(payload)
 
     def begin_waiting(self, wait: Wait) -> None:
-        """A call begins to wait."""
         if self.announcement is not None:
             if not self.watchdog.started:
                 self.watchdog.begin_waiting()
@@ -194,7 +190,6 @@ class Session:
             self.watchdog.repair(payload)
 
     def check_open(self) -> None:
-        """Raises `ClosedError` if the client is closed."""
         if self.closed:
             raise ClosedError(f"client {self.id} is closed")
 

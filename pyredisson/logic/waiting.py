@@ -99,7 +99,6 @@ class WaitingQueue(QueueFields):
             self.series_ends = now + limit
 
     def put_off_until(self) -> float:
-        """Until when the waiters of this client make no attempt."""
         return self.others_first_until
 
     def wake_first(self) -> None:
@@ -121,7 +120,6 @@ class Waiter(WaiterFields):
     state: WaiterState
     session: Session
     wakeup: Wakeup
-    channel_name: bytes
     channel: Channel
     """The channel that it has joined."""
     look_at: float

@@ -90,7 +90,6 @@ class Watchdog(LoopOwner, RenewalStep):
         # Re-entrant: a finalizer that the garbage collector runs while a thread is started may add a repair.
         self._starting = threading.RLock()
         self.started = False
-        """Whether its threads have been started."""
         self._renewers: dict[Hashable, Renewer] = {}
         """The renewers that have not ended."""
         runtime.on_topology_change(self.on_topology_change)
@@ -183,7 +182,6 @@ class Watchdog(LoopOwner, RenewalStep):
             self._start_or_wake()
 
     def pending_repairs(self) -> list[bytes]:
-        """The repairs that have not run yet."""
         return [payload for renewer in list(self._renewers.values()) for payload in renewer.repairs.pending()]
 
     def clear_repairs(self) -> None:

@@ -55,7 +55,6 @@ class MemberRelease(NamedTuple):
 
     @property
     def server(self) -> Hashable:
-        """The server of the member, as its client knows it."""
         return self.member.session.runtime.shard_of(self.member.key)
 
     def release_in_background(self) -> None:
@@ -86,7 +85,6 @@ class GroupLogic:
         return min(member.renewed_ms for member in self.members)
 
     def with_owners(self, owner: GroupOwner) -> Iterator[tuple[LockLogic, Owner]]:
-        """Each member with its owner."""
         return zip(self.members, owner.owners, strict=True)
 
     def drift(self, hold: Hold) -> float:
@@ -289,7 +287,6 @@ class GroupLogic:
         return LockTimeoutError(text, name=str(self), owner=owner.readable(), holder=holder)
 
     def named(self, owner: GroupOwner) -> str:
-        """The group and its owners, for messages."""
         return f"{self} of owner {owner.readable()}"
 
     def __str__(self) -> str:
@@ -405,7 +402,6 @@ class _Watch(Alarm):
 
 
 def release_all_in_background(member_releases: Iterable[MemberRelease]) -> None:
-    """Releases in the background what is not released yet."""
     for member_release in member_releases:
         member_release.release_in_background()
 
@@ -443,7 +439,6 @@ class GroupRegistry:
         return list(self.holds.get(key, ()))
 
     def has(self, hold: GroupHold) -> bool:
-        """Whether the hold was added and not removed yet."""
         return hold in self.holds.get(hold.key, ())
 
     def add(self, hold: GroupHold) -> None:

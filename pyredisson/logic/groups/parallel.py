@@ -73,7 +73,6 @@ class ParallelOperations:
             self.outcomes.setdefault(number, TimeoutError("a server didn't answer in the time that all of them have"))
 
     def successes(self) -> int:
-        """How many operations have succeeded."""
         return sum(outcome is True for outcome in self.outcomes.copy().values())
 
     def errors(self) -> list[Exception]:

@@ -287,7 +287,6 @@ class MemberRecovery(Alarm):
         self._interval = group.renewed_ms / ROUNDS_PER_LEASE / 1000
 
     def begin(self) -> None:
-        """Looks from now on."""
         for hold in self._hold.holds:
             if hold is not None:
                 hold.listen(self)

@@ -133,7 +133,6 @@ class LockCommands:
         return self._with_lists(self.session.runtime.scripts.lock_leave, member + self.member_suffix)
 
     def abandon(self, hold: Hold) -> bytes:
-        """Releases all levels of a hold, when the client is closed."""
         return self.release(hold.owner, 0)
 
     def wake_waiters(self) -> bytes | None:

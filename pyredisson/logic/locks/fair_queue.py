@@ -79,15 +79,12 @@ class QueueTicket:
     """Whether the command was sent that takes the name out of the queue."""
 
     def request_attempt(self) -> None:
-        """Has the waiter make an attempt."""
         self.needs_attempt = True
         if self.waiter is not None:
             self.waiter.wakeup.set()
 
 
 class FairAcquireCall(AcquireCall):
-    """An acquire with a ticket."""
-
     __slots__ = ("ticket",)
 
     ticket: QueueTicket

@@ -30,7 +30,6 @@ class FencedLockCommands(LockCommands):
         return pack(script, *self._keys, *self.list_keys, owner, count, lease, member, lasts)
 
     def hand_over(self, owner: bytes, next_owner: bytes, lease: int) -> bytes:
-        """As `LockCommands.hand_over`. A late copy may skip a token, which does no harm."""
         script, member = self.session.runtime.scripts.fenced_hand_over, self.session.listed_member(self.key)
         return pack(script, *self._keys, self.list_keys[0], owner, next_owner, lease, member)
 
@@ -41,8 +40,6 @@ class FencedLockCommands(LockCommands):
 
 
 class FencedLockLogic(LockLogic):
-    """A re-entrant lock with fencing tokens."""
-
     __slots__ = ()
 
     commands_type = FencedLockCommands
@@ -72,5 +69,4 @@ class FencedLockLogic(LockLogic):
         return hold.token
 
     async def delete(self) -> bool:
-        """Removes the lock, whoever holds it, and the counter. Returns whether one of them existed."""
         return await self._remove(self.commands.delete(), "delete()")

@@ -81,8 +81,6 @@ class LockChannel(RelayedChannel):
 
 
 class LockWaiter(LockWaiterFields, Waiter):
-    """One call that waits for a lock."""
-
     __slots__ = ()
 
     lock: LockLogic
@@ -193,8 +191,6 @@ def leave_unused(
 
 
 class QueuedWait(LockWaiter):
-    """The wait of one call."""
-
     __slots__ = ()
 
     channel_class: type[Channel] = LockChannel

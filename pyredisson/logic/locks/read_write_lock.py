@@ -76,8 +76,6 @@ def renew_reads(scripts: ScriptSet, holds: Sequence[Hold], lease: int, *, fixed:
 
 
 class ReadCommands(SideCommands):
-    """The commands of the readers' side."""
-
     __slots__ = ()
 
     renew, restore = staticmethod(renew_reads), staticmethod(partial(renew_reads, fixed=True))
@@ -106,8 +104,6 @@ class ReadCommands(SideCommands):
 
 
 class WriteCommands(SideCommands):
-    """The commands of the writer's side."""
-
     __slots__ = ()
 
     kind = "write"
@@ -285,7 +281,6 @@ class WriteLogic(SideLogic):
         return ClaimWait(super()._refused(call, CLAIMED - reply))
 
     async def is_locked(self) -> bool:
-        """Whether anyone writes."""
         return bool(await self._query(command(b"HGET", self.key, b"mode")) == WRITE)
 
     def check_owner(self, owner: Owner) -> None:

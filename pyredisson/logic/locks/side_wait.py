@@ -148,8 +148,6 @@ def wake_readers(session: Session, identity: Hashable) -> None:
 
 
 class ReaderWait(QueuedWait):
-    """The wait of a reader."""
-
     __slots__ = ()
 
     channel_class = ReadWriteChannel
@@ -177,8 +175,6 @@ class ReaderWait(QueuedWait):
 
 
 class WriterWait(QueuedWait):
-    """The wait of a writer."""
-
     __slots__ = ()
 
     channel_class = ReadWriteChannel
