@@ -15,8 +15,8 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 class LoopOwner:
     def __init__(self) -> None:
-        self._runs: dict[str, object] = {}
-        """The run that claimed each loop."""
+        self.runs: dict[str, object] = {}
+        """Of each loop, the run that was the first one."""
         self.keep_alive: dict[str, LoopOwner] = {}
         """Contains the object itself while it must not be collected. Its loops refer to this dict all the time."""
 
@@ -24,14 +24,6 @@ class LoopOwner:
     def closed(self) -> bool:
         """Whether its loops end."""
         raise NotImplementedError
-
-    def claim(self, loop: str) -> bool:
-        """Whether this run of the loop is the first one."""
-        # An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs
-        # would remove each other's work.
-        run = object()
-        # One call, in which no other thread runs.
-        return self._runs.setdefault(loop, run) is run
 
 
 T = TypeVar("T", bound=LoopOwner)
@@ -46,8 +38,10 @@ def weak_loop(owner: T, name: str, runtime: Runtime, wakeup: Wakeup, once: Calla
     keep_alive = owner.keep_alive
 
     async def run() -> None:
-        owner = reference()
-        if owner is not None and not owner.claim(name):
+        owner, this = reference(), object()
+        # An interrupt after a thread was started, and before that was noted, has the thread started again. Two runs
+        # would remove each other's work. One call, in which no other thread runs.
+        if owner is not None and owner.runs.setdefault(name, this) is not this:
             owner = None
         while owner is not None:
             # Before `closed` is read: whoever closes the object sets `closed` first and then the wakeup, so that the

@@ -126,11 +126,10 @@ class Watchdog(LoopOwner, RenewalStep):
         self.look_by(due)
 
     def begin_waiting(self) -> None:
-        """A call waits. So a client that has never held a lock is announced, too."""
-        if self.announcer is not None and not self.started:
-            # If no thread can be started, the next wait tries again. Only the announcement depends on it.
-            with contextlib.suppress(RuntimeError):
-                self._start_or_wake()
+        """A call waits before the threads are started. So a client that has never held a lock is announced, too."""
+        # If no thread can be started, the next wait tries again. Only the announcement depends on it.
+        with contextlib.suppress(RuntimeError):
+            self._start_or_wake()
 
     def do(self, chore: Chore) -> None:
         """Has a chore run soon, by the renewer of the shard that serves its key now.

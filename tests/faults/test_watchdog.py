@@ -251,7 +251,7 @@ async def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
     with pyredisson.connect(server.url) as client, client.get_lock("a"):
         watchdog = client._session.watchdog
         (renewer,) = watchdog._renewers.values()
-        eventually(lambda: watchdog._runs and renewer._runs)
+        eventually(lambda: watchdog.runs and renewer.runs)
         runtime = watchdog._runtime
         for loop in (
             weak_loop(renewer, "renew", runtime, renewer._wakeup, Renewer._renew_once),
