@@ -99,7 +99,6 @@ class RelayedChannel(Channel):
     def __init__(self) -> None:
         super().__init__()
         self.relay: RelayChannel | None = None
-        """The other channel."""
 
     def on_relayed(self, payload: bytes) -> None:
         """A message on the other channel."""
@@ -163,6 +162,9 @@ class ChannelRegistry:
     """
 
     _subscriber: Subscriber
+
+    notes_places = False
+    """Whether each waiter is noted with the node of its channel."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.mutex: AbstractContextManager[object] = threading.RLock()
@@ -254,11 +256,11 @@ class ChannelRegistry:
 
     def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
         """As `join`, for a waiter of a queue whose other waiters listen to the same channel; see `QueueFields`."""
-        return queue.join_quietly(waiter, need, self.waiting, now, longest)
+        return not self.notes_places and queue.join_quietly(waiter, need, self.waiting, now, longest)
 
     def leave_quietly(self, queue: QueueFields, waiter: WaiterFields) -> bool:
         """As `leave`, for a waiter of a queue that has got what it waits for; see `QueueFields`."""
-        return queue.leave_quietly(waiter, self.waiting)
+        return not self.notes_places and queue.leave_quietly(waiter, self.waiting)
 
     def set_aside(self, name: bytes, *wakeups: Wakeup) -> int | None:
         """Messages go to other waiters. These keep their places until `take_back`. Returns the same as `events`."""

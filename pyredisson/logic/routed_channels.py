@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import QueueFields, WaiterFields
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import is_on_other_slot
@@ -52,6 +52,8 @@ class NodeChannels:
         self._registry = registry
         self.deliver = registry.deliver
         self.sweep = registry.sweep
+        self.on_refused = partial(registry.on_refused_by, self)
+        self.on_dropped = partial(registry.on_dropped_by, self)
         self.subscriber = listeners.open(self, node)
 
     def names(self) -> list[bytes]:
@@ -65,12 +67,6 @@ class NodeChannels:
         # An earlier node may confirm a channel that has moved on.
         if name in self.channels:
             self._registry.on_subscribed(name)
-
-    def on_refused(self, name: bytes, error: RedisError) -> None:
-        self._registry.on_refused_by(self, name, error)
-
-    def on_dropped(self, name: bytes) -> None:
-        self._registry.on_dropped_by(self, name)
 
     def on_disconnected(self) -> None:
         for name in list(self.channels):
@@ -92,6 +88,8 @@ class RoutedChannels(ChannelRegistry):
     An interrupt may strike between any two lines. A channel is in `_unplaced` before it loses its place, and until it
     has another one: whatever was interrupted is done again by the next `refresh`.
     """
+
+    notes_places = True
 
     def __init__(self, clock: Callable[[], float], table: RoutingTable) -> None:
         super().__init__(clock)
@@ -123,14 +121,6 @@ class RoutedChannels(ChannelRegistry):
         elif channel.error is None:
             # An interrupt may have ended the call that registered the channel, before it was placed.
             self._unplaced[name] = None
-
-    def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
-        # Each waiter is noted with the node of its channel.
-        return False
-
-    def leave_quietly(self, queue: QueueFields, waiter: WaiterFields) -> bool:
-        # As above.
-        return False
 
     def leave(self, name: bytes, wakeup: Wakeup) -> None:
         with self.mutex:

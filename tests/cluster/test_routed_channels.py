@@ -305,7 +305,9 @@ def test_any_order_of_events(seed: int) -> None:
         elif event == 3:
             clients.table.redirect(moved(slot(name), rng.randrange(2)), rng.choice(list(clients.table.nodes.values())))
         elif event == 4 and holding:
-            rng.choice([holding[0].channels.on_subscribed, holding[0].channels.on_dropped])(name)
+            channels = holding[0].channels
+            told: list[Callable[[bytes], None]] = [channels.on_subscribed, channels.on_dropped]
+            rng.choice(told)(name)
         elif event == 5 and holding:
             text = rng.choice(["CLUSTERDOWN", "TRYAGAIN", ""])
             holding[0].channels.on_refused(name, as_error(text) if text else moved(slot(name), rng.randrange(2)))
