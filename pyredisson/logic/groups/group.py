@@ -434,7 +434,6 @@ class GroupRegistry:
         """A lost hold stays here until it is released; the oldest lost ones are forgotten above a limit."""
 
     def levels(self, key: Hashable) -> list[GroupHold]:
-        """The holds with that key, the innermost last."""
         # A copy, made in one step: another call of the same owner may change the dict at any time.
         return list(self.holds.get(key, ()))
 
@@ -442,7 +441,6 @@ class GroupRegistry:
         return hold in self.holds.get(hold.key, ())
 
     def add(self, hold: GroupHold) -> None:
-        """Adds a level, the innermost one from now on."""
         levels: dict[GroupHold, None] = {}
         # Another call of the same owner may remove the last level meanwhile, and the inner dict with it.
         while self.holds.get(hold.key) is not levels:

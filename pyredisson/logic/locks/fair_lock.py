@@ -246,6 +246,4 @@ class FairLockLogic(LockLogic):
 
 
 class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic):
-    """The fair lock that its holder can't acquire again."""
-
     __slots__ = ()

@@ -217,8 +217,6 @@ Redisson would remove it from the queue."""
 class FairWait(LockWaiter):
     """One call that waits in the queue: it sends an attempt or a heartbeat when that is due, and else sleeps.
 
-    While it sleeps, a release of this client may enter it on the server, see `hand_over`.
-
     A holder that died publishes nothing. Its waiters are woken by the heartbeat that is due 1 ms after the end of its
     lease. The script of that heartbeat finds the lock free, notifies the head of the queue, and returns its name. If
     that is a waiter of the same client, `FairQueue.heartbeat` wakes it also without a message.

@@ -8,6 +8,7 @@ that it has to make an attempt. What may have been entered for a waiter that doe
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,18 +36,16 @@ Offer = tuple[LockWaiter, ReleaseCall]
 """A waiter that a release enters, whose outcome isn't known, and the `ReleaseCall` whose successor it is."""
 
 
+@dataclass(slots=True, eq=False)
 class Readers:
     """The readers that the release of a writer enters. Each is the successor of a `ReleaseCall` of its own.
 
     Other clients are notified in the same step, as the lock is open to their readers, too.
     """
 
-    __slots__ = ("let_in", "releasers")
-
-    def __init__(self, let_in: Callable[[bytes, Sequence[tuple[bytes, int]]], bytes]) -> None:
-        self.let_in = let_in
-        """Makes the command, from the owner that releases, and the owners and leases of the readers."""
-        self.releasers: list[ReleaseCall] = []
+    let_in: Callable[[bytes, Sequence[tuple[bytes, int]]], bytes]
+    """Makes the command, from the owner that releases, and the owners and leases of the readers."""
+    releasers: list[ReleaseCall] = field(default_factory=list)
 
 
 def offers_of(releaser: ReleaseCall) -> list[Offer]:
@@ -187,7 +186,13 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
     except ResponseError as error:
         if is_transient_reply(error) or any(waiter.call.in_doubt for waiter, _ in offers):
             raise
-        return await _release_only(lock, owner, hold, releaser)
+        # The server has refused the hand-over, say as the user may not change the tokens. That must not fail a release.
+        for waiter, offer in offers_of(releaser):
+            end(waiter, offer, given=False)
+        releaser.successor = None
+        reply = await lock.send_release(owner, hold, lock.commands.release(hold.owner, 0))
+        lock.on_released(reply)
+        return reply
     releaser.successor = None
     if reply == NOT_HANDED_OVER:
         return None
@@ -196,16 +201,6 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
         lock.on_released(LOCK_FREE)
         return LOCK_FREE
     return LOCK_FREE if reply.__class__ is list else reply
-
-
-async def _release_only(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
-    """The server has refused the hand-over, say as the user may not change the tokens. That must not fail a release."""
-    for waiter, offer in offers_of(releaser):
-        end(waiter, offer, given=False)
-    releaser.successor = None
-    reply = await lock.send_release(owner, hold, lock.commands.release(hold.owner, 0))
-    lock.on_released(reply)
-    return reply
 
 
 def prepare(waiter: LockWaiter, events: int | None) -> tuple[bytes, int]:

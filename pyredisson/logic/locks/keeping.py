@@ -86,8 +86,6 @@ class KeepingLock(LockLogic):
 
 
 class KeepingFencedLock(KeepingLock, FencedLockLogic):
-    """The same with fencing tokens."""
-
     __slots__ = ()
 
     commands_type = KeepingFencedCommands
@@ -95,8 +93,6 @@ class KeepingFencedLock(KeepingLock, FencedLockLogic):
 
 
 class KeepingFairLock(KeepingLock, FairLockLogic):
-    """The same with a queue."""
-
     __slots__ = ()
 
     commands_type = KeepingFairCommands

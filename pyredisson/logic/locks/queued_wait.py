@@ -1,8 +1,4 @@
-"""Waiting for a lock that is handed on inside a client: sleep, and make an attempt only where that may help.
-
-As in `logic.waiting`, a wakeup is a hint to make an attempt. In addition a release of this client may enter the waiter
-on the server, see `hand_over`. Then the waiter has the lock without any attempt of its own.
-"""
+"""Waiting for a lock that is handed on inside a client: sleep, and make an attempt only where that may help."""
 
 from __future__ import annotations
 

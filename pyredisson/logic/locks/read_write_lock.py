@@ -29,8 +29,6 @@ CLAIMED = -1000
 
 
 class SideCommands(LockCommands):
-    """What the commands of both sides have in common."""
-
     __slots__ = ("_claim", "_leases", "_readers_turn", "other_identity")
 
     channel_prefix = b"redisson_rwlock"
@@ -143,8 +141,6 @@ class WriteCommands(SideCommands):
 
 
 class SideLogic(LockLogic):
-    """What both sides have in common."""
-
     __slots__ = ("other_identity",)
 
     commands: SideCommands

@@ -333,10 +333,7 @@ def note_place(call: AcquireCall, reply: Reply) -> int | None:
 
 
 class NonReentrantLockLogic(LockLogic):
-    """A lock that refuses its holder. As the first base class it makes another kind of lock non-re-entrant:
-
-    `class NonReentrantFairLockLogic(NonReentrantLockLogic, FairLockLogic)`
-    """
+    """A lock that refuses its holder. As the first base class it makes another kind of lock non-re-entrant."""
 
     __slots__ = ()
 
