@@ -229,17 +229,14 @@ class Announcement:
             return
         if self._more and not self._is_counted:
             self._is_counted = True
-            self._more = self._count_more()
+            known = sum(hold.listed and hold.state is HELD for hold in list(self._holds.table.values()))
+            self._more = max(0, known - len(self._listed))
         reply = await self._send(runtime)
         if reply == OUTDATED:
             self._begin_anew()
             reply = await self._send(runtime)
         if reply is not None and self._changed:
             self._ask_soon(PAUSE_OF_PARTS)
-
-    def _count_more(self) -> int:
-        known = sum(hold.listed and hold.state is HELD for hold in list(self._holds.table.values()))
-        return max(0, known - len(self._listed))
 
     async def _send(self, runtime: Runtime) -> int | None:
         """Sends one announcement. Returns the reply; None: there is none that says that it is stored."""

@@ -83,10 +83,8 @@ def _own(session: Session, identities: Sequence[Hashable], holder: Holder, field
     return dataclasses.replace(
         holder,
         client_name=session.config.client_name or connection_name(process),
-        host=process.host,
-        pid=process.pid,
         since=since,
         foreign=False,
-        program=process.program,
         version=VERSION,
+        **process._asdict(),
     )

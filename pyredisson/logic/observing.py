@@ -32,9 +32,8 @@ class Delivery(Protocol):
     def handlers(self) -> Container[str]:
         """The methods that the observer has. No other events are added."""
 
-    @property
-    def queue(self) -> deque[Any]:
-        """Where events are added."""
+    queue: deque[Any]
+    """Where events are added."""
 
     def wake(self) -> None:
         """An event was added. Takes no mutex, and may be called on any line."""
@@ -72,15 +71,7 @@ class Observing:
     def wait_begins(self, call: object, subject: Subject, owner_id: int | None = None, count: int = 1) -> None:
         """A call waits from now on. `call` is any object that stands for it until `call_ended`."""
         number = next(self._numbers)
-        event = self._event(
-            "waiting",
-            name=readable(subject.key),
-            kind=subject.kind,
-            owner_id=owner_id,
-            count=count,
-            wait_id=number,
-            context=copy_context(),
-        )
+        event = self._event("waiting", subject, owner_id=owner_id, count=count, wait_id=number, context=copy_context())
         append = self._append
         self._waits[call] = number
         if event is not None:
@@ -111,8 +102,7 @@ class Observing:
         hold_id = None if hold is None else next(self._numbers)
         event = self._event(
             what,
-            name=readable(subject.key),
-            kind=subject.kind,
+            subject,
             owner_id=owner_id,
             waited=max(0.0, self._clock() - began) if began else 0.0,
             count=count,
@@ -148,8 +138,7 @@ class Observing:
         lost = hold.state is LOST
         event = self._event(
             "lost" if lost else "released",
-            name=readable(hold.commands.key),
-            kind=hold.commands.kind,
+            hold.commands,
             owner_id=None if hold.acquired_by is None else hold.key[1],
             held=max(0.0, self._clock() - hold.begun),
             token=hold.token or None,
@@ -171,10 +160,12 @@ class Observing:
         """`what`: `discovered`, `disconnected` or `connected`."""
         self.emit(what, server=server, error=None if error is None else described(error))
 
-    def _event(self, what: str, **fields: Any) -> Event | None:
+    def _event(self, what: str, subject: Subject | None = None, **fields: Any) -> Event | None:
         """None: the observer doesn't have that method."""
         if what not in self._handlers:
             return None
+        if subject is not None:
+            fields |= {"name": readable(subject.key), "kind": subject.kind}
         return Event(what=what, client_id=self._client_id, time_ns=time.time_ns(), **fields)
 
 
