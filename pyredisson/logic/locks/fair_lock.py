@@ -1,7 +1,6 @@
 """The fair lock: owners acquire it in the order of their arrival, in one queue with the waiters of Java Redisson."""
 
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from redis.exceptions import RedisError
 
@@ -105,11 +104,9 @@ class FairLockLogic(LockLogic):
 
     is_handed_on = False
     commands_type = FairLockCommands
+    call_type = FairAcquireCall
     waiter_type = FairWait
     commands: FairLockCommands
-
-    def acquire(self, owner: Owner, lease: int | None, deadline: float | None) -> Coroutine[Any, Any, bool]:
-        return self._acquire(FairAcquireCall(owner, lease, deadline))
 
     async def _acquire(self, call: AcquireCall) -> bool:
         assert isinstance(call, FairAcquireCall)

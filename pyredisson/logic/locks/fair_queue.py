@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -90,25 +91,22 @@ class FairAcquireCall(AcquireCall):
     ticket: QueueTicket
 
 
+@dataclass(eq=False, slots=True)
 class FairQueue:
     """The waiters of one client for one fair lock. One of them sends heartbeats for all, see `FairLockCommands`."""
 
-    __slots__ = ("_seen_before", "_session", "commands", "heartbeat_at", "heartbeat_sender", "tickets")
+    commands: FairLockCommands
+    tickets: dict[QueueTicket, None] = field(default_factory=dict)
+    """In the order in which the calls began to wait here. The order in the queue on the server may differ.
 
-    def __init__(self, commands: FairLockCommands) -> None:
-        self.commands = commands
-        self._session = commands.session
-        self.tickets: dict[QueueTicket, None] = {}
-        """In the order in which the calls began to wait here. The order in the queue on the server may differ.
-
-        A ticket whose place is lost, or that gets another name, goes to the end.
-        """
-        self.heartbeat_sender: QueueTicket | None = None
-        """The ticket whose waiter sends the heartbeats."""
-        self.heartbeat_at = float("inf")
-        """When the next heartbeat is due, on the clock of the client."""
-        self._seen_before = False
-        """Whether the server has had a heartbeat of this client for this lock."""
+    A ticket whose place is lost, or that gets another name, goes to the end.
+    """
+    heartbeat_sender: QueueTicket | None = None
+    """The ticket whose waiter sends the heartbeats."""
+    heartbeat_at: float = math.inf
+    """When the next heartbeat is due, on the clock of the client."""
+    seen_before: bool = False
+    """Whether the server has had a heartbeat of this client for this lock."""
 
     def join(self, ticket: QueueTicket, heartbeat_at: float) -> None:
         """Adds a ticket, whose waiter sends the heartbeats from now on. With the mutex of the channels held."""
@@ -141,7 +139,7 @@ class FairQueue:
 
     async def heartbeat(self) -> bool:
         """Sends a heartbeat for all tickets. False: it is not known whether the server got it."""
-        session = self._session
+        session = self.commands.session
         self.heartbeat_at = session.clock() + HEARTBEAT_INTERVAL
         with session.channels.mutex:
             named = {ticket.name: ticket for ticket in islice(self.tickets, MOST_NAMED)}
@@ -166,18 +164,18 @@ class FairQueue:
             # miss its turn.
             session.channels.deliver(b"%b:%b" % (self.commands.channel, notified), b"0")
         all_named_lost = without_place and len(without_place) == len(named)
-        if known < 0 or (not known and self._seen_before) or all_named_lost:
+        if known < 0 or (not known and self.seen_before) or all_named_lost:
             # The client was paused for too long, or keys were deleted: no place is certain.
             self._rejoin(list(self.tickets))
         elif without_place:
             # Redisson has removed them, by another clock or after a pause.
             self._rejoin([named[name] for name in without_place])
-        self._seen_before = True
+        self.seen_before = True
         return True
 
     def _rejoin(self, tickets: list[QueueTicket]) -> None:
         """Has these waiters make an attempt, which puts them at the end of the queue if they are not in it."""
-        with self._session.channels.mutex:
+        with self.commands.session.channels.mutex:
             for ticket in tickets:
                 if ticket in self.tickets:
                     if len(tickets) < len(self.tickets):

@@ -174,7 +174,10 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
                 reply = await sender.send(payload)
                 _apply(offers, readers, reply)
         except (NoReply, RedisError) as problem:
-            reply = await _send_again(lock, owner, hold, offers, payload, problem)
+            on_doubt = partial(_note_doubt, owner, offers)
+            reply, sent_at = await lock.retry_release(owner, hold, sender, payload, problem, reply_if_done, on_doubt)
+            for waiter, _ in offers:
+                waiter.call.sent_at = sent_at
             _apply(offers, readers, reply)
     except NotConfirmed as problem:
         # The owner has released the lock. Only the waiters, which were entered, need the confirmation.
@@ -214,25 +217,11 @@ def prepare(waiter: LockWaiter, events: int | None) -> tuple[bytes, int]:
     return call.name, call.lease_ms
 
 
-async def _send_again(
-    lock: ReleasingLock,
-    owner: Owner,
-    hold: Hold,
-    offers: Sequence[Offer],
-    payload: bytes,
-    problem: NoReply | RedisError,
-) -> Reply:
-    def on_doubt() -> None:
-        owner.new_epoch()
-        for waiter, _ in offers:
-            waiter.call.in_doubt = True
-            waiter.call.owner.new_epoch()
-
-    sender = lock.session.lock_sender
-    reply, sent_at = await lock.retry_release(owner, hold, sender, payload, problem, reply_if_done, on_doubt)
+def _note_doubt(owner: Owner, offers: Sequence[Offer]) -> None:
+    owner.new_epoch()
     for waiter, _ in offers:
-        waiter.call.sent_at = sent_at
-    return reply
+        waiter.call.in_doubt = True
+        waiter.call.owner.new_epoch()
 
 
 def reply_if_done(reply: Reply) -> Reply:

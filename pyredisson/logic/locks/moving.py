@@ -17,7 +17,6 @@ from uuid import uuid4
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
-from pyredisson._protocol.replies import Reply
 from pyredisson._settings.durations import MAX_LEASE_MS
 from pyredisson.errors import LockAlreadyHeldError, LockNotHeldError, NotReplicatedError
 from pyredisson.logic import retry
@@ -117,8 +116,7 @@ class MovingLock(ReleasingLock):
         session.check_open()
         call, in_flight = ReleaseCall(), owner.calls.in_flight
         try:
-            if not in_flight.enter(hold.key, call):
-                await owner.calls.wait_for_turn(session.runtime, hold.key, call, self.key, None)
+            await owner.calls.wait_for_turn(session.runtime, hold.key, call, self.key, None)
             session.holds.expire_if_due(hold)
             if hold.count > 1 and hold.state is not LOST:
                 raise LockAlreadyHeldError(f"{self.named(owner)} can't be handed off: it is held {hold.count} times")
@@ -149,7 +147,13 @@ class MovingLock(ReleasingLock):
                     session.watchdog.watch(hold, hold.valid_until - self.renewed_ms / 1000)
                 sends = False
                 raise LockAlreadyHeldError(f"{self.named(owner)} can't be handed off: its owner reads and writes")
-            self._apply_move(hold, call, reply)
+            if reply is None:
+                session.holds.declare_lost_on_release(hold)
+            else:
+                session.holds.note_end(hold, HANDED_OFF)
+            call.reported = True
+            session.holds.drop_level(hold, call)
+            self.on_handed_off()
         except BaseException:
             if sends:
                 if hold.state is not LOST:
@@ -173,16 +177,6 @@ class MovingLock(ReleasingLock):
             name=name if isinstance(name, str) else "",
         )
 
-    def _apply_move(self, hold: Hold, call: ReleaseCall, reply: Reply) -> None:
-        holds = self.session.holds
-        if reply is None:
-            holds.declare_lost_on_release(hold)
-        else:
-            holds.note_end(hold, HANDED_OFF)
-        call.reported = True
-        holds.drop_level(hold, call)
-        self.on_handed_off()
-
     def on_handed_off(self) -> None:
         """The waiters of this client must not rely on a release of the former owner."""
         self.session.forget_lock_queue(self.identity)
@@ -201,8 +195,7 @@ class MovingLock(ReleasingLock):
         lease = RenewedLease(handed.lease, handed.at_most) if handed.at_most else self.renewal
         call = AcquireCall(owner, lease, LIMITED_BY_RETRIES)
         try:
-            if not in_flight.enter(hold_key, turn):
-                await owner.calls.wait_for_turn(self.session.runtime, hold_key, turn, self.key, None)
+            await owner.calls.wait_for_turn(self.session.runtime, hold_key, turn, self.key, None)
             if self.session.holds.valid(hold_key) is not None:
                 raise LockAlreadyHeldError(f"{self.named(owner)} is held already: it can't adopt another hold")
             adopted = await self._adopt(call, hold_key, handed)

@@ -31,6 +31,7 @@ class LockLogic(MovingLock):
     """Whether `check_owner` is to be called before each attempt."""
     is_handed_on = True
     """Whether the waiters of one client are in a `LocalQueue`, in the order of which a release hands the lock on."""
+    call_type: type[AcquireCall] = AcquireCall
     waiter_type: type[LockWaiter] = QueuedWait
     order_in_group = 0
     """Of locks with the same name, a group acquires those with the lowest number first."""
@@ -45,7 +46,7 @@ class LockLogic(MovingLock):
 
         The lease is in milliseconds; None: the watchdog renews it until the lock is released.
         """
-        return self._acquire(AcquireCall(owner, lease, deadline))
+        return self._acquire(self.call_type(owner, lease, deadline))
 
     async def _acquire(self, call: AcquireCall) -> bool:
         session = self.session
