@@ -92,14 +92,6 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         others = [ClusterNode(certificates_of=first, **options) for _ in range(masters * (1 + replicas) - 1)]
         self.nodes = self._servers = (first, *others)
 
-    def kill(self, node: ClusterNode) -> None:
-        self._remember_replicas(node)
-        super().kill(node)
-
-    def pause(self, node: ClusterNode) -> None:
-        self._remember_replicas(node)
-        super().pause(node)
-
     @property
     def url(self) -> str:
         """All nodes, for clients without TLS."""
@@ -332,7 +324,7 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             node.set_slot(slot, "NODE", to.id)
         del self._moves[slot]
 
-    def _remember_replicas(self, node: ClusterNode) -> None:
+    def _before_outage(self, node: ClusterNode) -> None:
         # Once one of them is promoted, the cluster doesn't tell any more whose replica it was.
         if self.living:
             self._candidates[node.id] = self.replicas_of(node), self._view()[node.id].slots

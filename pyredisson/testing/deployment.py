@@ -160,11 +160,13 @@ class Deployment(Generic[N, P]):
 
     def kill(self, node: P) -> None:
         """End a node with SIGKILL; its data is gone. Returns at once: the others notice it later."""
-        self._known(node).kill()
+        self._before_outage(self._known(node))
+        node.kill()
 
     def pause(self, node: P) -> None:
         """Stop a node with SIGSTOP: its connections stay open, and nothing is answered. Returns at once."""
-        self._known(node).pause()
+        self._before_outage(self._known(node))
+        node.pause()
 
     def resume(self, node: P) -> None:
         """Continue a paused node, and return when it agrees with the others again. `ServerError`: not in 20 seconds."""
@@ -213,6 +215,9 @@ class Deployment(Generic[N, P]):
 
     def _before_launch(self) -> None:
         """Write further files into the directories of the nodes, which exist now."""
+
+    def _before_outage(self, node: P) -> None:
+        """Note what the others won't tell any more when this node doesn't answer."""
 
     def _inconsistency(self) -> str | None:
         """What doesn't agree yet; None if all do."""
