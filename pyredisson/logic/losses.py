@@ -25,10 +25,8 @@ class UnreleasedLosses(Generic[Key]):
     def add(self, key: Key) -> None:
         self._keys.pop(key, None)
         self._keys[key] = None
-        if len(self._keys) > MOST_LOST:
-            self._make_room()
-
-    def _make_room(self) -> None:
+        if len(self._keys) <= MOST_LOST:
+            return
         keys = list(self._keys)
         lost = [key for key in keys if self._is_lost(key)]
         spare = MOST_LOST - MOST_LOST // 10

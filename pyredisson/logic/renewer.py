@@ -155,7 +155,6 @@ class Renewer(LoopOwner):
         self.repairs.add(unsent)
         # Until it is sent, a client that the user has dropped is not collected.
         self.keep_alive["unsent"] = self
-        self._wakeup.set()
 
     def retire(self) -> None:
         """The shard is gone: the loop ends as soon as it has given its work to others."""

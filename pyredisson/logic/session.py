@@ -97,6 +97,7 @@ class Session:
         self.closed = False
         self._release_when_owner_ends = config.release_when_owner_ends
         self._host = host
+        self.run_callback = host.run_callback
         self.lost_callbacks = LostCallbacks(host.run_callback)
         self.owners = OwnerRegistry()
         self.open()
@@ -141,9 +142,6 @@ class Session:
         if lease < self._shortest_lease:
             self._shortest_lease = lease
             self._host.expect_lease(lease)
-
-    def run_callback(self, callback: Callback) -> None:
-        self._host.run_callback(callback)
 
     def new_member(self) -> bytes:
         """Takes another name for the lists of waiting clients, see `waiting_list.lua`."""

@@ -77,8 +77,7 @@ class Watchdog(LoopOwner, RenewalStep):
         self._moved: deque[Iterable[int]] = deque()
         """Slots that have moved, and whose holds are still to be checked."""
         self._next_scan = -math.inf
-        self.wheel = Wheel(self._now_ms())
-        holds.wheel = self.wheel
+        self.wheel = holds.wheel = Wheel(self._now_ms())
         self.cancel = self.wheel.discard
         """Undoes `set_alarm`."""
         self._next_look = math.inf

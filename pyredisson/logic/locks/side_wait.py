@@ -93,8 +93,6 @@ class ClaimWait(float):
 
 
 class ReaderQueue(LocalQueue):
-    """The readers of one client that wait for the same lock."""
-
     __slots__ = ()
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
@@ -103,8 +101,6 @@ class ReaderQueue(LocalQueue):
 
 
 class WriterQueue(LocalQueue):
-    """The writers of one client that wait for the same lock."""
-
     __slots__ = ("asking", "claimed_events", "claimed_until", "readers_first_until")
 
     def __init__(self, member: bytes = b"") -> None:

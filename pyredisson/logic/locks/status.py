@@ -35,7 +35,6 @@ class LockStatus:
 
     @property
     def renewed_ms(self) -> int:
-        """The lease in ms that is renewed."""
         return self.session.lease_ms if self.renewal is None else self.renewal.renewed
 
     async def is_locked(self) -> bool:
@@ -111,7 +110,6 @@ class LockStatus:
         return LockTimeoutError(text, name=readable(self.key), owner=readable(owner.name), holder=holder)
 
     def loss_of(self, owner: Owner, hold: Hold) -> LockLostError:
-        """The error for a hold that was lost."""
         ago = self.session.clock() - hold.valid_until
         text = f"{self.named(owner)} was lost {ago:.3f} s ago: {hold.reason}"
         return LockLostError(text, name=readable(self.key), owner=readable(owner.name))
