@@ -34,23 +34,21 @@ def closed_by_server(node: Node) -> ConnectionError:
     return ConnectionError(f"{node.address} closed the connection")
 
 
-def connect_failure(error: BaseException, node: Node, began: float) -> BaseException:
-    """Reports a connection that could not be made to the node, and returns the exception to raise.
+def report_unreachable(error: BaseException, node: Node, began: float) -> None:
+    """Reports a connection that could not be made to the node, and raises `NoReply` where another try may succeed, as
+    no command was sent yet. Returns after an interrupt, a wrong password and the like, which the caller raises itself.
 
-    The attempt began at `began`, on the clock `time.monotonic`. The exception is `NoReply` where another try may
-    succeed, as no command was sent yet. It is `error` itself for an interrupt, and for a wrong password and the like.
+    The attempt began at `began`, on the clock `time.monotonic`.
     """
     node.on_unreachable(error, began)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return as_redis_error(error, node, "connecting to")
-    if isinstance(error, Unsent):
-        (error,) = error.args
-    if isinstance(error, OSError):
-        return NoReply(as_redis_error(error, node, "connecting to"), may_have_run=False)
+    reason = error.args[0] if isinstance(error, Unsent) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        raise as_redis_error(reason, node, "connecting to") from error
+    if isinstance(reason, OSError):
+        raise NoReply(as_redis_error(reason, node, "connecting to"), may_have_run=False) from error
     # Not its subclasses: a wrong password is a ConnectionError to redis-py.
     if type(error) is ConnectionError:
-        return NoReply(error, may_have_run=False)
-    return error
+        raise NoReply(error, may_have_run=False) from error
 
 
 def credentials(config: Config) -> Sequence[str]:

@@ -14,7 +14,7 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.connection import ACTIVE, IDLE, Connection
+from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._client.servers import Servers
 from pyredisson._core import Unsent
@@ -286,7 +286,7 @@ class _PartedConnection(Connection):
     """A connection on which the writing of commands and the reading of their replies are two calls."""
 
     def write(self, payloads: Sequence[bytes]) -> None:
-        self.state = ACTIVE
+        self.idle = False
         with self._failing():
             self._write(b"".join(payloads), time.monotonic() + self._timeout)
 
@@ -294,7 +294,7 @@ class _PartedConnection(Connection):
         """The next replies; error replies are in the list."""
         with self._failing():
             replies = self._read_replies(count, time.monotonic() + self._timeout)
-        self.state = IDLE
+        self.idle = True
         for reply in replies:
             if isinstance(reply, RedisError):
                 self._on_error_reply(reply)
@@ -306,7 +306,5 @@ class _PartedConnection(Connection):
         try:
             yield
         except (Unsent, OSError, RedisError) as error:
-            failure = self._close_after(error)
-            if failure is error:
-                raise
-            raise failure from error
+            self._close_after(error)
+            raise

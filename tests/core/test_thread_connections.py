@@ -14,7 +14,7 @@ from redis import Redis
 
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.connection import ACTIVE, CLOSED, Connection
+from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.listener import ReaderRole, ThreadListener, ThreadListeners
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
@@ -74,15 +74,17 @@ def test_a_handler_may_raise_any_error(
 ) -> None:
     """The caller gets it, and the server may still execute the command."""
 
+    once = [error("from the handler")]
+
     def handler() -> None:
-        if connection.state is ACTIVE:
-            raise error("from the handler")
+        if once and not connection.idle:
+            raise once.pop()
 
     identity = connection.connection_id
     on_alarm(handler)
     with pytest.raises(error, match="from the handler"):
         call(connection)
-    assert connection.state is CLOSED
+    assert (connection.idle, connection.fileno()) == (False, -1)
     assert node.suspects == [identity]
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.connecting import closed_by_server, connect_failure, credentials_async, note_tls
+from pyredisson._backends.connecting import closed_by_server, credentials_async, note_tls, report_unreachable
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.node import ConnectionId, Handshake, Node, ServerInfo
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, copy_error, is_not_master, reader
@@ -214,8 +214,8 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
 
 
 async def connect(node: Node) -> Pipeline:
-    """A new connection after its handshake, in which the server drops the node's suspects. Raises as `connect_failure`
-    returns: `NoReply` where another try may succeed."""
+    """A new connection after its handshake, in which the server drops the node's suspects. `NoReply`: another try may
+    succeed."""
     suspects = list(node.suspects)
     began = monotonic()
     pipeline = Pipeline(node, asyncio.get_running_loop())
@@ -229,10 +229,8 @@ async def connect(node: Node) -> Pipeline:
         if node.config.ssl_context is not None and not pipeline.connected:
             note_tls(error)
         pipeline.close()
-        failure = connect_failure(error, node, began)
-        if failure is error:
-            raise
-        raise failure from error
+        report_unreachable(error, node, began)
+        raise
     pipeline.connection_id, pipeline.server_id = info.connection_id, info.server_id
     node.on_connected(info, suspects)
     return pipeline

@@ -14,13 +14,12 @@ import time
 # The function behind `signal.getsignal`, which takes much longer as it makes an enum of each result.
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Sequence
-from enum import Enum
 from errno import EBADF, ECONNRESET
 from math import ceil
 
 from redis.exceptions import RedisError
 
-from pyredisson._backends.connecting import as_redis_error, closed_by_server, connect_failure, credentials, note_tls
+from pyredisson._backends.connecting import as_redis_error, closed_by_server, credentials, note_tls, report_unreachable
 from pyredisson._core import Exchange, Unsent
 from pyredisson._protocol.node import ConnectionId, Handshake, Node
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_not_master, reader
@@ -177,19 +176,6 @@ def remaining(deadline: float) -> float:
     return seconds
 
 
-class ConnectionState(Enum):
-    """`NEW -> IDLE -> ACTIVE -> IDLE`; any state `-> CLOSED`. A pool keeps a connection only while it is IDLE."""
-
-    NEW = "not connected yet"
-    IDLE = "connected, no command in flight"
-    ACTIVE = "a command was sent, or is about to be sent, and its reply isn't read yet"
-    CLOSED = "closed for good"
-
-
-# A lookup in the class would cost more, and each call changes the state twice.
-IDLE, ACTIVE, CLOSED = ConnectionState.IDLE, ConnectionState.ACTIVE, ConnectionState.CLOSED
-
-
 class Connection(ClientSocket):
     """One connection for one call at a time. After a failure it is closed."""
 
@@ -198,11 +184,13 @@ class Connection(ClientSocket):
         self.connection_id: ConnectionId | None = None
         self.server_id: bytes | None = None
         """Both as in `ServerInfo`, after the handshake."""
-        self.state = ConnectionState.NEW
+        self.idle = False
+        """Whether it is connected, and no command has been sent, or is about to be sent, whose reply isn't read yet. A
+        pool keeps no other connections."""
 
     def open(self) -> None:
-        """Connects and makes the handshake, in which the server drops the node's suspects. Raises as `connect_failure`
-        returns: `NoReply` where another try may succeed."""
+        """Connects and makes the handshake, in which the server drops the node's suspects. `NoReply`: another try may
+        succeed."""
         node = self._node
         suspects = list(node.suspects)
         began = time.monotonic()
@@ -215,21 +203,20 @@ class Connection(ClientSocket):
             info = handshake.read(self._round_trip(handshake.payload, len(handshake), deadline))
         except BaseException as error:
             self.close()
-            failure = error if raised_by_handler(error) else connect_failure(error, node, began)
-            if failure is error:
-                raise
-            raise failure from error
+            if not raised_by_handler(error):
+                report_unreachable(error, node, began)
+            raise
         if self.secure:
             # The handshake has set the socket's timeout to the time that remained for the handshake.
             self._set_tls_deadline(time.monotonic() + self._timeout)
         self.connection_id, self.server_id = info.connection_id, info.server_id
         node.on_connected(info, suspects)
-        self.state = IDLE
+        self.idle = True
 
     def call(self, payload: bytes) -> Reply:
         """Sends one command and returns its reply; an error reply is raised."""
         # Until the reply is read. If an interrupt ends the call before that, no other call may use this connection.
-        self.state = ACTIVE
+        self.idle = False
         try:
             size = self._call_tls(payload) if self.secure else self._exchange.call(payload)
             self._feed(self._buffer, 0, size)
@@ -238,12 +225,10 @@ class Connection(ClientSocket):
                 if not size:
                     raise closed_by_server(self._node)
                 reply = self._read_reply(time.monotonic() + self._timeout)
-            self.state = IDLE
+            self.idle = True
         except BaseException as error:
-            failure = self._close_after(error)
-            if failure is error:
-                raise
-            raise failure from error
+            self._close_after(error)
+            raise
         if isinstance(reply, RedisError):
             self._on_error_reply(reply)
             raise reply
@@ -251,22 +236,19 @@ class Connection(ClientSocket):
 
     def call_all(self, payloads: Sequence[bytes], extra_seconds: float = 0.0) -> list[Reply]:
         """Sends several commands in one write and returns all replies, which may take so many seconds longer."""
-        self.state = ACTIVE
+        self.idle = False
         try:
-            if self._exchange.closed():
-                raise _closed_before()
+            self._check_open()
             deadline = time.monotonic() + self._timeout + extra_seconds
             replies = self._round_trip(b"".join(payloads), len(payloads), deadline)
-            self.state = IDLE
+            self.idle = True
             for reply in replies:
                 if isinstance(reply, RedisError):
                     self._on_error_reply(reply)
             return replies
         except BaseException as error:
-            failure = self._close_after(error)
-            if failure is error:
-                raise
-            raise failure from error
+            self._close_after(error)
+            raise
 
     def closed_by_server(self) -> bool:
         """Whether the server has closed the connection, which no call uses. Sends nothing."""
@@ -279,12 +261,16 @@ class Connection(ClientSocket):
             self.close()
 
     def close(self) -> None:
-        self.state = CLOSED
+        self.idle = False
         super().close()
 
-    def _call_tls(self, payload: bytes) -> int:
+    def _check_open(self) -> None:
+        """Raises `Unsent` if the server has closed the connection, before a command is sent."""
         if self._exchange.closed():
-            raise _closed_before()
+            raise Unsent(OSError(ECONNRESET, os.strerror(ECONNRESET)))
+
+    def _call_tls(self, payload: bytes) -> int:
+        self._check_open()
         deadline = time.monotonic() + self._timeout
         try:
             self._send_tls(payload, deadline)
@@ -295,31 +281,25 @@ class Connection(ClientSocket):
             raise Unsent(error) from error
         return self._receive_tls(deadline)
 
-    def _close_after(self, error: BaseException) -> BaseException:
-        """Closes the connection when `error` has ended a call before its reply was read. Returns what the call raises:
-        `NoReply`, and for an interrupt `error` itself."""
+    def _close_after(self, error: BaseException) -> None:
+        """Closes the connection when `error` has ended a call before its reply was read. Raises `NoReply`; returns
+        after an interrupt, which the call raises itself."""
         node = self._node
         if not isinstance(error, (Unsent, OSError, RedisError)) or raised_by_handler(error):
             # The reply of its command would answer the next one.
             node.suspect(self.connection_id)
             self.close()
-            return error
+            return
         if isinstance(error, Unsent):
             self.close()
             (reason,) = error.args
             # After a timeout another connection is no better: the server doesn't read what is sent to it.
             stale = not isinstance(reason, (BlockingIOError, builtins.TimeoutError))
-            return NoReply(as_redis_error(reason, node, "sending to"), may_have_run=False, stale=stale)
+            raise NoReply(as_redis_error(reason, node, "sending to"), may_have_run=False, stale=stale) from error
         node.suspect_after(error, self.connection_id)
         self.close()
-        if isinstance(error, OSError):
-            error = as_redis_error(error, node, "waiting for")
-        return NoReply(error, may_have_run=True, server_id=self.server_id)
-
-
-def _closed_before() -> Unsent:
-    """The server closed the connection before the command was sent."""
-    return Unsent(OSError(ECONNRESET, os.strerror(ECONNRESET)))
+        shown = as_redis_error(error, node, "waiting for") if isinstance(error, OSError) else error
+        raise NoReply(shown, may_have_run=True, server_id=self.server_id) from error
 
 
 RAISES_SOCKET_ERRORS = frozenset(("pyredisson", "socket", "ssl", "encodings"))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import ConnectionError, TimeoutError
 
-from pyredisson._backends.threads.connection import IDLE, Connection
+from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import Answers, NoReply, Reply
@@ -52,7 +52,7 @@ class Pool:
                 raise
         finally:
             # As `_return`, and around it as `_exchange`, but without their calls, which would slow down every command.
-            if connection.state is IDLE:
+            if connection.idle:
                 self._idle.append(connection)
             else:
                 self._discard(connection)
@@ -151,7 +151,7 @@ class Pool:
         return self._pop_idle() or self._connect_or_wait()
 
     def _return(self, connection: Connection) -> None:
-        if connection.state is IDLE:
+        if connection.idle:
             self._idle.append(connection)
         else:
             self._discard(connection)
