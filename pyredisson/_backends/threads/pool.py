@@ -51,7 +51,7 @@ class Pool:
             if new_connection or not failure.stale:
                 raise
         finally:
-            # As `_return`, and around it as `_exchange`, but without their calls, which would slow down every command.
+            # As `_return`, and around it as `exchange`, but without their calls, which would slow down every command.
             if connection.idle:
                 self._idle.append(connection)
             else:
@@ -60,17 +60,29 @@ class Pool:
                 self._on_return()
         return await self.send(payload, new_connection=True)
 
-    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
-        return self._exchange(payloads, 0.0, new_connection=new_connection)
+    async def exchange(
+        self, payloads: Sequence[bytes], extra_seconds: float = 0.0, *, new_connection: bool = False
+    ) -> Answers:
+        """The replies may take so many seconds longer."""
+        connection = self._take(new_connection=new_connection)
+        try:
+            return connection.call_all(payloads, extra_seconds), connection.server_id
+        except NoReply as failure:
+            if new_connection or not failure.stale:
+                raise
+        finally:
+            self._return(connection)
+        return await self.exchange(payloads, extra_seconds, new_connection=True)
 
     async def acquire(
         self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
     ) -> tuple[Reply, Reply, bytes | None]:
-        payloads, seconds = (*commands,), 0.0
-        if wait is not None:
-            payloads, seconds = (*commands, wait), self.node.config.replicas_sync_timeout
-        replies, server_id = self._exchange(payloads, seconds, new_connection=new_connection)
-        return replies[len(commands) - 1], None if wait is None else replies[-1], server_id
+        if wait is None:
+            replies, server_id = await self.exchange(commands, new_connection=new_connection)
+            return replies[-1], None, server_id
+        seconds = self.node.config.replicas_sync_timeout
+        replies, server_id = await self.exchange((*commands, wait), seconds, new_connection=new_connection)
+        return replies[-2], replies[-1], server_id
 
     def limit_timeout(self, seconds: float) -> None:
         """From now on a reply may take so many seconds at most, except on a connection that is in use."""
@@ -84,9 +96,8 @@ class Pool:
 
     def retire(self) -> None:
         """Closes the connections that no call uses, and from now on each connection after its call. Makes none."""
-        self._retired = self._check_returns = True
-        self.close_idle()
-        self._wake_all()
+        self._retired = True
+        self._keep_none()
 
     def disconnect(self) -> None:
         """Closes all connections. Each call that waits for a reply finds its connection closed."""
@@ -125,24 +136,14 @@ class Pool:
 
     def close(self) -> None:
         """Closes every connection; a connection in use is closed when it is returned."""
-        self._closed = self._check_returns = True
-        self.close_idle()
-        self._wake_all()
+        self._closed = True
+        self._keep_none()
 
-    def _wake_all(self) -> None:
+    def _keep_none(self) -> None:
+        self._check_returns = True
+        self.close_idle()
         for wakeup in list(self._waiting):
             wakeup.set()
-
-    def _exchange(self, payloads: Sequence[bytes], extra_seconds: float, *, new_connection: bool) -> Answers:
-        connection = self._take(new_connection=new_connection)
-        try:
-            return connection.call_all(payloads, extra_seconds), connection.server_id
-        except NoReply as failure:
-            if new_connection or not failure.stale:
-                raise
-        finally:
-            self._return(connection)
-        return self._exchange(payloads, extra_seconds, new_connection=True)
 
     def _take(self, *, new_connection: bool) -> Connection:
         if new_connection:
