@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -86,26 +85,14 @@ class Channels(Protocol):
         """The server ended a sharded subscription, because the slot of the channel has left it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A channel whose subscription isn't confirmed yet."""
-
-    channel: bytes
-    flavours: int
-    """How many flavours aren't confirmed."""
-
-
 class _Sent(NamedTuple):
     """A command without a reply."""
 
     name: bytes = b""
     """In lower case, as the reply repeats it. Empty: a PING."""
     channel: bytes = b""
-    pending: _Pending | None = None
-    """Of a command that subscribes."""
-
-
-_SENT_PING = _Sent()
+    unconfirmed: set[bytes] | None = None
+    """Of a command that subscribes: the names of all commands that subscribe to the channel and aren't confirmed."""
 
 
 class Subscription:
@@ -130,9 +117,9 @@ class Subscription:
         commands = []
         for channel in channels:
             flavours = self._pubsub.flavours(channel)
-            pending = _Pending(channel, len(flavours))
+            unconfirmed = {flavour.subscribed for flavour in flavours}
             for flavour in flavours:
-                self._in_flight.append(_Sent(flavour.subscribed, channel, pending))
+                self._in_flight.append(_Sent(flavour.subscribed, channel, unconfirmed))
                 commands.append(command(flavour.subscribe, channel))
         return b"".join(commands)
 
@@ -149,7 +136,7 @@ class Subscription:
 
     def ping_command(self) -> bytes:
         """A PING, to be sent at once. Any reply to it, also an error, shows that the connection works."""
-        self._in_flight.append(_SENT_PING)
+        self._in_flight.append(_Sent())
         return PING
 
     def on_replies(self, replies: Iterable[Reply]) -> None:
@@ -198,16 +185,15 @@ class Subscription:
     def _on_answer(self, sent: _Sent, reply: Reply) -> None:
         if isinstance(reply, list) and sent.name and (sent.name, sent.channel) != tuple(reply[:2]):
             raise InvalidResponse(f"a reply that belongs to another command: {reply!r}")
-        pending = sent.pending
-        if pending is None:
+        if sent.unconfirmed is None:
             # The reply to an UNSUBSCRIBE or a PING. If the server refused to unsubscribe, its messages find no waiter.
             return
         if isinstance(reply, RedisError) and not self._is_unknown(sent, reply):
-            self._channels.on_refused(pending.channel, reply)
+            self._channels.on_refused(sent.channel, reply)
             return
-        pending.flavours -= 1
-        if not pending.flavours:
-            self._channels.on_subscribed(pending.channel)
+        sent.unconfirmed.discard(sent.name)
+        if not sent.unconfirmed:
+            self._channels.on_subscribed(sent.channel)
 
     def _is_unknown(self, sent: _Sent, error: RedisError) -> bool:
         """Whether the server doesn't know sharded messages, and plain ones are heard anyway."""
