@@ -162,11 +162,7 @@ class Availability:
                 "another connection to the server %s was made since this attempt began: %s", self._address, error
             )
             return
-        self._on_failure(error, unreachable=True)
-
-    def on_command_failed(self, error: BaseException) -> None:
-        """A command was not served, though a connection may exist."""
-        self._on_failure(error, unreachable=False)
+        self.on_command_failed(error, unreachable=True)
 
     def on_connected(self) -> None:
         """A connection was made. A server that failed to serve commands before may still fail to serve them."""
@@ -174,7 +170,8 @@ class Availability:
         if (outage := self._outage.get("present")) is not None and outage.unreachable:
             self.on_command_served()
 
-    def _on_failure(self, error: BaseException, *, unreachable: bool) -> None:
+    def on_command_failed(self, error: BaseException, *, unreachable: bool = False) -> None:
+        """A command was not served. `unreachable`: there was no connection; otherwise there may have been one."""
         now = monotonic()
         present = self._outage.get("present")
         if present is not None and now - present.last_failure > FORGOTTEN_AFTER:
