@@ -35,7 +35,7 @@ class AioListener:
     def subscribe(self, channels: Iterable[bytes]) -> None:
         """With the registry's mutex held. Starts the task if it doesn't run, also for no channels."""
         loop = asyncio.get_running_loop()
-        if not self._stopped and not self._runs_in(loop):
+        if not self._stopped and not (self.loop is loop and self.running):
             self._pipeline = None
             self.loop = loop
             # Not created here: an eager task factory would run the task at once. It needs the mutex that is held here.
@@ -57,7 +57,7 @@ class AioListener:
     @property
     def running(self) -> bool:
         """Whether the task runs, or is about to start."""
-        return self.loop is not None and self._runs_in(self.loop)
+        return self._starting is not None or (self._task is not None and not self._task.done())
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the task. Returns a future that is done when it has ended."""
@@ -73,11 +73,6 @@ class AioListener:
         if self.loop is not None and not self._stopped:
             self._stopped = True
             call_in(self.loop, self.stop)
-
-    def _runs_in(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if self.loop is not loop:
-            return False
-        return self._starting is not None or (self._task is not None and not self._task.done())
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._starting = None
@@ -116,6 +111,8 @@ class AioListener:
         channels = self._channels
         subscription = Subscription(channels, self._node.scripts.pubsub)
         received, doubted = AioWakeup(), AioWakeup()
+        # `check` keeps no forgotten event loop alive.
+        reference = weakref.ref(pipeline)
 
         def on_reply(reply: Reply) -> None:
             received.set()
@@ -127,10 +124,13 @@ class AioListener:
         def on_failed(_: object) -> None:
             doubted.set()
 
+        def check() -> None:
+            if (living := reference()) is not None:
+                call_in(living.loop, living.on_doubt)
+
         pipeline.on_reply = on_reply
         pipeline.failed.add_done_callback(on_failed)
         pipeline.on_doubt = doubted.set
-        check = _check_of(pipeline)
         self._node.silence_checks[check] = None
         try:
             with channels.mutex:
@@ -176,17 +176,6 @@ class AioListener:
                 if not await received.wait(node.timeout):
                     node.on_failure()
                     raise ConnectionError(f"{node.address} doesn't answer a PING")
-
-
-def _check_of(pipeline: Pipeline) -> Callable[[], None]:
-    """What has a PING sent. It can be called on any thread, and keeps no forgotten event loop alive."""
-    reference = weakref.ref(pipeline)
-
-    def check() -> None:
-        if (living := reference()) is not None:
-            call_in(living.loop, living.on_doubt)
-
-    return check
 
 
 class AioListeners:

@@ -60,22 +60,14 @@ def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
-    def report(error: Exception | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
     def run() -> None:
-        failure: Exception | None = None
+        report: Callable[[], object] = partial(done.set_result, None)
         try:
             work()
         except Exception as error:  # noqa: BLE001 - it is raised where the future is awaited
-            failure = error
+            report = partial(done.set_exception, error)
         # If the loop was closed meanwhile, nothing there awaits the future any more.
-        call_in(loop, partial(report, failure))
+        call_in(loop, lambda: done.done() or report())
 
     try:
         start_thread(threading.Thread(target=run, name=name, daemon=True))
