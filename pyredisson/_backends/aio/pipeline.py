@@ -68,27 +68,19 @@ class PipelineHolder(PipelineSender):
         pipeline = await self.opened()
         return await pipeline.send(payload, apply)
 
-    async def opened(self) -> Pipeline:
-        """An open pipeline of the running loop."""
-        self._check_not_retired()
-        pipeline = await self._connect()
-        self._check_not_retired()
-        if pipeline.state is not OPEN:
-            # The connection failed after it was made, and before this task ran again.
-            raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
-        return pipeline
-
-    def _check_not_retired(self) -> None:
-        """Raises `NoReply` if the server serves nothing any more: nobody would close a new connection to it."""
+    def _check_in_use(self) -> None:
+        """Raises an error if the client is closed, or the server serves nothing any more: nobody would close a new
+        connection."""
+        if self._closed:
+            raise ClosedError(f"client {self._node.client_id} is closed")
         if self._retired:
             # Stale: another server serves the command now, so it is sent again at once.
             error = ConnectionError(f"{self._node.address} serves nothing any more")
             raise NoReply(error, may_have_run=False, stale=True)
 
-    async def _connect(self) -> Pipeline:
-        """The pipeline of the running loop, or a new one, which callers that ask at the same time share."""
-        if self._closed:
-            raise ClosedError(f"client {self._node.client_id} is closed")
+    async def opened(self) -> Pipeline:
+        """An open pipeline of the running loop. Callers that ask for a new one at the same time share it."""
+        self._check_in_use()
         loop = asyncio.get_running_loop()
         if self.pipeline is not None and self.pipeline.loop is not loop:
             if not self.pipeline.loop.is_closed():
@@ -102,15 +94,18 @@ class PipelineHolder(PipelineSender):
             connecting.add_done_callback(self._on_connected)
         # The task isn't awaited itself: if it or a caller is cancelled, that must not cancel the others.
         await asyncio.wait([connecting])
-        if self._closed:
-            raise ClosedError(f"client {self._node.client_id} is closed")
+        self._check_in_use()
         if connecting.cancelled():
             # The program has cancelled every task that it found. This caller was not cancelled.
             raise NoReply(ConnectionError(f"connecting to {self._node.address} was cancelled"), may_have_run=False)
-        if (error := connecting.exception()) is None:
-            return connecting.result()
-        # Each caller gets an exception object of its own.
-        raise error.copy() if isinstance(error, NoReply) else copy_error(error)
+        if (error := connecting.exception()) is not None:
+            # Each caller gets an exception object of its own.
+            raise error.copy() if isinstance(error, NoReply) else copy_error(error)
+        pipeline = connecting.result()
+        if pipeline.state is not OPEN:
+            # The connection failed after it was made, and before this task ran again.
+            raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
+        return pipeline
 
     def _on_connected(self, task: asyncio.Task[Pipeline]) -> None:
         if self._connecting is task:
