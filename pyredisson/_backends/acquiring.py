@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.runtime import NodeConnections, ReplyApplier
+from pyredisson._backends.runtime import BackendRuntime, NodeConnections
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replication import INFO, NotConfirmed, is_refusal, read_replication, wait_command
@@ -40,15 +40,20 @@ class RoutedConnections(NodeConnections, Protocol):
     def retire(self) -> None:
         """Closes the connections that no call uses now, and each of the others after its call. Called on any thread."""
 
+    def drop(self) -> None:
+        """Closes all connections, as the client is closed: no call gets another one. Called on any thread."""
+
 
 C = TypeVar("C", bound=RoutedConnections)
 
 
-class AcquireSender(ReplyApplier):
+class AcquireSender:
     """Sends acquires as its runtime sends other commands, with WAIT behind them, so that replicas confirm them.
 
     Both travel in one write on one connection: WAIT counts only what its own connection has written.
     """
+
+    send_then = BackendRuntime.send_then
 
     def __init__(self, router: RoutedRuntime[Any], check: ReplicaCheck, granted: Granted) -> None:
         self._router = router

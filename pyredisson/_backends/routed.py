@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 from redis.exceptions import ClusterDownError, RedisError
@@ -43,16 +42,6 @@ class Keeper(Protocol):
     def check_known(self) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Pause:
-    """The pause of a call before it sends its command again."""
-
-    payload: bytes
-    shard: Hashable
-    """The server that has failed to serve the command."""
-    wake: Wake
-
-
 class RoutedRuntime(BackendRuntime, Generic[C]):
     """The part of a runtime with several servers that doesn't depend on the backend."""
 
@@ -76,17 +65,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         """Also the connections to `_peers`."""
         self._peers: dict[Address, Node] = {}
         """The servers that were asked whether they have replaced a master."""
-        self._retries: dict[_Pause, None] = {}
+        self._retries: dict[Wake, tuple[bytes, Hashable]] = {}
+        """The calls that pause before they send a command again: that command, and the server that didn't serve it."""
         self._config = config
         table.listen(self._on_change)
 
     @abstractmethod
     def _connections_to(self, node: Node) -> C:
         """New connections to a server, none of them open yet."""
-
-    @abstractmethod
-    def _end(self, connections: C) -> None:
-        """Closes the connections of a runtime that is closed."""
 
     @abstractmethod
     def _on_any_thread(self, wakeup: Wakeup) -> Wake: ...
@@ -242,11 +228,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             for oldest in list(self._peers)[:-MOST_PEERS]:
                 if (forgotten := self._peers.pop(oldest, None)) is not None:
                     self._retire(forgotten)
-        connections = self._connections.get(node) or self._connections.setdefault(node, self._connections_to(node))
-        # Read after the connections were stored, as in `connections_of`.
-        if self._closed:
-            self._end(connections)
-        return connections
+        return self.connections_of(node)
 
     def connections_of(self, node: Node) -> C:
         """The connections to a node, new ones if there are none."""
@@ -255,8 +237,8 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         connections = self._connections.setdefault(node, self._connections_to(node))
         # Read after the connections were stored: closing, or removing a node, is noted before they are looked for.
         if self._closed:
-            self._end(connections)
-        elif self._table.nodes.get(node.endpoint) is not node:
+            connections.drop()
+        elif not isinstance(node, PeerNode) and self._table.nodes.get(node.endpoint) is not node:
             self._connections.pop(node, None)
             connections.retire()
         return connections
@@ -277,13 +259,9 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             # The address has a new server now, to which the old connections don't lead.
             if (connections := self._connections.get(node)) is not None:
                 connections.disconnect()
-        for pause in list(self._retries):
-            if self.node_for(pause.payload) is not pause.shard:
-                pause.wake()
-
-    @property
-    def connected(self) -> bool:
-        return any(connections.connected for connections in self._all_connections())
+        for wake, (payload, shard) in self._retries.copy().items():
+            if self.node_for(payload) is not shard:
+                wake()
 
     def is_open(self) -> bool:
         return True
@@ -312,14 +290,14 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     async def pause(self, seconds: float, payload: bytes, shard: Hashable) -> None:
         wakeup = self.wakeup()
-        pause = _Pause(payload, shard, self._on_any_thread(wakeup))
+        wake = self._on_any_thread(wakeup)
         try:
-            self._retries[pause] = None
+            self._retries[wake] = payload, shard
             # Read after the pause was registered: a change at the same time either is seen here, or ends the pause.
             if self.node_for(payload) is shard:
                 await self._wait_unless_closed(wakeup, seconds)
         finally:
-            self._retries.pop(pause, None)
+            self._retries.pop(wake, None)
 
 
 def _places_by_node(nodes: Iterable[tuple[int, Node | None]]) -> dict[Node | None, list[int]]:

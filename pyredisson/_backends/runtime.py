@@ -31,19 +31,11 @@ class NodeConnections(Protocol):
         """Sends several commands in one write on one connection. Raises `NoReply`."""
 
 
-class ReplyApplier:
-    """The part of a `Sender` that is made of `send`."""
-
-    async def send_then(self: Sender, payload: bytes, apply: Callable[[Reply], object]) -> Reply:
-        reply = await self.send(payload)
-        apply(reply)
-        return reply
-
-
-class BackendRuntime(ReplyApplier, ABC):
+class BackendRuntime(ABC):
     """The part of `logic.ports.Runtime` that depends neither on the backend nor on the number of servers."""
 
     clock = staticmethod(clock)
+    jitter = staticmethod(random.random)
 
     def __init__(self, scripts: ScriptSet) -> None:
         self.scripts = scripts
@@ -58,6 +50,15 @@ class BackendRuntime(ReplyApplier, ABC):
 
     @abstractmethod
     def wait(self, wakeup: Wakeup, seconds: float) -> Coroutine[Any, Any, object]: ...
+
+    @property
+    def connected(self) -> bool:
+        return any(connections.connected for connections in self._all_connections())
+
+    async def send_then(self: Sender, payload: bytes, apply: Callable[[Reply], object]) -> Reply:
+        reply = await self.send(payload)
+        apply(reply)
+        return reply
 
     async def sleep(self, seconds: float) -> None:
         await self._wait_unless_closed(self.wakeup(), seconds)
@@ -77,9 +78,6 @@ class BackendRuntime(ReplyApplier, ABC):
         self._closed = True
         for wakeup in list(self._pauses):
             wakeup.set()
-
-    def jitter(self) -> float:
-        return random.random()
 
 
 class DirectRuntime(BackendRuntime):
@@ -114,10 +112,6 @@ class DirectRuntime(BackendRuntime):
     def acquiring(self, granted: Granted) -> DirectRuntime:
         """What sends acquires; `granted` tells from a reply whether it was one. Here no replica confirms them."""
         return self
-
-    @property
-    def connected(self) -> bool:
-        return self._connections.connected
 
     def is_open(self) -> bool:
         return self.connected

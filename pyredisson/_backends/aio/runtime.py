@@ -96,9 +96,6 @@ class RoutedAioRuntime(RoutedRuntime[AcquiringHolder], AioBackend):
     def _connections_to(self, node: Node) -> AcquiringHolder:
         return AcquiringHolder(node)
 
-    def _end(self, connections: AcquiringHolder) -> None:
-        connections.stop()
-
     def _on_any_thread(self, wakeup: Wakeup) -> Wake:
         return partial(call_in, asyncio.get_running_loop(), wakeup.set)
 

@@ -139,6 +139,8 @@ class Pool:
         self._closed = True
         self._keep_none()
 
+    drop = close
+
     def _keep_none(self) -> None:
         self._check_returns = True
         self.close_idle()

@@ -118,9 +118,6 @@ class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
     def _connections_to(self, node: Node) -> Pool:
         return Pool(node if self._timeout is None else node.with_timeout(self._timeout), self._size)
 
-    def _end(self, connections: Pool) -> None:
-        connections.close()
-
     def _on_any_thread(self, wakeup: Wakeup) -> Wake:
         return wakeup.set
 

@@ -198,6 +198,9 @@ class RoutedConnections(Connections):
     async def acquire(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("these nodes have no replicas that are asked")
 
+    def drop(self) -> None:
+        raise AssertionError("no part of the logic closes a runtime")
+
 
 class SimKeeper:
     """Applies what the nodes say, some time after it was asked for."""
@@ -238,9 +241,6 @@ class MovingRuntime(SimBackend, RoutedRuntime[RoutedConnections]):
     def _connections_to(self, node: RealNode) -> RoutedConnections:
         assert isinstance(node, Node)
         return RoutedConnections(node, pipelined=self._pipelined)
-
-    def _end(self, connections: Connections) -> None:
-        raise AssertionError("no part of the logic closes a runtime")
 
     def _on_any_thread(self, wakeup: Wakeup) -> Wake:
         return wakeup.set
