@@ -49,7 +49,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def __init__(self, config: Config, scripts: ScriptSet, keeper: Keeper) -> None:
         super().__init__(scripts)
-        self._client = config.describe()
         self._patience = config.connect_timeout
         self._has_slots = config.topology == "cluster"
         self._keeper = keeper
@@ -284,7 +283,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         node = self.node_for(payload)
         server = "no known server" if node is None else node.address
         place = f"slot {slot_of_command(payload)} on {server}" if self._has_slots else f"on {server}"
-        located = type(error)(f"{error} ({place} of the {self._client})")
+        located = type(error)(f"{error} ({place} of the {self._config.describe()})")
         located.__cause__ = error.__cause__
         return located.with_traceback(error.__traceback__)
 
