@@ -199,11 +199,12 @@ class ReplicaCheck:
         state.begin_question(now)
         connections: RoutedConnections = masters.connections_of(node)
         (reply,), _ = await connections.exchange((INFO,))
+        shard = self._table.shards.get(node.endpoint)
         if not isinstance(reply, RedisError):
-            known = self._table.successors.get(node.endpoint, ())
+            known = () if shard is None else shard.successors
             state.set(read_replication(reply).mapped(self._map_address), known, now)
         elif is_refusal(reply):
-            state.set_number(self._table.replicas.get(node.endpoint, 0), now)
+            state.set_number(0 if shard is None else len(shard.replicas), now)
         else:
             raise reply
 

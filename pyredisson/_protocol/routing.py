@@ -70,10 +70,8 @@ class RoutingTable:
         self.node_of_key = cast(Callable[[bytes], Node | None], self._slots.node)
         self.nodes: dict[Address, Node] = {}
         """The masters. It also contains nodes that redirects have named and that no view contains yet."""
-        self.replicas: dict[Address, int] = {}
-        """How many replicas each master has, as the latest view says."""
-        self.successors: dict[Address, tuple[Address, ...]] = {}
-        """For each master the servers that may take over from it, as the latest view says: its replicas, and others."""
+        self.shards: dict[Address, Shard] = {}
+        """The shard of each master, as the latest view says."""
         self.version = 0
         """Another number after each change of the map."""
         self.ready = False
@@ -83,7 +81,6 @@ class RoutingTable:
         """The largest epoch of an applied view."""
         self.on_request: Callable[[], None] = lambda: None
         """Has the topology looked at in the background. It must not block."""
-        self._shards: tuple[Shard, ...] = ()
         self._served: list[_Served | None] = [None] * SLOTS
         """For each slot its latest known master. Unlike the map it only changes when a view is applied."""
         self._known: dict[Address, Node] = {}
@@ -126,11 +123,11 @@ class RoutingTable:
         redirect = read_redirect(error, asked.endpoint)
         if redirect.ask or redirect.address is None:
             return redirect.ask
-        return {asked.endpoint, self._map_address(redirect.address)} <= self._masters()
+        return {asked.endpoint, self._map_address(redirect.address)} <= self.shards.keys()
 
     def has_handed_over(self, server_id: bytes, node: Node) -> bool:
         """Whether a node has the data of another one, the process with that identity: both are masters."""
-        masters = self._masters()
+        masters = self.shards
         if node.endpoint not in masters:
             return False
         known = self.health.identified_as(server_id)
@@ -138,13 +135,9 @@ class RoutingTable:
 
     def masters(self) -> list[Node]:
         """The nodes that serve slots, as the latest view says, by address."""
-        with_slots = sorted(shard.master.address for shard in self._shards if shard.slots)
+        with_slots = sorted(address for address, shard in self.shards.items() if shard.slots)
         nodes = self.nodes.copy()
         return [nodes[address] for address in with_slots if address in nodes]
-
-    def _masters(self) -> set[Address]:
-        """The masters of the latest view."""
-        return {shard.master.address for shard in self._shards}
 
     def request_refresh(self, reason: str) -> None:
         """Has the topology looked at now, and often for a short time, because a server didn't serve. Never blocks."""
@@ -192,8 +185,8 @@ class RoutingTable:
         """Replaces the map by a view, with addresses for this client, on one thread at a time. `begun`: the number of
         `begin_view`; redirects that came later stay in force."""
         self.epoch = view.epoch
-        if self.ready and view.shards == self._shards and not self._moved and not self.health.restarted:
-            self._remove_unused({shard.master.address for shard in view.shards})
+        if self.ready and view.shards == tuple(self.shards.values()) and not self._moved and not self.health.restarted:
+            self._remove_unused()
             return
         changes = self._replace(view, begun)
         self.version = next(self._numbers)
@@ -202,8 +195,9 @@ class RoutingTable:
             self._report(changes)
 
     def _replace(self, view: TopologyView, begun: int) -> Changes:
-        masters = {shard.master.address: self._node_at(shard.master.address) for shard in view.shards}
-        former = self._masters()
+        shards = {shard.master.address: shard for shard in view.shards}
+        masters = {address: self._node_at(address) for address in shards}
+        former = self.shards
         for address, node in masters.items():
             self._asked.pop(address, None)
             self.nodes[address] = node
@@ -216,13 +210,8 @@ class RoutingTable:
             # Not if only the replicas have changed, which happens more often, and of which nodes list them differently.
             self.settling.on_change()
         self._assign(view, masters, begun)
-        self.replicas = {shard.master.address: len(shard.replicas) for shard in view.shards}
-        self.successors = {
-            shard.master.address: (*(member.address for member in shard.replicas), *shard.absent)
-            for shard in view.shards
-        }
-        self._shards = view.shards
-        removed = self._remove_unused(set(masters))
+        self.shards = shards
+        removed = self._remove_unused()
         new = tuple(node for address, node in masters.items() if address not in former)
         return Changes(frozenset(moved - failed_over), frozenset(failed_over), new, removed, tuple(demoted))
 
@@ -276,13 +265,13 @@ class RoutingTable:
         only_master = before.slots == shard.slots == ALL_SLOTS
         return same_address or only_master or (not lives and self.is_failing(before.master.address))
 
-    def _remove_unused(self, present: set[Address]) -> tuple[Node, ...]:
+    def _remove_unused(self) -> tuple[Node, ...]:
         """Removes the nodes that are in no view, and that no redirect has named lately."""
         redirected = {node for _, node in self._moved.copy().values()}
         oldest = monotonic() - REDIRECT_TARGET_KEPT
         removed = []
         for address, node in self.nodes.copy().items():
-            if address in present or node in redirected or self._asked.get(address, oldest) > oldest:
+            if address in self.shards or node in redirected or self._asked.get(address, oldest) > oldest:
                 continue
             self.nodes.pop(address, None)
             self._asked.pop(address, None)

@@ -36,6 +36,11 @@ class Shard:
     absent: tuple[Address, ...] = ()
     """Further servers that may take over from the master. They are not its replicas at present."""
 
+    @property
+    def successors(self) -> tuple[Address, ...]:
+        """All servers that may take over from the master."""
+        return (*(member.address for member in self.replicas), *self.absent)
+
 
 @dataclass(frozen=True, slots=True)
 class TopologyView:

@@ -66,7 +66,8 @@ def test_the_first_view() -> None:
     assert (table.ready, table.node_of_slot(0), table.node_for(get)) == (False, None, None)
     apply(table, THREE)
     masters = [table.nodes[address(number)] for number in range(3)]
-    assert (table.ready, table.epoch, table.replicas) == (True, 1, dict.fromkeys(map(address, range(3)), 1))
+    assert (table.ready, table.epoch, list(table.shards)) == (True, 1, list(map(address, range(3))))
+    assert [len(shard.replicas) for shard in table.shards.values()] == [1, 1, 1]
     # The slot of the key is 12182.
     assert [table.node_of_slot(5000), table.node_of_slot(5001), table.node_of_key(b"foo")] == masters
     assert list(table.nodes.values()) == masters
