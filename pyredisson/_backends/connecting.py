@@ -11,6 +11,7 @@ from pyredisson._diagnostics import with_notes
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._settings.config import Config
+from pyredisson.errors import ClosedError
 
 NO_TLS = "no TLS handshake: the server may not use TLS at this port"
 
@@ -28,6 +29,15 @@ def note_tls(error: BaseException) -> None:
     silence = isinstance(error, (builtins.TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError))
     if silence or (isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError)):
         error.add_note(NO_TLS)
+
+
+def check_in_use(node: Node, *, closed: bool, retired: bool) -> None:
+    """Raises an error if the client is closed, or the node is retired: nobody would close a new connection to it."""
+    if closed:
+        raise ClosedError(f"client {node.client_id} is closed")
+    if retired:
+        # Stale: another server serves the command now, so it is sent again at once.
+        raise NoReply(ConnectionError(f"{node.address} serves nothing any more"), may_have_run=False, stale=True)
 
 
 def closed_by_server(node: Node) -> ConnectionError:

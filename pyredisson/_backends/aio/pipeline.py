@@ -9,10 +9,10 @@ from redis.exceptions import ConnectionError, RedisError
 
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._backends.aio.operations import call_in, end_in
+from pyredisson._backends.connecting import check_in_use
 from pyredisson._core import PipelineSender, TaskFuture
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING, Answers, NoReply, Reply, copy_error
-from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
 
 
@@ -68,19 +68,9 @@ class PipelineHolder(PipelineSender):
         pipeline = await self.opened()
         return await pipeline.send(payload, apply)
 
-    def _check_in_use(self) -> None:
-        """Raises an error if the client is closed, or the server serves nothing any more: nobody would close a new
-        connection."""
-        if self._closed:
-            raise ClosedError(f"client {self._node.client_id} is closed")
-        if self._retired:
-            # Stale: another server serves the command now, so it is sent again at once.
-            error = ConnectionError(f"{self._node.address} serves nothing any more")
-            raise NoReply(error, may_have_run=False, stale=True)
-
     async def opened(self) -> Pipeline:
         """An open pipeline of the running loop. Callers that ask for a new one at the same time share it."""
-        self._check_in_use()
+        check_in_use(self._node, closed=self._closed, retired=self._retired)
         loop = asyncio.get_running_loop()
         if self.pipeline is not None and self.pipeline.loop is not loop:
             if not self.pipeline.loop.is_closed():
@@ -94,7 +84,7 @@ class PipelineHolder(PipelineSender):
             connecting.add_done_callback(self._on_connected)
         # The task isn't awaited itself: if it or a caller is cancelled, that must not cancel the others.
         await asyncio.wait([connecting])
-        self._check_in_use()
+        check_in_use(self._node, closed=self._closed, retired=self._retired)
         if connecting.cancelled():
             # The program has cancelled every task that it found. This caller was not cancelled.
             raise NoReply(ConnectionError(f"connecting to {self._node.address} was cancelled"), may_have_run=False)

@@ -6,13 +6,13 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import TimeoutError
 
+from pyredisson._backends.connecting import check_in_use
 from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import Answers, NoReply, Reply
-from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted
 
 
@@ -169,12 +169,7 @@ class Pool:
         """Makes a connection. If the pool is full, waits until there is room for one, or for an idle connection."""
         deadline = time.monotonic() + self.node.timeout
         while True:
-            if self._closed:
-                raise ClosedError(f"client {self.node.client_id} is closed")
-            if self._retired:
-                # Stale: another server serves the command now, so it is sent again at once.
-                error = ConnectionError(f"{self.node.address} serves nothing any more")
-                raise NoReply(error, may_have_run=False, stale=True)
+            check_in_use(self.node, closed=self._closed, retired=self._retired)
             if (connection := self._reserve()) is not None:
                 try:
                     connection.open()
