@@ -19,21 +19,7 @@ from pyredisson.logic.session import Session
 
 MOST_HOLDS = 100
 """Holds of one client that are returned."""
-_FIELDS = (
-    "name",
-    "host",
-    "pid",
-    "program",
-    "version",
-    "since",
-    "waits",
-    "waited",
-    "lost",
-    "more",
-    "n",
-    "lease",
-    "waiting",
-)
+_FIELDS = (*map(readable, ANNOUNCED), "since", "waits", "waited", "lost", "more", "n", "lease", "waiting")
 """All other fields."""
 _SAID = (*ANNOUNCED, b"since", WAITING)
 """The fields that are read for a client who holds something, or waits."""
@@ -60,11 +46,6 @@ class Announced:
     def complete(self, holder: Holder, hold: bytes) -> Holder:
         """The holder with what its client says of itself. `hold`: the field of the hold."""
         return with_announcement(holder, [*self.values, self.holds.get(hold)])
-
-    def kind(self, hold: bytes) -> str | None:
-        """The kind of the lock with that hold. None: the hold isn't listed."""
-        value = self.holds.get(hold)
-        return None if value is None else readable(value.partition(b" ")[2])
 
 
 async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]) -> dict[str, Announced]:

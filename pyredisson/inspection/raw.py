@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,9 +42,9 @@ _KINDS = {b"semaphore": Evidence.SEMAPHORE, b"permit": Evidence.PERMITS, b"latch
 _UUID = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _REPLY_CACHE = re.compile(rb"pyredisson_once:(.*):" + _UUID + rb":[0-9]+(?::(semaphore|permit|latch))?", re.DOTALL)
 _WITHDRAWN = re.compile(rb"pyredisson_permit_withdrawn:(.*):[0-9a-f]{32}", re.DOTALL)
-LOCK, READ_WRITE, SEMAPHORE, LATCH = range(4)
-"""The places of the channels in `Raw.subscribed`."""
-
+_CHANNELS = {"lock": 0, "fenced": 0, "group": 0, "read-write": 1, "semaphore": 2, "permits": 2, "latch": 3}
+"""The places of the channels, in `Companions.channels`, whose subscribers are waiters. A waiter for a fair lock has one
+of its own, one for a spin lock none."""
 _ANNOUNCED: dict[str, Kind] = {
     "lock": "lock",
     "fair": "fair",
@@ -104,8 +105,8 @@ class Raw:
     in_use: int
     ended: int
     """Permits that have ended, and were not freed yet."""
-    permits: Mapping[bytes, int]
-    """Permits in use and when they end, the first ones."""
+    permits: Mapping[bytes, float]
+    """Permits in use and how many seconds they last, the first ones."""
     subscribed: Sequence[int]
     """How many connections are subscribed to each channel of `companions_of`. -1: not known."""
     waiting: Sequence[str]
@@ -114,6 +115,15 @@ class Raw:
     def has(self, *prefixes: bytes) -> bool:
         """Whether a companion key with one of these prefixes exists."""
         return any(companion.key.partition(b":")[0] in prefixes for companion in self.companions)
+
+    def waiting_clients(self, kind: Kind) -> int | None:
+        """How many connections are subscribed to the channel of an object of that kind. None: not known."""
+        place = _CHANNELS.get(kind)
+        return None if place is None or self.subscribed[place] < 0 else self.subscribed[place]
+
+    @property
+    def time_to_live(self) -> float | None:
+        return None if self.owner_ttl == NO_KEY else seconds_of(self.owner_ttl)
 
 
 def raw_state(key: bytes, reply: Reply) -> Raw:
@@ -129,7 +139,8 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
     owners = fields[::2]
     places = [waiters[at : at + 4] for at in range(0, len(waiters), 4)]
     # Another program may have written any score, also an infinite one.
-    ends = [int(min(max(float(score), 0.0), FOREVER)) for score in permits[1::2]]
+    ends = [float(score) for score in permits[1::2]]
+    lasts = [math.inf if end >= FOREVER else (max(end, 0.0) - now) / 1000 for end in ends]
     return Raw(
         key=key,
         now=now,
@@ -147,7 +158,7 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
         token=token,
         in_use=in_use,
         ended=ended,
-        permits=dict(zip(permits[::2], ends, strict=True)),
+        permits=dict(zip(permits[::2], lasts, strict=True)),
         subscribed=subscribed,
         waiting=[readable(entry.partition(b":")[0]) for entry in entries],
     )
@@ -276,9 +287,9 @@ def _counter(raw: Raw, evidence: Evidence | None) -> Recognized:
         return Recognized("latch", True, "calls for it as a latch are remembered")
     if evidence is Evidence.SEMAPHORE or raw.has(b"pyredisson_semaphore_claim", b"pyredisson_semaphore_turn"):
         return Recognized("semaphore", True, "calls for its permits, or claims, are remembered")
-    if raw.subscribed[LATCH] > 0:
+    if raw.waiting_clients("latch"):
         return Recognized("latch", False, "clients wait for messages of a latch of this name")
-    if raw.subscribed[SEMAPHORE] > 0:
+    if raw.waiting_clients("semaphore"):
         return Recognized("semaphore", False, "clients wait for messages of a semaphore of this name")
     if evidence is Evidence.COUNTER:
         return Recognized("semaphore", False, "calls are remembered that may also be those for a latch")
@@ -292,7 +303,7 @@ def _absent(raw: Raw, evidence: Evidence | None) -> Recognized:
         return Recognized("permits", True, "permits in use are left")
     if evidence is Evidence.LATCH:
         return Recognized("latch", True, "calls for it as a latch are remembered")
-    if raw.subscribed[LATCH] > 0:
+    if raw.waiting_clients("latch"):
         return Recognized("latch", False, "clients wait for messages of a latch of this name")
     if raw.has(b"redisson_lock_token", b"pyredisson_fenced_newest"):
         return Recognized("fenced", False, "a counter of tokens is left")

@@ -1,6 +1,5 @@
 """The states of objects and clients, read in few round trips."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -10,25 +9,10 @@ from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.node import Node
-from pyredisson.holder import Holder, Waiter, holder_of, seconds_of
+from pyredisson.holder import Holder, Waiter, holder_of
 from pyredisson.inspection.announcements import Announced, ask_all, read_announced
 from pyredisson.inspection.model import DISTANT, AnnouncedWait, Evidence, Kind, Owner, Side, State, States, WaitingOwner
-from pyredisson.inspection.raw import (
-    FOREVER,
-    LATCH,
-    LOCK,
-    NO_KEY,
-    NO_TYPE,
-    READ_WRITE,
-    SEMAPHORE,
-    QueuePlace,
-    Raw,
-    Recognized,
-    number_of,
-    raw_state,
-    recognize,
-    state_command,
-)
+from pyredisson.inspection.raw import QueuePlace, Raw, Recognized, number_of, raw_state, recognize, state_command
 from pyredisson.logic.announcement import hold_field
 from pyredisson.logic.session import Session
 
@@ -43,16 +27,6 @@ ALIVE = 1500
 _MODE = b"mode"
 _WRITER = b":write"
 _KEPT = b":kept"
-_CHANNELS: dict[Kind, int] = {
-    "lock": LOCK,
-    "fenced": LOCK,
-    "group": LOCK,
-    "read-write": READ_WRITE,
-    "semaphore": SEMAPHORE,
-    "permits": SEMAPHORE,
-    "latch": LATCH,
-}
-"""The channels whose subscribers are waiters. A waiter for a fair lock has one of its own, one for a spin lock none."""
 
 
 class Inspector:
@@ -114,12 +88,10 @@ class Inspector:
         raws = [raw_state(key, reply) for key, reply in replies.items() if key not in failed]
         announced = await read_announced(self.session, _wanted(raws, clients))
         waits = [wait for client in announced.values() for wait in client.waits]
+        said = None if kind is None else Recognized(kind, True, "the user says so")
         known = []
         for raw in raws:
-            if kind is None:
-                recognized = recognize(raw, keys[raw.key], _announced_kind(raw, announced))
-            else:
-                recognized = Recognized(kind, True, "the user says so")
+            recognized = said or recognize(raw, keys[raw.key], _announced_kind(raw, announced))
             shard = runtime.shard_of(raw.key)
             server = shard.address if isinstance(shard, Node) else ""
             known.append(_Builder(raw, announced, limit, recognized).state(server))
@@ -169,8 +141,8 @@ def _announced_kind(raw: Raw, announced: Mapping[str, Announced]) -> str | None:
     for owner in raw.fields:
         client, _, rest = owner.partition(b":")
         its = announced.get(readable(client))
-        if its is not None and (kind := its.kind(hold_field(rest, raw.key))) is not None:
-            return kind
+        if its is not None and (value := its.holds.get(hold_field(rest, raw.key))) is not None:
+            return readable(value.partition(b" ")[2])
     return None
 
 
@@ -203,8 +175,7 @@ class _Builder:
         waiters = self._waiters()
         absent = len(raw.queue) - sum(not waiter.is_silent for waiter in waiters)
         free, permits, count = self._numbers()
-        place = _CHANNELS.get(kind)
-        subscribed = -1 if place is None else raw.subscribed[place]
+
         has_token = kind == "fenced" or (raw.token is not None and kind != "unknown")
         return State(
             key=raw.key,
@@ -217,8 +188,8 @@ class _Builder:
             owner_count=owner_count,
             waiters=tuple(waiters),
             waiter_count=raw.queue_length - absent if kind == "fair" else None,
-            waiting_clients=None if subscribed < 0 else subscribed,
-            time_to_live=None if raw.owner_ttl == NO_KEY or raw.type == NO_TYPE else seconds_of(raw.owner_ttl),
+            waiting_clients=raw.waiting_clients(kind),
+            time_to_live=raw.time_to_live,
             token=number_of(raw.token) if has_token else None,
             permits=permits,
             free=free,
@@ -242,7 +213,7 @@ class _Builder:
         """The owners that are listed, and how many there are."""
         raw = self.raw
         if self.kind == "permits":
-            return [self._permit(id_, ends) for id_, ends in raw.permits.items()], raw.in_use
+            return [self._permit(id_, lasts) for id_, lasts in raw.permits.items()], raw.in_use
         if self.kind == "group":
             owners = _group_owners(raw)
             group = [self._owner(owner, levels, raw.owner_ttl) for owner, levels in sorted(owners.items())]
@@ -268,8 +239,7 @@ class _Builder:
             holder = announced.complete(holder, hold_field(rest, self.raw.key))
         return Owner(readable(owner), holder, levels, side, kept, owner)
 
-    def _permit(self, id_: bytes, ends: int) -> Owner:
-        lasts = math.inf if ends >= FOREVER else (ends - self.raw.now) / 1000
+    def _permit(self, id_: bytes, lasts: float) -> Owner:
         holder = Holder(time_to_live=lasts)
         hold = hold_field(id_.hex().encode(), self.raw.key)
         for client, announced in self.announced.items():
