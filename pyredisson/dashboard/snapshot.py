@@ -16,6 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from pyredisson._protocol.replies import NoReply
 from pyredisson.holder import Holder
 from pyredisson.holder import who as named
+from pyredisson.inspection.deadlocks import Edge
 from pyredisson.inspection.model import ClientState, State
 
 SCALES = (1, 2, 3, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -92,10 +93,6 @@ class PastHold(NamedTuple):
     until: float
     """When it was seen first that it had ended, on that clock."""
     most_waiting: int
-
-
-Edge = tuple[str | None, int | None, bytes]
-"""A hold or a wait: the client, the id of the owner there, and the key of the lock."""
 
 
 def remember(past: dict[bytes, tuple[PastHold, ...]], before: Seen | None, now: Seen | None, at: float) -> None:

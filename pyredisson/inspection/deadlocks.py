@@ -14,6 +14,8 @@ so in between all of it was true at the same time."""
 MOST_ROUNDS = 100
 Node = tuple[str | None, int | None]
 """An owner: its client, and its id there."""
+Edge = tuple[str | None, int | None, bytes]
+"""A hold or a wait: the client, the id of the owner there, and the key of the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,7 @@ class Deadlock:
         return "deadlock: " + deadlock_text(owners, [wait.key for wait in self.waits])
 
     @property
-    def edges(self) -> set[tuple[str | None, int | None, bytes]]:
-        """The holds and waits: the client, the id of the owner there, and the lock."""
+    def edges(self) -> set[Edge]:
         nodes = [wait.node for wait in self.waits]
         keys = [wait.key for wait in self.waits]
         return {(*node, key) for node, key in zip(nodes + nodes[1:] + nodes[:1], keys * 2, strict=True)}
@@ -82,17 +83,6 @@ class DeadlockSearch:
         """The deadlocks that are sure by now, of owners that hold these locks, or wait for them or for each other."""
         now = self._inspector.session.clock()
         before, self.suspected = self.suspected, {}
-        confirmed = []
-        for found in await self._look(keys):
-            first, known = before.get(found.identity, (now, found))
-            if not found.goes_on(known):
-                first = now
-            self.suspected[found.identity] = (first, found)
-            if now - first >= CONFIRMED_AFTER:
-                confirmed.append(found)
-        return confirmed
-
-    async def _look(self, keys: Iterable[bytes]) -> list[Deadlock]:
         states: dict[bytes, State] = {}
         waits: dict[Node, AnnouncedWait] = {}
         asked: set[bytes] = set()
@@ -101,8 +91,16 @@ class DeadlockSearch:
             if not wanted:
                 break
             asked |= wanted
-            (known, _), found = await self._inspector.read(dict.fromkeys(wanted))
+            (known, _), announced = await self._inspector.read(dict.fromkeys(wanted))
             states.update((state.key, state) for state in known)
-            waits.update((wait.node, wait) for wait in found if wait.firm)
+            waits.update((wait.node, wait) for wait in announced if wait.firm)
             wanted = {wait.key for wait in waits.values()} - asked
-        return find(waits.values(), states)
+        confirmed = []
+        for found in find(waits.values(), states):
+            first, seen = before.get(found.identity, (now, found))
+            if not found.goes_on(seen):
+                first = now
+            self.suspected[found.identity] = (first, found)
+            if now - first >= CONFIRMED_AFTER:
+                confirmed.append(found)
+        return confirmed

@@ -111,7 +111,11 @@ class Discovery:
             # A replica may have replaced a master that failed. And a new server may have got slots.
             await self._follow_topology()
         if all(walk.ended for walk in self._walks.values()):
-            self._end()
+            self.done = True
+            if not self.failed:
+                # Otherwise an object that wasn't found again may be on a server that didn't answer.
+                self.found = dict(self._found_now)
+                self.clients = dict(self._clients_now)
         return not self.done
 
     async def _pause(self, waiting: list[_Walk]) -> None:
@@ -195,13 +199,6 @@ class Discovery:
                 walk.ended = True
             if walk.node not in masters or not walk.failures:
                 self.failed.pop(walk.node.address, None)
-
-    def _end(self) -> None:
-        self.done = True
-        if not self.failed:
-            # Otherwise an object that wasn't found again may be on a server that didn't answer.
-            self.found = dict(self._found_now)
-            self.clients = dict(self._clients_now)
 
     def _on_topology_change(self, changes: Changes) -> None:
         """Called on any thread."""
