@@ -93,7 +93,7 @@ class Checks:
         self._config = config
         self._reading = reading
         self._name = f"{name}:{uuid.uuid4().hex[:8]}"
-        self.masters = reading.masters()
+        self.masters = reading.run(reading.nodes.masters)
 
     def all(self) -> Iterator[Finding]:
         for node in self.masters:
@@ -254,9 +254,8 @@ class Checks:
 
     def _keys(self) -> Iterator[Finding]:
         """Objects that stay for ever, and waiters that are dead."""
-        end = time.monotonic() + WALK_TIME
         try:
-            discovery = self._reading.walk(on_step=lambda walk: time.monotonic() < end and walk.scanned < MOST_KEYS)
+            discovery = self._reading.walk(time.monotonic() + WALK_TIME, most_keys=MOST_KEYS)
             found = dict(list(discovery.found.items())[:MOST_OBJECTS])
             states, failed = self._reading.found(found, [*discovery.clients])
         except NoPermissionError as error:

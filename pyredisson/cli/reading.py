@@ -1,5 +1,7 @@
 """What commands read from the servers, on their own thread; and the argument NAME, which a shell can complete."""
 
+import glob
+import math
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -59,9 +61,6 @@ class Reader:
         except NoPermissionError as error:
             raise NoPermissionError(f"{error}; needed are {RIGHTS} for all keys") from error
 
-    def masters(self) -> list[Node]:
-        return self.run(self.nodes.masters)
-
     def ask(self, node: Node, *payloads: bytes) -> list[Any]:
         """The replies of one server to some commands; error replies are in the list."""
         return self.run(self.nodes.ask, node, payloads)
@@ -75,12 +74,11 @@ class Reader:
             times.append(time.perf_counter() - began)
         return sorted(times)
 
-    def walk(self, pattern: str = "*", on_step: Callable[[Discovery], bool] = lambda _: True) -> Discovery:
-        """One pass over all keys. `on_step` is called after each step; False ends the walk."""
+    def walk(self, until: float, pattern: str = "*", most_keys: float = math.inf) -> Discovery:
+        """A pass over all keys, as far as it comes until that moment of `time.monotonic`, or with so many keys."""
         discovery = Discovery(self.session, self.nodes, pattern)
-        while self.run(discovery.step):
-            if not on_step(discovery):
-                break
+        while self.run(discovery.step) and time.monotonic() < until and discovery.scanned < most_keys:
+            pass
         return discovery
 
     def found(self, found: Mapping[bytes, Evidence], clients: Sequence[str], limit: int = LIMIT) -> States:
@@ -93,10 +91,6 @@ class Reader:
             states += known
             failed.update(its_failed)
         return States(states, failed)
-
-    def named(self, key: bytes, kind: Kind | None, clients: Sequence[str] = ()) -> States:
-        """The state of an object that the user names, with all that can be listed."""
-        return self.run(self.inspector.states, [key], kind=kind, clients=clients, limit=MOST_LISTED)
 
     def deadlocks(self, keys: Iterable[bytes]) -> list[str]:
         """Owners that wait for each other, and hold these locks or wait for them. If there is one, it looks twice."""
@@ -113,7 +107,7 @@ def reader(config: Config) -> Iterator[Reader]:
     """A reader, whose connections are closed at the end. Raises at once if no server can be reached."""
     with Client(Config.of(config, retry_attempts=RETRIES, announce=False)) as client:
         made = Reader(client)
-        masters = made.masters()
+        masters = made.run(made.nodes.masters)
         if len(masters) == 1:
             [reply] = made.ask(masters[0], _PING)
             if isinstance(reply, RedisError) and not isinstance(reply, NoPermissionError):
@@ -128,26 +122,21 @@ def read_state(reading: Reader, name: str, *, kind: Kind | None = None) -> State
     """The state of the object of that name, with all that can be listed. Raises what its server replies."""
     # The bytes that the shell has passed, also if they are no text.
     key = os.fsencode(name)
-    known, failed = reading.named(key, kind)
+    named = partial(reading.inspector.states, [key], kind=kind, limit=MOST_LISTED)
+    known, failed = reading.run(named)
     if failed:
         raise failed[key]
     [state] = known
     if (state.kind == "permits" and state.owners) or (state.kind == "unknown" and not state.certain):
         # Clients announce which permits they have, and the names of other keys say what a number is: a walk finds both.
-        end = time.monotonic() + SEARCH_TIME
-        discovery = reading.walk(literal(readable(key)), lambda _: time.monotonic() < end)
+        discovery = reading.walk(time.monotonic() + SEARCH_TIME, glob.escape(readable(key)))
         clients = [*discovery.clients]
         if kind is None and key in discovery.found:
             known, _ = reading.found({key: discovery.found[key]}, clients, MOST_LISTED)
         else:
-            known, _ = reading.named(key, kind, clients)
+            known, _ = reading.run(named, clients=clients)
         state = next((each for each in known if each.key == key), state)
     return state
-
-
-def literal(text: str) -> str:
-    """A glob for this text itself."""
-    return "".join(f"[{each}]" if each in "*?[" else each for each in text)
 
 
 def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -157,7 +146,7 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
         config = Config.of(configured, timeout=COMPLETION_TIME, connect_timeout=COMPLETION_TIME)
         end = time.monotonic() + COMPLETION_TIME
         with reader(config) as reading:
-            found = reading.walk(literal(incomplete) + "*", lambda _: time.monotonic() < end).found
+            found = reading.walk(end, glob.escape(incomplete) + "*").found
     except (RedisError, RedissonError, OSError, click.UsageError):
         return []
     names = sorted(key.decode("utf-8", "replace") for key in found)
