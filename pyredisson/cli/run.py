@@ -1,7 +1,6 @@
 """`pyredisson run`: a command under a lock."""
 
 import contextlib
-import errno
 import functools
 import math
 import os
@@ -25,22 +24,10 @@ from pyredisson._settings.config import Config
 from pyredisson._settings.durations import lease_ms
 from pyredisson.cli import LOST, NOT_ACQUIRED, UNAVAILABLE, USAGE
 from pyredisson.cli.options import Seconds, Settings, common, fail, say_error
-from pyredisson.cli.supervision import (
-    NOT_EXECUTABLE,
-    NOT_FOUND,
-    Child,
-    Ended,
-    NotStarted,
-    Signals,
-    Stopped,
-    has_terminal,
-    supervise,
-)
+from pyredisson.cli.supervision import Child, Ended, NotStarted, Signals, Stopped, has_terminal, supervise
 from pyredisson.errors import LockLostError, LockTimeoutError, NotReplicatedError, PermitNotHeldError
 from pyredisson.logic import retry
 from pyredisson.logic.holds import AT_MOST, LEASE_ENDED, Hold
-from pyredisson.logic.locks.fair_lock import FairLockLogic
-from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.keeping import KeepingCommands, KeepingFairLock, KeepingFencedLock
 
 EXCLUSIVE = (("wait", "no_wait"), ("fair", "semaphore"), ("lease", "at_most"), ("lease", "ttl"), ("quiet", "verbose"))
@@ -67,8 +54,7 @@ class Wanted(NamedTuple):
     @property
     def says_that_it_waits(self) -> bool:
         """Whether somebody is to be told for whom it waits: a person at a terminal, or whoever has asked for it."""
-        waits = self.wait is None or self.wait > 0
-        return waits and not self.quiet and (self.verbose or sys.stderr.isatty())
+        return self.wait != 0 and not self.quiet and (self.verbose or sys.stderr.isatty())
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -173,7 +159,7 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
         return 128 + stopped.number
     except NotStarted as failure:
         wanted.say(f"{printable(arguments[0])}: {failure.strerror}")
-        return NOT_FOUND if failure.errno == errno.ENOENT else NOT_EXECUTABLE
+        return failure.status
 
 
 def _run(wanted: Wanted, config: Config, arguments: Sequence[str]) -> int:
@@ -257,10 +243,7 @@ def _refusal(error: LockTimeoutError) -> str:
 
 
 def _enter(stack: contextlib.ExitStack, wanted: Wanted, block: Callable[[float | None], Block]) -> tuple[Block, Any]:
-    """Enters the block for a wait of so many seconds (None: without limit), and tells whoever looks that it waits.
-
-    Returns the block, and what it gives.
-    """
+    """Enters the block for a wait of so many seconds (None: without limit). Returns the block, and what it gives."""
     wait = wanted.wait
     if wanted.says_that_it_waits:
         began = clock()
@@ -280,7 +263,10 @@ def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
         with _permit(client, wanted, wanted.semaphore) as held:
             yield held
         return
-    lock = _lock(client, wanted)
+    kind: type[Lock]
+    kind, keeping = (FairLock, KeepingFairLock) if wanted.fair else (FencedLock, KeepingFencedLock)
+    logic = functools.partial(keeping, at_least=lease_ms(wanted.at_least) if wanted.at_least else 0)
+    lock = limited(client._lock(kind, logic, wanted.name, watchdog_timeout=wanted.ttl), wanted.at_most)
     with contextlib.ExitStack() as stack:
         _enter(stack, wanted, lambda wait: lock.hold(wait, wanted.lease))
         environment = {"PYREDISSON_LOCK": wanted.name}
@@ -294,15 +280,6 @@ def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
             if isinstance(lock._logic.commands, KeepingCommands):
                 lock._logic.commands.keep_no_longer()
             raise
-
-
-def _lock(client: Client, wanted: Wanted) -> Lock:
-    kept = lease_ms(wanted.at_least) if wanted.at_least else 0
-    if wanted.fair:
-        fair = functools.partial(KeepingFairLock, at_least=kept) if kept else FairLockLogic
-        return limited(client._lock(FairLock, fair, wanted.name, watchdog_timeout=wanted.ttl), wanted.at_most)
-    fenced = functools.partial(KeepingFencedLock, at_least=kept) if kept else FencedLockLogic
-    return limited(client._lock(FencedLock, fenced, wanted.name, watchdog_timeout=wanted.ttl), wanted.at_most)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,10 @@ GROUP_POLL = 0.05
 class NotStarted(OSError):
     """The command can't be executed."""
 
+    @property
+    def status(self) -> int:
+        return NOT_FOUND if self.errno == errno.ENOENT else NOT_EXECUTABLE
+
 
 class Child:
     """A process that waits until it is told to run its command.
