@@ -87,8 +87,7 @@ def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
 
 
 def row(state: State) -> tuple[str, ...]:
-    name = printable(state.name)
-    return name, state.kind, holders(state), moment(state.since), lasts(state), waiters(state)
+    return printable(state.name), state.kind, holders(state), moment(state.since), lasts(state), waiters(state)
 
 
 # --- inspect

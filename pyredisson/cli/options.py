@@ -145,33 +145,27 @@ def explained(error: BaseException, config: Config) -> tuple[int, str]:
     if isinstance(error, RedisError):
         error = with_missing_right(error)
     text = str(error)
+    # An error reply without what a line has no room for.
+    short = text if len(text) <= 200 else text[:197] + "..."
     if isinstance(error, UnsupportedServerError):
         return UNAVAILABLE, f"{text}; give another --url"
     if isinstance(error, NoPermissionError):
-        return (NO_PERMISSION, f"{_short(text)}; an administrator grants rights by ACL SETUSER")
+        return NO_PERMISSION, f"{short}; an administrator grants rights by ACL SETUSER"
     if isinstance(error, AuthenticationError):
         if text.startswith("NOAUTH"):
             return NO_PERMISSION, f"{server} wants a password: give it in the URL, or in PYREDISSON_PASSWORD"
-        return NO_PERMISSION, f"{server} refuses the user name or the password ({_short(text)})"
+        return NO_PERMISSION, f"{server} refuses the user name or the password ({short})"
     if isinstance(error, TimeoutError):
         doubt = NO_TLS if NO_TLS in text else "is it the right --url?"
         return UNAVAILABLE, f"no reply from {server} within {config.timeout:g} s; {doubt}"
     if isinstance(error, RedisError) and is_transient_reply(error):
-        return UNAVAILABLE, f"{server} doesn't serve at the moment ({_short(text)}); try again"
+        return UNAVAILABLE, f"{server} doesn't serve at the moment ({short}); try again"
     if isinstance(error, ConnectionError):
-        return UNAVAILABLE, f"no server at {server} ({_reason(text)}); say where it is with --url or PYREDISSON_URL"
+        # What the system says of it.
+        found = re.search(r"\[Errno -?\d+\] ([^;]+)", text)
+        reason = found[1] if found else text
+        reason = reason[:1].lower() + reason[1:]
+        return UNAVAILABLE, f"no server at {server} ({reason}); say where it is with --url or PYREDISSON_URL"
     if isinstance(error, RedisError):
-        return UNAVAILABLE, f"{server} replied with an error: {_short(text)}"
+        return UNAVAILABLE, f"{server} replied with an error: {short}"
     return DEFECT, text
-
-
-def _reason(text: str) -> str:
-    """What the system says of a connection that can't be made."""
-    found = re.search(r"\[Errno -?\d+\] ([^;]+)", text)
-    reason = found[1] if found else text
-    return reason[:1].lower() + reason[1:]
-
-
-def _short(text: str) -> str:
-    """An error reply without what a line has no room for."""
-    return text if len(text) <= 200 else text[:197] + "..."

@@ -110,9 +110,8 @@ def waiters(state: State) -> str:
 def as_json(value: State | Finding, **more: Any) -> str:
     """One line of JSON: durations in seconds (null: no end, or not known), moments as ISO 8601. `more`: more fields."""
     fields = asdict(value, dict_factory=_fields) | more
-    if isinstance(value, State):
-        # The name says the same as text.
-        del fields["key"]
+    # The name of an object says the same as text.
+    fields.pop("key", None)
     return json.dumps(fields)
 
 

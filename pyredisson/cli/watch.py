@@ -108,29 +108,22 @@ class _Seen:
         except NoPermissionError:
             raise
         except RedisError as error:
-            self._note(error)
-            return
-        self.scanned = discovery.scanned
-        problems = [*discovery.failed.values(), *failed.values()]
-        if problems:
-            self._note(problems[0])
+            problems = [error]
         else:
-            self._away_since = self._error = None
-        # What isn't known now is shown as it was.
-        gone = {state.key: state for state in self.states if state.key in failed}
-        used = [*(state for state in states if state.in_use), *gone.values()]
-        self.states = sorted(used, key=lambda state: (state.since or DISTANT, state.name))
+            problems = [*discovery.failed.values(), *failed.values()]
+            self.scanned = discovery.scanned
+            # What isn't known now is shown as it was.
+            gone = [state for state in self.states if state.key in failed]
+            used = [*(state for state in states if state.in_use), *gone]
+            self.states = sorted(used, key=lambda state: (state.since or DISTANT, state.name))
+        self._error = problems[0] if problems else None
+        self._away_since = (self._away_since or time.monotonic()) if problems else None
 
     def problem(self) -> str:
         """What is wrong, if a server doesn't answer."""
         if self._away_since is None:
             return ""
         return f"server away for {time.monotonic() - self._away_since:.1f} s: {printable(str(self._error))}"
-
-    def _note(self, error: RedisError) -> None:
-        self._error = error
-        if self._away_since is None:
-            self._away_since = time.monotonic()
 
 
 class _Keys:
