@@ -49,18 +49,16 @@ class OpenTelemetryObserver:
         self._begin(self._holds, event.hold_id, "lock hold", event, links)
 
     def timed_out(self, event: Event) -> None:
-        """Ends the span of the wait. It is no error: the program has said how long to wait."""
+        """Ends the span of the wait. A timeout is no error: the program has said how long to wait."""
         self._end(self._waits, event.wait_id, event)
 
-    def failed(self, event: Event) -> None:
-        self._end(self._waits, event.wait_id, event, event.error or "")
+    failed = timed_out
 
     def released(self, event: Event) -> None:
+        """Ends the span of the hold. The span of a lost hold gets an error, and an event that says why."""
         self._end(self._holds, event.hold_id, event)
 
-    def lost(self, event: Event) -> None:
-        """Ends the span of the hold with an error, and an event that says why."""
-        self._end(self._holds, event.hold_id, event, event.reason or "")
+    lost = released
 
     def dropped(self, event: Event) -> None:
         """The ends of waits and holds may be among the events that are missing: their spans end now."""
@@ -94,9 +92,7 @@ class OpenTelemetryObserver:
             if len(spans) > MOST_SPANS:
                 _abandon(spans.pop(next(iter(spans))), event.time_ns)
 
-    def _end(
-        self, spans: dict[Number, Span], number: int | None, event: Event, error: str | None = None
-    ) -> Span | None:
+    def _end(self, spans: dict[Number, Span], number: int | None, event: Event) -> Span | None:
         with self._mutex:
             span = None if number is None else spans.pop((event.client_id, number), None)
         if span is None:
@@ -108,9 +104,9 @@ class OpenTelemetryObserver:
                 attributes[f"pyredisson.{name}"] = value
         span.set_attributes(attributes)
         if event.what == "lost":
-            span.add_event("lock lost", {"pyredisson.reason": error or ""}, event.time_ns)
-        if error is not None:
-            span.set_status(Status(StatusCode.ERROR, error))
+            span.add_event("lock lost", {"pyredisson.reason": event.reason or ""}, event.time_ns)
+        if event.what in ("lost", "failed"):
+            span.set_status(Status(StatusCode.ERROR, event.reason or event.error or ""))
         span.end(event.time_ns)
         return span
 
