@@ -150,38 +150,32 @@ class Dashboard:
     # --- Unlocking
 
     async def unlock(self, request: Request) -> Response:
+        """Releases the hold of one owner, and of no other one, and says whose it was."""
         if not self._allow_unlock:
             return PlainTextResponse("the dashboard was started without --allow-unlock\n", 403)
         body = await _json(request)
         name, owner = body.get("name"), body.get("owner")
         if not (isinstance(name, str) and isinstance(owner, str)):
             return PlainTextResponse("name and owner are missing\n", 400)
-        address = "unknown" if request.client is None else request.client.host
-        try:
-            return await self._release(name, owner, address)
-        except ValueError as error:
-            return PlainTextResponse(f"{error}\n", 422)
-        except (RedisError, ClosedError) as error:
-            return PlainTextResponse(f"it isn't known whether it was released: {error}\n", 502)
-
-    async def _release(self, name: str, owner: str, address: str) -> Response:
-        """Releases the hold of that owner, and of no other one, and says whose it was. `address`: of the browser.
-
-        Raises `ValueError` for an object without holds of its own, and the errors of Redis.
-        """
         seen = self._collector.snapshot.named(name)
         if seen is None:
             return PlainTextResponse("there is no such lock\n", 404)
-        known, failed = await self._collector.inspector.states([seen.state.key], limit=MOST_LISTED)
-        for error in failed.values():
-            raise error
-        state = known[0]
-        owners = () if state.kind == "unknown" else state.owners
-        shown = next((each for each in owners if each.raw == owner), None)
-        if shown is None or not await release_shown(self._collector.session, state, shown):
-            return PlainTextResponse("the holder has changed meanwhile; nothing was released\n", 409)
+        try:
+            known, failed = await self._collector.inspector.states([seen.state.key], limit=MOST_LISTED)
+            for error in failed.values():
+                raise error
+            owners = () if known[0].kind == "unknown" else known[0].owners
+            shown = next((each for each in owners if each.raw == owner), None)
+            if shown is None or not await release_shown(self._collector.session, known[0], shown):
+                return PlainTextResponse("the holder has changed meanwhile; nothing was released\n", 409)
+        except ValueError as error:
+            # Its holds can't be released one by one.
+            return PlainTextResponse(f"{error}\n", 422)
+        except (RedisError, ClosedError) as error:
+            return PlainTextResponse(f"it isn't known whether it was released: {error}\n", 502)
         # Any program can write anything to Redis, also line breaks: nobody shall write lines of this log.
         whose = who(shown.holder)
+        address = "unknown" if request.client is None else request.client.host
         logger.warning("the hold of %r (%r) on %r was released by force, from %s", whose, owner, name, address)
         return JSONResponse({"released": whose})
 
@@ -328,9 +322,8 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
     # A token of the user's own is no news, and what is printed may end up in a log.
     shown = token if settings.token is None else None
     server = _Server(served, lambda: ready(_url(own_name, port, shown)))
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     await server.serve(sockets=[listening])
     if collector.failure is not None:
         raise RuntimeError("what the servers hold can't be read") from collector.failure

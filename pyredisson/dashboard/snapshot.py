@@ -220,11 +220,8 @@ def who(holder: Holder) -> str:
         return named(holder, b"")
     if holder.client_id is None:
         return "unknown"
-    short = holder.client_id[:SHOWN_OF_ID]
-    if holder.foreign is False:
-        return f"client {short}"
-    thread = "" if holder.owner_id is None else f", thread {holder.owner_id}"
-    return f"Redisson {short}{thread}" if holder.foreign else f"client {short}{thread}"
+    thread = "" if holder.owner_id is None or holder.foreign is False else f", thread {holder.owner_id}"
+    return f"{'Redisson' if holder.foreign else 'client'} {holder.client_id[:SHOWN_OF_ID]}{thread}"
 
 
 def waiting_of(state: State) -> int:

@@ -1,7 +1,7 @@
 """From a snapshot and a query to what a browser shows: rows that are filtered, sorted and cut into pages."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -391,28 +391,22 @@ def _moment(moment: datetime | None) -> str | None:
 
 def metrics_of(snapshot: Snapshot) -> str:
     """All metrics. While no server replies, the ones of what it holds are left out: nobody knows them."""
-    return "".join(
-        f"# HELP {name} {text}\n# TYPE {name} {type_}\n"
-        + "".join(f"{name}{labels} {value}\n" for labels, value in samples.items())
-        for name, type_, text, samples in _metrics(snapshot)
-    )
-
-
-def _metrics(snapshot: Snapshot) -> Iterator[tuple[str, str, str, Mapping[str, float]]]:
-    """The name, the type, the meaning and the samples of each: for each set of labels, as it is written, the value."""
-    round_trip, lost, clients = snapshot.round_trip, {"": snapshot.lost}, {"": len(client_rows(snapshot))}
-    replies = {"": int(round_trip is not None)}
-    yield "pyredisson_dashboard_server_up", "gauge", "Whether a Redis server replies.", replies
-    yield "pyredisson_dashboard_lost_holds_total", "counter", "Losses announced since the dashboard began.", lost
-    if round_trip is None:
-        return
-    slowest, waiting = {"": round_trip}, {"": snapshot.waiting}
-    deadlocks, complete = {"": len(snapshot.deadlocks)}, {"": int(snapshot.complete)}
     kinds: list[str] = [seen.state.kind for seen in snapshot.seen.values() if seen.state.held]
     held = {f'{{kind="{kind}"}}': kinds.count(kind) for kind in KINDS["locks"]}
-    yield "pyredisson_dashboard_round_trip_seconds", "gauge", "A PING; of several servers the slowest.", slowest
-    yield "pyredisson_dashboard_held_locks", "gauge", "Locks that are held.", held
-    yield "pyredisson_dashboard_waiters", "gauge", "Places in queues, and clients that wait for a release.", waiting
-    yield "pyredisson_dashboard_clients", "gauge", "Clients that announce themselves, hold or wait.", clients
-    yield "pyredisson_dashboard_deadlocks", "gauge", "Groups of owners that wait for each other.", deadlocks
-    yield "pyredisson_dashboard_complete", "gauge", "Whether all keys were looked at.", complete
+    metrics: list[tuple[str, str, object]] = [
+        ("pyredisson_dashboard_server_up", "Whether a Redis server replies.", int(snapshot.round_trip is not None)),
+        ("pyredisson_dashboard_lost_holds_total", "Losses announced since the dashboard began.", snapshot.lost),
+        ("pyredisson_dashboard_round_trip_seconds", "A PING; of several servers the slowest.", snapshot.round_trip),
+        ("pyredisson_dashboard_held_locks", "Locks that are held.", held),
+        ("pyredisson_dashboard_waiters", "Places in queues, and clients that wait for a release.", snapshot.waiting),
+        ("pyredisson_dashboard_clients", "Clients that announce themselves, hold or wait.", len(client_rows(snapshot))),
+        ("pyredisson_dashboard_deadlocks", "Groups of owners that wait for each other.", len(snapshot.deadlocks)),
+        ("pyredisson_dashboard_complete", "Whether all keys were looked at.", int(snapshot.complete)),
+    ]
+    text = ""
+    for name, meaning, value in metrics if snapshot.round_trip is not None else metrics[:2]:
+        type_ = "counter" if name.endswith("_total") else "gauge"
+        samples = value if isinstance(value, dict) else {"": value}
+        text += f"# HELP {name} {meaning}\n# TYPE {name} {type_}\n"
+        text += "".join(f"{name}{labels} {sample}\n" for labels, sample in samples.items())
+    return text
