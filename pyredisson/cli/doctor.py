@@ -4,18 +4,16 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TypeVar
 
 import click
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._api.sync.client import Client
-from pyredisson._api.sync.locks import FencedLock, Lock
-from pyredisson._api.sync.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
+from pyredisson._api.sync.locks import Lock
 from pyredisson._core import command
 from pyredisson._diagnostics import printable, readable
 from pyredisson._protocol.node import Node
@@ -47,7 +45,7 @@ SUBSCRIBED = 0.3
 """Seconds after which a waiter has subscribed, as a rule."""
 WALK_TIME, MOST_KEYS, MOST_OBJECTS, SHOWN = 30.0, 2_000_000, 20_000, 5
 """Bounds of the search for keys that leak."""
-D = TypeVar("D", FencedLock, Semaphore, PermitExpirableSemaphore, CountDownLatch)
+TRIED = ("Lock", "FairLock", "ReadWriteLock", "FencedLock", "Semaphore", "PermitExpirableSemaphore", "CountDownLatch")
 RIGHTS = "the rights that it needs are in docs/operations.md; an administrator grants them by ACL SETUSER"
 
 
@@ -103,7 +101,8 @@ class Checks:
         yield from self._clocks()
         yield from self._primitives()
         yield from self._announcement()
-        yield from self._messages()
+        for node in self.masters[:MOST_SHARDS]:
+            yield replace(self._message_through(node), server=node.address)
         yield from self._keys()
 
     # --- What a server says of itself
@@ -172,9 +171,10 @@ class Checks:
     def _primitives(self) -> Iterator[Finding]:
         """Each primitive is used once, under a name of its own that is deleted."""
         all_usable = True
-        for kind, use in USES.items():
+        for kind in TRIED:
             try:
-                use(self._reading.client, f"{self._name}:{kind}")
+                with ExitStack() as at_end:
+                    _use(self._reading.client, kind, f"{self._name}:{kind}", at_end)
             except (RedisError, RedissonError) as error:
                 all_usable = False
                 problem = with_missing_right(error) if isinstance(error, RedisError) else error
@@ -186,7 +186,6 @@ class Checks:
             yield Finding("rights", Level.OK, f"every primitive can be used, for names such as {self._name}")
 
     def _announcement(self) -> Iterator[Finding]:
-        session = self._reading.session
         key = client_key(str(uuid.uuid4()))
         try:
             for payload in (
@@ -196,19 +195,15 @@ class Checks:
                 command(b"DEL", key),
                 command(b"TIME"),
             ):
-                self._reading.run(retry.send, session.runtime, payload, retries=1)
+                self._reading.run(retry.send, self._reading.session.runtime, payload, retries=1)
         except NoPermissionError as error:
             text = f"clients can't announce themselves, so it can't be said who holds a lock: {error}"
             yield Finding("announce", Level.NOTE, text, "grant ~pyredisson_client:*, +hmget, +hdel and +time")
         else:
             yield Finding("announce", Level.OK, "clients may announce themselves under pyredisson_client:*")
 
-    def _messages(self) -> Iterator[Finding]:
-        """Whether a waiter is woken by a release, on each master."""
-        for node in self.masters[:MOST_SHARDS]:
-            yield replace(self._message_through(node), server=node.address)
-
     def _message_through(self, node: Node) -> Finding:
+        """Whether a waiter is woken by a release on this master."""
         alone, shard_of = len(self.masters) == 1, self._reading.session.runtime.shard_of
         names = (f"{self._name}:{number}" for number in range(100_000))
         name = next((name for name in names if alone or shard_of(name.encode()) is node), None)
@@ -314,7 +309,7 @@ def _unchecked(check: str, what: str, error: RedisError, server: str = "") -> Fi
     return Finding(check, Level.NOTE, text, f"grant +{what.lower()} to see it", server)
 
 
-# --- One use of each primitive. None leaves a key without a TTL
+# --- One use of each primitive
 
 
 def _hold(*locks: Lock) -> None:
@@ -323,50 +318,33 @@ def _hold(*locks: Lock) -> None:
             pass
 
 
-@contextmanager
-def _deleted(used: D) -> Iterator[D]:
-    try:
-        yield used
-    finally:
-        used.delete()
-
-
-def _read_write_lock(client: Client, name: str) -> None:
-    lock = client.get_read_write_lock(name)
-    _hold(lock.read_lock(), lock.write_lock())
-
-
-def _fenced_lock(client: Client, name: str) -> None:
-    with _deleted(client.get_fenced_lock(name)) as lock, lock.hold(wait_time=0, lease_time=10):
-        lock.get_token()
-
-
-def _semaphore(client: Client, name: str) -> None:
-    with _deleted(client.get_semaphore(name)) as semaphore:
-        semaphore.try_set_permits(1, ttl=60)
-        with semaphore:
-            pass
-
-
-def _permits(client: Client, name: str) -> None:
-    with _deleted(client.get_permit_expirable_semaphore(name)) as semaphore:
-        semaphore.try_set_permits(1)
-        semaphore.release(semaphore.acquire(lease_time=10))
-
-
-def _latch(client: Client, name: str) -> None:
-    with _deleted(client.get_count_down_latch(name)) as latch:
-        latch.try_set_count(1)
-        latch.count_down()
-
-
-USES: dict[str, Callable[[Client, str], None]] = {
-    "Lock": lambda client, name: _hold(client.get_lock(name)),
-    "FairLock": lambda client, name: _hold(client.get_fair_lock(name)),
-    "ReadWriteLock": _read_write_lock,
-    "FencedLock": _fenced_lock,
-    "Semaphore": _semaphore,
-    "PermitExpirableSemaphore": _permits,
-    "CountDownLatch": _latch,
-}
-"""What `doctor` calls with a client and a name of its own, by the names of the classes."""
+def _use(client: Client, primitive: str, name: str, at_end: ExitStack) -> None:
+    """Uses one of `TRIED`. None leaves a key without a TTL: what `at_end` calls deletes it."""
+    match primitive:
+        case "Lock":
+            _hold(client.get_lock(name))
+        case "FairLock":
+            _hold(client.get_fair_lock(name))
+        case "ReadWriteLock":
+            _hold(client.get_read_write_lock(name).read_lock(), client.get_read_write_lock(name).write_lock())
+        case "FencedLock":
+            lock = client.get_fenced_lock(name)
+            at_end.callback(lock.delete)
+            with lock.hold(wait_time=0, lease_time=10):
+                lock.get_token()
+        case "Semaphore":
+            semaphore = client.get_semaphore(name)
+            at_end.callback(semaphore.delete)
+            semaphore.try_set_permits(1, ttl=60)
+            with semaphore:
+                pass
+        case "PermitExpirableSemaphore":
+            permits = client.get_permit_expirable_semaphore(name)
+            at_end.callback(permits.delete)
+            permits.try_set_permits(1)
+            permits.release(permits.acquire(lease_time=10))
+        case _:
+            latch = client.get_count_down_latch(name)
+            at_end.callback(latch.delete)
+            latch.try_set_count(1)
+            latch.count_down()
