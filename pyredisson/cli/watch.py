@@ -71,18 +71,13 @@ def _screen(seen: _Seen, settings: Settings, first: int, width: int, height: int
     clock = datetime.now().astimezone().strftime("%H:%M:%S")
     # The addresses of a cluster may be longer than a line: they come last.
     head = f"{clock}  {len(seen.states)} in use, {seen.scanned:,} keys looked at  {settings.config.describe()}"
-    problem = seen.problem()
     rows = max(1, height - HEAD - 1)
     shown = seen.states[first : first + rows]
-    parts: list[object] = [Text(head, style="reverse", no_wrap=True)]
-    if problem:
-        parts.append(Text(problem, style="bold red", no_wrap=True))
     heading, *lines = table(COLUMNS, [row(state) for state in shown], OPTIONAL, width)
-    parts += [Text(heading, style="bold", no_wrap=True), *(Text(line, no_wrap=True) for line in lines)]
     left = len(seen.states) - first - len(shown)
-    if left > 0:
-        parts.append(Text(f"{left} more"))
-    return Group(*parts)  # type: ignore[arg-type]
+    styled = [(head, "reverse"), (seen.problem(), "bold red"), (heading, "bold"), *((line, "") for line in lines)]
+    styled.append((f"{left} more" if left > 0 else "", ""))
+    return Group(*(Text(text, style=style, no_wrap=True) for text, style in styled if text))
 
 
 class _Seen:
