@@ -24,8 +24,7 @@ _FIELDS = (*map(readable, ANNOUNCED), "since", "waits", "waited", "lost", "more"
 _SAID = (*ANNOUNCED, b"since", WAITING)
 """The fields that are read for a client who holds something, or waits."""
 _COMMANDS_EACH = 4
-_OTHER_TYPE = "WRONGTYPE"
-"""The key isn't a hash: it has the name of an announcement only, and is no concern of ours."""
+
 MOST_AT_ONCE = 100
 """Commands in one write. More would keep a server from its other clients for longer."""
 _DENIED = ("ACL failure in script", "The user executing the script can't run this")
@@ -40,8 +39,7 @@ class Announced:
     """The values of the fields `ANNOUNCED`."""
     holds: Mapping[bytes, bytes]
     """The value of each field of a hold that exists: when it began, and its kind."""
-    waits: Sequence[AnnouncedWait] = ()
-    """The calls of this client that wait."""
+    waits: Sequence[AnnouncedWait]
 
     def complete(self, holder: Holder, hold: bytes) -> Holder:
         """The holder with what its client says of itself. `hold`: the field of the hold."""
@@ -54,9 +52,8 @@ async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]
     A client whose server doesn't answer is left out: the state of the locks is known without it.
     """
     payloads = [command(b"HMGET", client_key(client), *_SAID, *holds) for client, holds in wanted.items()]
-    replies = await ask_all(session, payloads)
     announced = {}
-    for (client, holds), reply in zip(wanted.items(), replies, strict=True):
+    for (client, holds), reply in zip(wanted.items(), await ask_all(session, payloads), strict=True):
         if not isinstance(reply, RedisError):
             *values, began, waiting = reply[: len(_SAID)]
             listed = zip(holds, reply[len(_SAID) :], strict=True)
@@ -105,7 +102,8 @@ async def read_clients(session: Session, ids: Sequence[str]) -> tuple[list[Clien
         if error is None:
             state = _client_state(client, *its)
             known += [] if state is None else [state]
-        elif not str(error).startswith(_OTHER_TYPE):
+        elif not str(error).startswith("WRONGTYPE"):
+            # A key that isn't a hash has the name of an announcement only, and is no concern of ours.
             failed[client] = error
     return known, failed
 

@@ -22,7 +22,6 @@ KEYS_IN_A_STEP = 256
 MOST_TRIES = 3
 """After so many failures in a row the walk goes on without that server."""
 _BEGIN = b"0"
-_DBSIZE = command(b"DBSIZE")
 
 
 class _Walk:
@@ -151,7 +150,7 @@ class Discovery:
     async def _ask(self, walk: _Walk) -> Reply:
         scripts = self._session.runtime.scripts
         payload = pack(scripts.inspect_scan, walk.cursor, KEYS_IN_A_STEP)
-        size, *_, reply = await self._nodes.ask(walk.node, (_DBSIZE, *self._before, payload))
+        size, *_, reply = await self._nodes.ask(walk.node, (command(b"DBSIZE"), *self._before, payload))
         if isinstance(reply, NoScriptError):
             payload = as_eval(payload, with_shebang=scripts.with_shebang)
             *_, reply = await self._nodes.ask(walk.node, (*self._before, payload))
@@ -169,20 +168,17 @@ class Discovery:
         walk.not_before = runtime.clock() + retry.delay(walk.failures - 1, runtime.jitter())
 
     def _note(self, locks: list[bytes], companions: list[bytes]) -> None:
-        for key in locks:
-            self._note_object(key, Evidence.HASH)
+        objects: list[tuple[tuple[bytes, ...], Evidence]] = [((key,), Evidence.HASH) for key in locks]
         for key in companions:
             if (client := client_of(key)) is not None:
                 self.clients[client] = self._clients_now[client] = None
-                continue
-            names, evidence = objects_of(key)
+            else:
+                objects.append(objects_of(key))
+        for names, evidence in objects:
             for name in names:
-                self._note_object(name, evidence)
-
-    def _note_object(self, name: bytes, evidence: Evidence) -> None:
-        if fnmatchcase(readable(name), self._pattern):
-            best = max(evidence, self._found_now.get(name, evidence))
-            self.found[name] = self._found_now[name] = best
+                if fnmatchcase(readable(name), self._pattern):
+                    best = max(evidence, self._found_now.get(name, evidence))
+                    self.found[name] = self._found_now[name] = best
 
     async def _follow_topology(self) -> None:
         """Walks over the keys of new masters, too, and forgets failures of servers that are no masters any more."""

@@ -261,9 +261,8 @@ def _hash(raw: Raw, evidence: Evidence | None, announced: str | None) -> Recogni
     like_owners = all(b":" in owner and (number_of(levels) or 0) > 0 for owner, levels in raw.fields.items())
     if raw.hash_class == "lock" or (evidence is None and raw.fields and like_owners):
         return _lock(raw, announced)
-    if raw.hash_class == "rate-limiter":
-        return Recognized("unknown", True, "a rate limiter of Redisson: not a lock")
-    return Recognized("unknown", True, "a hash without owners: not a lock")
+    what = "a rate limiter of Redisson" if raw.hash_class == "rate-limiter" else "a hash without owners"
+    return Recognized("unknown", True, f"{what}: not a lock")
 
 
 def _lock(raw: Raw, announced: str | None) -> Recognized:

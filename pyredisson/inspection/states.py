@@ -24,10 +24,6 @@ MOST_QUESTIONS = 100_000
 ALIVE = 1500
 """Milliseconds for which a waiter counts as alive after it has asked for a lock, as in `fair_queue.lua`."""
 
-_MODE = b"mode"
-_WRITER = b":write"
-_KEPT = b":kept"
-
 
 class Inspector:
     """Reads the states of objects and clients, for any backend. Never writes.
@@ -94,7 +90,7 @@ class Inspector:
             recognized = said or recognize(raw, keys[raw.key], _announced_kind(raw, announced))
             shard = runtime.shard_of(raw.key)
             server = shard.address if isinstance(shard, Node) else ""
-            known.append(_Builder(raw, announced, limit, recognized).state(server))
+            known.append(_Builder(raw, announced, limit, recognized.kind).state(recognized, server))
         return States(known, failed), waits
 
 
@@ -163,26 +159,28 @@ class _Builder:
     raw: Raw
     announced: Mapping[str, Announced]
     limit: int
-    recognized: Recognized
+    kind: Kind
 
-    @property
-    def kind(self) -> Kind:
-        return self.recognized.kind
-
-    def state(self, server: str) -> State:
+    def state(self, recognized: Recognized, server: str) -> State:
         raw, kind = self.raw, self.kind
         owners, owner_count = self._owners()
         waiters = self._waiters()
         absent = len(raw.queue) - sum(not waiter.is_silent for waiter in waiters)
-        free, permits, count = self._numbers()
-
+        free = permits = None
+        if kind == "permits" and raw.number is not None:
+            # What has ended is freed by whoever acquires next.
+            free = raw.number + raw.ended
+            permits = free + raw.in_use
+        elif kind == "semaphore":
+            free = raw.number
+        count = (raw.number or 0) if kind == "latch" else None
         has_token = kind == "fenced" or (raw.token is not None and kind != "unknown")
         return State(
             key=raw.key,
             name=readable(raw.key),
             kind=kind,
-            certain=self.recognized.certain,
-            why=self.recognized.why,
+            certain=recognized.certain,
+            why=recognized.why,
             held=owner_count > 0 or free is not None or bool(count),
             owners=tuple(owners),
             owner_count=owner_count,
@@ -198,15 +196,6 @@ class _Builder:
             server=server,
         )
 
-    def _numbers(self) -> tuple[int | None, int | None, int | None]:
-        """The free permits, all permits, and the count of a latch."""
-        raw, number = self.raw, self.raw.number
-        if self.kind == "permits" and number is not None:
-            # What has ended is freed by whoever acquires next.
-            return number + raw.ended, number + raw.ended + raw.in_use, None
-        free = number if self.kind == "semaphore" else None
-        return free, None, (number or 0) if self.kind == "latch" else None
-
     # --- Owners
 
     def _owners(self) -> tuple[list[Owner], int]:
@@ -220,15 +209,15 @@ class _Builder:
             return group[: self.limit], len(group)
         if raw.type != "hash" or self.kind == "unknown":
             return [], 0
-        fields = sorted(field for field in raw.fields if field != _MODE or self.kind != "read-write")
+        fields = sorted(field for field in raw.fields if field != b"mode" or self.kind != "read-write")
         return [self._hold(field) for field in fields[: self.limit]], raw.size - (self.kind == "read-write")
 
     def _hold(self, field: bytes) -> Owner:
         raw = self.raw
         levels = number_of(raw.fields[field]) or 1
         if self.kind != "read-write":
-            return self._owner(field, levels, raw.owner_ttl, kept=field.endswith(_KEPT))
-        side: Side = "write" if field.endswith(_WRITER) else "read"
+            return self._owner(field, levels, raw.owner_ttl, kept=field.endswith(b":kept"))
+        side: Side = "write" if field.endswith(b":write") else "read"
         ttl = raw.owner_ttl if side == "write" else max(raw.leases.get(field, 0), 0)
         return self._owner(field, levels, ttl, side=side)
 
