@@ -216,8 +216,7 @@ def _executed(wanted: Wanted, held: Held, child: Child, signals: Signals) -> End
     """Runs the command until its end. Raises `NotStarted`."""
     child.start({**os.environ, **held.environment})
     try:
-        on_lost = functools.partial(_lost, wanted, held)
-        return supervise(child, signals, held.hold, held.ends, wanted.grace, on_lost)
+        return supervise(child, signals, held.hold, held.ends, wanted.grace, functools.partial(_lost, wanted, held))
     except BaseException:
         # The lock is about to be released, and the command must not go on beside its next holder.
         child.send(signal.SIGKILL)
@@ -272,9 +271,8 @@ def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
         environment = {"PYREDISSON_LOCK": wanted.name}
         if isinstance(lock, FencedLock):
             environment["PYREDISSON_FENCING_TOKEN"] = environment["PYREDISSON_TOKEN"] = str(lock.token)
-        hold = lock._logic.hold_of(lock._owner().id)
         try:
-            yield Held(f"lock {wanted.name!r}", environment, hold, math.inf)
+            yield Held(f"lock {wanted.name!r}", environment, lock._logic.hold_of(lock._owner().id), math.inf)
         except NotStarted:
             # Another machine may be able to do the job.
             if isinstance(lock._logic.commands, KeepingCommands):

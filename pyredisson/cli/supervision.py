@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import json
+import math
 import os
 import select
 import signal
@@ -224,7 +225,8 @@ def supervise(
     """Returns when the command has ended. `ends`: when to take the lock as lost, on the clock of leases."""
     if hold is not None:
         hold.listen(lambda _: signals.wake())
-    lost, kill_at = False, None
+    # `kill_at`: when what is left of the command gets KILL.
+    lost, kill_at = False, math.inf
     while True:
         status = child.wait(os.WNOHANG)
         if not lost and ((hold is not None and hold.state is LOST) or clock() >= ends):
@@ -235,24 +237,15 @@ def supervise(
             # At last: nothing that goes wrong in it keeps the command running.
             on_lost()
         # What the command has started may need the grace as well.
-        if status is not None and not (kill_at is not None and child.own_group and child.send(0)):
+        if status is not None and not (kill_at < math.inf and child.own_group and child.send(0)):
             return Ended(status, lost)
-        if kill_at is not None and time.monotonic() >= kill_at:
+        if time.monotonic() >= kill_at:
             child.send(signal.SIGKILL)
-            kill_at = None
-        select.select([signals.woken], [], [], _timeout(status is not None, kill_at, None if lost else ends))
+            kill_at = math.inf
+        due = min(kill_at - time.monotonic(), (math.inf if lost else ends) - clock())
+        # select takes no infinite timeout, and a suspended machine must not make it late by more.
+        longest = 60.0 if status is None else GROUP_POLL
+        select.select([signals.woken], [], [], max(0.0, min(due, longest)))
         for number in signals.taken():
             if number in FORWARDED and (child.own_group or number not in OF_THE_TERMINAL):
                 child.send(number)
-
-
-def _timeout(ended: bool, kill_at: float | None, ends: float | None) -> float | None:
-    """Seconds until something is to be done without a signal; None: nothing."""
-    limits = [GROUP_POLL] if ended else []
-    if kill_at is not None:
-        limits.append(kill_at - time.monotonic())
-    if ends is not None:
-        limits.append(ends - clock())
-    limit = min(limits, default=None)
-    # select takes no infinite timeout, and a suspended machine must not make it late by more.
-    return None if limit is None else max(0.0, min(limit, 60.0))
