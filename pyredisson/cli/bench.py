@@ -55,18 +55,15 @@ def bench(settings: Settings, seconds: float, threads: int, tasks: int | None) -
         lasted = time.perf_counter() - run.began
         who = f"{threads} thread{'s' if threads > 1 else ''}" if tasks is None else f"{tasks} tasks"
         click.echo(f"{who} for {lasted:.1f} s, at {settings.config.describe()}")
-        _report(sorted(run.pairs), lasted, ping)
+        pairs = sorted(run.pairs)
+        if not pairs:
+            click.echo("no pair of lock and unlock was completed")
+            return status
+        p50, p95, p99 = (pairs[min(len(pairs) - 1, int(len(pairs) * part))] * 1000 for part in (0.5, 0.95, 0.99))
+        click.echo(f"{len(pairs) / lasted:,.0f} pairs of lock and unlock a second")
+        click.echo(f"a pair takes {p50:.2f} ms; 95 % at most {p95:.2f} ms, 99 % at most {p99:.2f} ms")
+        click.echo(f"a round trip takes {ping * 1000:.2f} ms, of which a pair needs two")
     return status
-
-
-def _report(pairs: list[float], lasted: float, ping: float) -> None:
-    if not pairs:
-        click.echo("no pair of lock and unlock was completed")
-        return
-    p50, p95, p99 = (pairs[min(len(pairs) - 1, int(len(pairs) * part))] * 1000 for part in (0.5, 0.95, 0.99))
-    click.echo(f"{len(pairs) / lasted:,.0f} pairs of lock and unlock a second")
-    click.echo(f"a pair takes {p50:.2f} ms; 95 % at most {p95:.2f} ms, 99 % at most {p99:.2f} ms")
-    click.echo(f"a round trip takes {ping * 1000:.2f} ms, of which a pair needs two")
 
 
 class _Run:

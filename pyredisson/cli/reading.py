@@ -39,8 +39,6 @@ COMPLETION_TIME = 1.0
 """Seconds for which a shell waits for names."""
 SEARCH_TIME = 2.0
 """Seconds for which other keys are looked for that say more of an object."""
-VARIABLE = "_PYREDISSON_COMPLETE"
-"""By this variable the script asks what there is to complete. click derives it from the name of the program."""
 
 
 class Reader:
@@ -142,8 +140,7 @@ def read_state(reading: Reader, name: str, *, kind: Kind | None = None) -> State
 def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names that begin like this, as far as they are found at once. Silent on errors: the user is typing."""
     try:
-        configured = settings_of(context).config
-        config = Config.of(configured, timeout=COMPLETION_TIME, connect_timeout=COMPLETION_TIME)
+        config = Config.of(settings_of(context).config, timeout=COMPLETION_TIME, connect_timeout=COMPLETION_TIME)
         end = time.monotonic() + COMPLETION_TIME
         with reader(config) as reading:
             found = reading.walk(end, glob.escape(incomplete) + "*").found
@@ -171,7 +168,7 @@ def completion(shell: str) -> None:
     """Print what a shell needs to complete commands, options and names of locks."""
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these shells"
-    group = click.get_current_context().find_root().command
+    # By this variable the script asks what there is to complete. click derives it from the name of the program.
+    script = kind(click.get_current_context().find_root().command, {}, "pyredisson", "_PYREDISSON_COMPLETE")
     # Without a look at the shell itself: the script may be meant for another machine.
-    script = kind(group, {}, "pyredisson", VARIABLE)
     click.echo(script.source_template % script.source_vars())
