@@ -12,8 +12,6 @@ from pyredisson.version import VERSION
 
 MOST_SPANS = 10_000
 """So many waits, and so many holds, have an open span at most. Beyond that the oldest ones are ended."""
-ABANDONED = "pyredisson.abandoned"
-"""The attribute of a span that was ended although what it stands for may go on."""
 
 Number = tuple[str, int]
 """A client, and the number of one of its waits or holds."""
@@ -97,12 +95,7 @@ class OpenTelemetryObserver:
             span = None if number is None else spans.pop((event.client_id, number), None)
         if span is None:
             return None
-        attributes: Attributes = {"pyredisson.outcome": event.what}
-        for name in ("waited", "held", "token"):
-            value = getattr(event, name)
-            if value is not None:
-                attributes[f"pyredisson.{name}"] = value
-        span.set_attributes(attributes)
+        span.set_attributes({"pyredisson.outcome": event.what, **_given(event, "waited", "held", "token")})
         if event.what == "lost":
             span.add_event("lock lost", {"pyredisson.reason": event.reason or ""}, event.time_ns)
         if event.what in ("lost", "failed"):
@@ -112,19 +105,21 @@ class OpenTelemetryObserver:
 
     def _attributes(self, event: Event) -> Attributes:
         name = event.name or ""
-        attributes: Attributes = {
+        return {
             "db.system.name": "redis",
             "pyredisson.name": name if self._label is None else self._label(name),
             "pyredisson.kind": event.kind or "",
             "pyredisson.client_id": event.client_id,
+            **_given(event, "owner_id", "token"),
         }
-        if event.owner_id is not None:
-            attributes["pyredisson.owner_id"] = event.owner_id
-        if event.token is not None:
-            attributes["pyredisson.token"] = event.token
-        return attributes
+
+
+def _given(event: Event, *names: str) -> Attributes:
+    """The attributes for these fields, as far as they apply."""
+    return {f"pyredisson.{name}": value for name in names if (value := getattr(event, name)) is not None}
 
 
 def _abandon(span: Span, time_ns: int) -> None:
-    span.set_attribute(ABANDONED, value=True)
+    """Ends a span although what it stands for may go on."""
+    span.set_attribute("pyredisson.abandoned", value=True)
     span.end(time_ns)
