@@ -45,16 +45,8 @@ _WITHDRAWN = re.compile(rb"pyredisson_permit_withdrawn:(.*):[0-9a-f]{32}", re.DO
 _CHANNELS = {"lock": 0, "fenced": 0, "group": 0, "read-write": 1, "semaphore": 2, "permits": 2, "latch": 3}
 """The places of the channels, in `Companions.channels`, whose subscribers are waiters. A waiter for a fair lock has one
 of its own, one for a spin lock none."""
-_ANNOUNCED: dict[str, Kind] = {
-    "lock": "lock",
-    "fair": "fair",
-    "fenced": "fenced",
-    "spin": "spin",
-    "read": "read-write",
-    "write": "read-write",
-    "permit": "permits",
-}
-"""The kinds of holds that clients announce."""
+_ANNOUNCED: dict[str, Kind] = {"lock": "lock", "fair": "fair", "fenced": "fenced", "spin": "spin"}
+"""The kinds of locks that may look the same, as clients announce them."""
 
 
 def state_command(scripts: ScriptSet, key: bytes, limit: int) -> bytes:
@@ -259,13 +251,9 @@ def _hash(raw: Raw, evidence: Evidence | None, announced: str | None) -> Recogni
         return Recognized("group", True, "several locks of Redisson in one hash")
     # The fields may be owners of other clients, whose ids aren't UUIDs.
     like_owners = all(b":" in owner and (number_of(levels) or 0) > 0 for owner, levels in raw.fields.items())
-    if raw.hash_class == "lock" or (evidence is None and raw.fields and like_owners):
-        return _lock(raw, announced)
-    what = "a rate limiter of Redisson" if raw.hash_class == "rate-limiter" else "a hash without owners"
-    return Recognized("unknown", True, f"{what}: not a lock")
-
-
-def _lock(raw: Raw, announced: str | None) -> Recognized:
+    if raw.hash_class != "lock" and not (evidence is None and raw.fields and like_owners):
+        what = "a rate limiter of Redisson" if raw.hash_class == "rate-limiter" else "a hash without owners"
+        return Recognized("unknown", True, f"{what}: not a lock")
     if announced in _ANNOUNCED:
         return Recognized(_ANNOUNCED[announced], True, "its holder has announced the kind")
     if raw.has(b"redisson_lock_queue", b"redisson_lock_timeout", b"pyredisson_fair_waiters"):
