@@ -1,5 +1,6 @@
 """`pyredisson dashboard`: a page in the browser that shows all locks live."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -7,10 +8,9 @@ import click
 from redis.exceptions import RedisError
 
 from pyredisson.cli import UNAVAILABLE
-from pyredisson.cli.options import Seconds, common, explained, fail, say_error
-from pyredisson.cli.options import Settings as CommonSettings
+from pyredisson.cli.options import Seconds, Settings, common, explained, fail, say_error
 from pyredisson.cli.reading import reader
-from pyredisson.dashboard.app import Settings, serve
+from pyredisson.dashboard.app import serve
 from pyredisson.errors import UnsupportedServerError
 
 SHORTEST_TOKEN = 8
@@ -36,7 +36,7 @@ SHORTEST_TOKEN = 8
     "--interval", metavar="SECONDS", default=1.0, show_default=True, type=Seconds(0.1, 60), help="Between two readings."
 )
 @common
-def dashboard(settings: CommonSettings, **options: Any) -> None:
+def dashboard(settings: Settings, token: str | None, **options: Any) -> None:
     """Show all locks live, on a page in the browser.
 
     The page shows who holds each lock and since when, its queue in order, semaphores, latches, clients, and charts of
@@ -47,8 +47,6 @@ def dashboard(settings: CommonSettings, **options: Any) -> None:
       pyredisson dashboard --url redis://redis-1:6379/0
       pyredisson dashboard --host 0.0.0.0 --allow-host locks.example.com
     """
-    wanted = Settings(**options)
-    token = wanted.token
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise click.UsageError(f"--token must have {SHORTEST_TOKEN} characters at least")
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
@@ -73,8 +71,8 @@ def dashboard(settings: CommonSettings, **options: Any) -> None:
         click.echo("Ctrl-C stops it.")
 
     try:
-        serve(settings.config, wanted, ready)
+        asyncio.run(serve(settings.config, ready, token=token, **options))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        where = f"{wanted.host}, port {wanted.port}"
+        where = f"{options['host']}, port {options['port']}"
         fail(UNAVAILABLE, f"can't listen at {where} ({reason}); give another --host or --port")

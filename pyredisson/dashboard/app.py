@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 from urllib.parse import quote
@@ -244,40 +243,8 @@ async def _json(request: Request) -> dict[str, Any]:
 # --- Running it until a signal comes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    host: str = "127.0.0.1"
-    port: int = 8787
-    """0: any that is free."""
-    token: str | None = None
-    """None: one is made if others than the programs of this machine can ask."""
-    allowed_hosts: Sequence[str] = ()
-    """Names under which it is asked, besides `localhost`, `host` and all addresses."""
-    allow_unlock: bool = False
-    interval: float = 1.0
-    """Seconds from one snapshot to the next."""
-
-
-def serve(config: Config, settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT. `ready` gets the URL to open, with the token if one is needed.
-
-    Raises `OSError` if the address is in use or isn't one of this machine, and `RuntimeError` after a defect.
-    """
-    found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, (host, port, *_) = found[0]
-    # uvicorn would end the process if it can't listen.
-    with socket.create_server((str(host), int(port)), family=family, backlog=256) as listening:
-        asyncio.run(_serve(config, settings, listening, ready))
-
-
-def _url(host: str, port: int, token: str | None) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    # What follows # is sent to no server, so it is in no log.
-    return f"http://{shown}:{port}/" + ("" if token is None else f"#token={quote(token, safe='')}")
-
-
 class _Server(uvicorn.Server):
-    """Says when it is ready, and leaves the signals to `_serve`."""
+    """Says when it is ready, and leaves the signals to `serve`."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -293,25 +260,39 @@ class _Server(uvicorn.Server):
             self._ready()
 
 
-async def _serve(config: Config, settings: Settings, listening: socket.socket, ready: Callable[[str], None]) -> None:
-    port = listening.getsockname()[1]
-    # A proxy on this machine passes on what others ask for, under another name.
-    local = is_loopback(settings.host) and all(map(is_loopback, settings.allowed_hosts))
-    token = settings.token if settings.token is not None or local else secrets.token_urlsafe(24)
-    everywhere = settings.host in ("", "0.0.0.0", "::")
-    own_name = socket.gethostname() if everywhere else settings.host
-    collector = Collector(config, settings.interval)
+async def serve(
+    config: Config,
+    ready: Callable[[str], None],
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    allowed_hosts: Sequence[str],
+    allow_unlock: bool,
+    interval: float,
+) -> None:
+    """Serves until SIGTERM or SIGINT. `ready` gets the URL to open, with the token if one is needed.
 
-    names = [own_name, settings.host, *settings.allowed_hosts]
+    `port` 0: any that is free. `token` None: one is made if others than the programs of this machine can ask.
+    `allowed_hosts`: names under which it is asked, besides `localhost`, `host` and all addresses. `interval`: seconds
+    from one snapshot to the next.
+
+    Raises `OSError` if the address is in use or isn't one of this machine, and `RuntimeError` after a defect.
+    """
+    # A proxy on this machine passes on what others ask for, under another name.
+    local = is_loopback(host) and all(map(is_loopback, allowed_hosts))
+    needed = token if token is not None or local else secrets.token_urlsafe(24)
+    own_name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+    collector = Collector(config, interval)
 
     def end() -> None:
         # Before the server is told: it waits for open streams, which end with the collector.
         collector.stop()
         server.should_exit = True
 
-    app = make_app(collector, token, names, allow_unlock=settings.allow_unlock, on_failure=end)
+    names = [own_name, host, *allowed_hosts]
     served = uvicorn.Config(
-        app,
+        make_app(collector, needed, names, allow_unlock=allow_unlock, on_failure=end),
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -319,11 +300,17 @@ async def _serve(config: Config, settings: Settings, listening: socket.socket, r
         ws="none",
         timeout_graceful_shutdown=LAST_SECONDS,
     )
-    # A token of the user's own is no news, and what is printed may end up in a log.
-    shown = token if settings.token is None else None
-    server = _Server(served, lambda: ready(_url(own_name, port, shown)))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, end)
-    await server.serve(sockets=[listening])
+    shown = f"[{own_name}]" if ":" in own_name else own_name
+    # A token of the user's own is no news, and what is printed may end up in a log. What follows # is sent nowhere.
+    fragment = "" if needed is None or token is not None else f"#token={quote(needed, safe='')}"
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, (address, number, *_) = found[0]
+    # uvicorn would end the process if it can't listen.
+    with socket.create_server((str(address), int(number)), family=family, backlog=256) as listening:
+        url = f"http://{shown}:{listening.getsockname()[1]}/{fragment}"
+        server = _Server(served, lambda: ready(url))
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signal_number, end)
+        await server.serve(sockets=[listening])
     if collector.failure is not None:
         raise RuntimeError("what the servers hold can't be read") from collector.failure

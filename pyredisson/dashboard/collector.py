@@ -156,8 +156,7 @@ class Collector:
     async def run(self) -> None:
         """Reads until `stop` is called."""
         async with pyredisson.asyncio.connect(self.config) as client:
-            session = client._session
-            self.session = session
+            session = self.session = client._session
             self._nodes = client._runtime
             self.inspector = Inspector(session)
             self._discovery = Discovery(session, self._nodes, rate=WALK_RATE)

@@ -61,11 +61,8 @@ class Guard:
             await send(message)
 
         refusal = (404, "there are no websockets here") if scope["type"] != "http" else self._refusal(scope)
-        if refusal is None:
-            await self._app(scope, receive, guarded)
-        else:
-            status, text = refusal
-            await PlainTextResponse(text + "\n", status)(scope, receive, guarded)
+        answer = self._app if refusal is None else PlainTextResponse(f"{refusal[1]}\n", refusal[0])
+        await answer(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """The status and the text for a request that isn't allowed."""
@@ -74,9 +71,10 @@ class Guard:
         if not host:
             return 400, "the request has no Host"
         if not self._allows(host):
-            return 421, (
+            text = (
                 f"this dashboard doesn't serve as {host!r}; if it should, start it with --allow-host {_name_of(host)}"
             )
+            return 421, text
         if self._token is None and _came_through_proxy(scope, headers):
             return 403, "behind a proxy the dashboard needs a token: start it with --token or --allow-host"
         path = scope["path"]

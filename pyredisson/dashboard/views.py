@@ -208,12 +208,12 @@ def lock_page(snapshot: Snapshot, name: str) -> Json:
         "past": [_past(hold, snapshot) for hold in reversed(snapshot.past.get(state.key, ()))],
         "companions": [
             {
-                "key": readable(companion.key),
-                "type": companion.type,
-                "ttl": _left(companion.time_to_live, passed),
-                "purpose": companion.purpose,
+                "key": readable(each.key),
+                "type": each.type,
+                "ttl": _left(each.time_to_live, passed),
+                "purpose": each.purpose,
             }
-            for companion in state.companions
+            for each in state.companions
         ],
     }
 
