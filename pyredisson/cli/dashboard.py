@@ -67,8 +67,7 @@ def dashboard(settings: Settings, token: str | None, **options: Any) -> None:
         say_error(f"{text}; the dashboard starts all the same, and tries again")
 
     def ready(url: str) -> None:
-        click.echo(f"The dashboard of {settings.config.describe()} is at {url}")
-        click.echo("Ctrl-C stops it.")
+        click.echo(f"The dashboard of {settings.config.describe()} is at {url}\nCtrl-C stops it.")
 
     try:
         asyncio.run(serve(settings.config, ready, token=token, **options))

@@ -115,8 +115,7 @@ def inspect(settings: Settings, name: str, kind: Kind | None, as_line: bool) -> 
     if as_line:
         click.echo(as_json(state, deadlocks=deadlocks))
         return
-    for line in [*head(state), *map(printable, deadlocks)]:
-        click.echo(line)
+    click.echo("\n".join([*head(state), *map(printable, deadlocks)]))
     for columns, rows in _tables(state):
         click.echo()
         print_table(columns, rows, (), color=settings.color)
@@ -148,7 +147,6 @@ def head(state: State) -> list[str]:
 
 
 def _tables(state: State) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
-    """Owners, waiters and further keys, as far as there are any."""
     if state.kind == "unknown":
         # Keys that look like its companions are somebody else's.
         return

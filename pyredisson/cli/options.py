@@ -135,7 +135,6 @@ def flush_stdout() -> None:
 
 
 def debugging() -> bool:
-    """Whether the user wants tracebacks."""
     return bool(os.environ.get("PYREDISSON_DEBUG"))
 
 

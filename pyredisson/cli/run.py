@@ -153,8 +153,16 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
         key_of(wanted.name, settings.config.name_mapper, settings.config.topology == "cluster")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    # Before the client, which has threads.
+    child = Child(arguments, own_group=not has_terminal())
     try:
-        return _run(wanted, settings.config, arguments)
+        with Signals() as signals:
+            try:
+                return _under_lock(wanted, settings.config, child, signals)
+            finally:
+                signals.raising = False
+                # Here, where SIGCHLD isn't ignored: else the system would forget the status of the process.
+                child.cancel()
     except Stopped as stopped:
         return 128 + stopped.number
     except NotStarted as failure:
@@ -162,20 +170,8 @@ def run(settings: Settings, arguments: Sequence[str], no_wait: bool, **options: 
         return failure.status
 
 
-def _run(wanted: Wanted, config: Config, arguments: Sequence[str]) -> int:
-    """Runs the command under the lock. Returns the exit status. Raises `Stopped` and `NotStarted`."""
-    # Before the client, which has threads.
-    child = Child(arguments, own_group=not has_terminal())
-    with Signals() as signals:
-        try:
-            return _under_lock(wanted, config, child, signals)
-        finally:
-            signals.raising = False
-            # Here, where SIGCHLD isn't ignored: else the system would forget the status of the process.
-            child.cancel()
-
-
 def _under_lock(wanted: Wanted, config: Config, child: Child, signals: Signals) -> int:
+    """Returns the exit status. Raises `Stopped` and `NotStarted`."""
     ended: Ended | None = None
     with Client(config) as client:
         # A server that is away is an error at once. From now on an outage is survived.

@@ -147,21 +147,19 @@ def _remove(reading: Reader, name: str) -> bool:
     """Whether something was removed; says what."""
     state = read_state(reading, name)
     what = f"lock {printable(state.name)!r}"
+    left = [each.purpose for each in state.companions if math.isinf(each.time_to_live)] if state.kind in LOCKS else []
     if state.kind != "unknown" and state.kind not in LOCKS:
         say_error(f"{printable(state.name)!r} is a {KINDS[state.kind]}, which leaves nothing")
-        return False
-    if state.held or state.waiter_count:
+    elif state.held or state.waiter_count:
         say_error(f"{what} is {f'held by {holders(state)}' if state.held else 'waited for'}: it stays as it is")
-        return False
-    left = [each.purpose for each in state.companions if math.isinf(each.time_to_live)] if state.kind in LOCKS else []
-    if not left:
+    elif not left:
         say_error(f"nothing is left of {what}")
-        return False
-    if not _delete(reading, state, os.fsencode(name)):
+    elif not _delete(reading, state, os.fsencode(name)):
         say_error(f"{what} was acquired meanwhile: it stays as it is")
-        return False
-    click.echo(f"{what}: removed {', '.join(left)}.")
-    return True
+    else:
+        click.echo(f"{what}: removed {', '.join(left)}.")
+        return True
+    return False
 
 
 def _delete(reading: Reader, state: State, name: bytes) -> bool:

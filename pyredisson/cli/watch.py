@@ -71,8 +71,7 @@ def _screen(seen: _Seen, settings: Settings, first: int, width: int, height: int
     clock = datetime.now().astimezone().strftime("%H:%M:%S")
     # The addresses of a cluster may be longer than a line: they come last.
     head = f"{clock}  {len(seen.states)} in use, {seen.scanned:,} keys looked at  {settings.config.describe()}"
-    rows = max(1, height - HEAD - 1)
-    shown = seen.states[first : first + rows]
+    shown = seen.states[first : first + max(1, height - HEAD - 1)]
     heading, *lines = table(COLUMNS, [row(state) for state in shown], OPTIONAL, width)
     left = len(seen.states) - first - len(shown)
     styled = [(head, "reverse"), (seen.problem(), "bold red"), (heading, "bold"), *((line, "") for line in lines)]
@@ -115,7 +114,6 @@ class _Seen:
         self._away_since = (self._away_since or time.monotonic()) if problems else None
 
     def problem(self) -> str:
-        """What is wrong, if a server doesn't answer."""
         if self._away_since is None:
             return ""
         return f"server away for {time.monotonic() - self._away_since:.1f} s: {printable(str(self._error))}"
@@ -134,6 +132,5 @@ class _Keys:
         termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
 
     def within(self, seconds: float) -> bytes:
-        """What was pressed, within so many seconds."""
         ready, _, _ = select.select([self._terminal], [], [], max(0.0, seconds))
         return os.read(self._terminal, 1024) if ready else b""
