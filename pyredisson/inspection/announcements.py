@@ -24,7 +24,6 @@ _FIELDS = (*map(readable, ANNOUNCED), "since", "waits", "waited", "lost", "more"
 _SAID = (*ANNOUNCED, b"since", WAITING)
 """The fields that are read for a client who holds something, or waits."""
 _COMMANDS_EACH = 4
-
 MOST_AT_ONCE = 100
 """Commands in one write. More would keep a server from its other clients for longer."""
 _DENIED = ("ACL failure in script", "The user executing the script can't run this")
@@ -56,8 +55,7 @@ async def read_announced(session: Session, wanted: Mapping[str, Sequence[bytes]]
     for (client, holds), reply in zip(wanted.items(), await ask_all(session, payloads), strict=True):
         if not isinstance(reply, RedisError):
             *values, began, waiting = reply[: len(_SAID)]
-            listed = zip(holds, reply[len(_SAID) :], strict=True)
-            begun = {hold: value for hold, value in listed if value is not None}
+            begun = {hold: value for hold, value in zip(holds, reply[len(_SAID) :], strict=True) if value is not None}
             announced[client] = Announced(values, begun, _waits(client, values, began, waiting))
     return announced
 

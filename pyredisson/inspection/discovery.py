@@ -177,8 +177,7 @@ class Discovery:
         for names, evidence in objects:
             for name in names:
                 if fnmatchcase(readable(name), self._pattern):
-                    best = max(evidence, self._found_now.get(name, evidence))
-                    self.found[name] = self._found_now[name] = best
+                    self.found[name] = self._found_now[name] = max(evidence, self._found_now.get(name, evidence))
 
     async def _follow_topology(self) -> None:
         """Walks over the keys of new masters, too, and forgets failures of servers that are no masters any more."""

@@ -131,8 +131,7 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
     owners = fields[::2]
     places = [waiters[at : at + 4] for at in range(0, len(waiters), 4)]
     # Another program may have written any score, also an infinite one.
-    ends = [float(score) for score in permits[1::2]]
-    lasts = [math.inf if end >= FOREVER else (max(end, 0.0) - now) / 1000 for end in ends]
+    lasts = [math.inf if end >= FOREVER else (max(end, 0.0) - now) / 1000 for end in map(float, permits[1::2])]
     return Raw(
         key=key,
         now=now,

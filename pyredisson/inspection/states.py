@@ -103,11 +103,8 @@ def _without_doubles(states: list[State]) -> list[State]:
     doubles = set()
     for key, state in by_key.items():
         other = by_key.get(b"{%b}" % key)
-        if other is not None and b"{" not in key:
-            if other.time_to_live is None:
-                doubles.add(other.key)
-            elif state.time_to_live is None:
-                doubles.add(key)
+        if other is not None and b"{" not in key and None in (other.time_to_live, state.time_to_live):
+            doubles.add(other.key if other.time_to_live is None else key)
     return [state for state in states if state.key not in doubles]
 
 
@@ -118,8 +115,7 @@ def _wanted(raws: Sequence[Raw], clients: Sequence[str]) -> dict[str, list[bytes
     """The clients whose announcements are needed, with the fields of the holds in question."""
     permits = [hold_field(id_.hex().encode(), raw.key) for raw in raws for id_ in raw.permits]
     # Any of the clients may have any of the permits.
-    asked = permits[: MOST_QUESTIONS // max(1, len(clients))]
-    wanted = {client: [*asked] for client in clients[:MOST_LISTED]}
+    wanted = {client: permits[: MOST_QUESTIONS // max(1, len(clients))] for client in clients[:MOST_LISTED]}
     for raw in raws:
         owners = [*_group_owners(raw)] if raw.hash_class == "group" else [*raw.fields]
         for owner in (*owners, *(place.owner for place in raw.queue)):
