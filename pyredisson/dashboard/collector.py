@@ -329,7 +329,6 @@ class Collector:
     # --- The walk
 
     async def _walk(self) -> None:
-        """Looks for names, pass by pass."""
         pass_began = time.monotonic()
         while not self.stopped:
             began = time.monotonic()

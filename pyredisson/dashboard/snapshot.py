@@ -180,7 +180,6 @@ class History:
         self._points: deque[Point] = deque(maxlen=MOST_POINTS)
         self._counts: dict[str, tuple[int, float, int]] = {}
         """What each client has announced last: its waits, the seconds of them, and its losses."""
-        self._begun = False
         self.lost = 0
         """Losses of all points, also of dropped ones."""
 
@@ -191,14 +190,13 @@ class History:
             now = (client.waits, client.waited, client.lost)
             # What a client has counted before the dashboard began is older than the charts. One that comes later is
             # a new one. If its counts decrease, its announcement was replaced: it counts again from there.
-            before = self._counts.get(client.id, (0, 0.0, 0) if self._begun else now)
+            before = self._counts.get(client.id, (0, 0.0, 0) if self._points else now)
             waits += max(now[0] - before[0], 0)
             waited += max(now[1] - before[1], 0.0)
             lost += max(now[2] - before[2], 0)
             # Last in the dict: first the clients are dropped that have been gone for the longest time.
             self._counts.pop(client.id, None)
             self._counts[client.id] = now
-        self._begun = True
         while len(self._counts) > MOST_CLIENTS:
             del self._counts[next(iter(self._counts))]
         self.lost += lost

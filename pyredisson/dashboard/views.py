@@ -148,8 +148,8 @@ def _page(found: list[T], query: Query, order: Callable[[T], Any]) -> tuple[Json
     pages = max(1, math.ceil(len(found) / query.per))
     number = min(query.page, pages)
     ordered = sorted(found, key=order, reverse=query.descending)
-    about = {"total": len(found), "page": number, "pages": pages}
-    return about, ordered[(number - 1) * query.per : number * query.per]
+    shown = ordered[(number - 1) * query.per : number * query.per]
+    return {"total": len(found), "page": number, "pages": pages}, shown
 
 
 # The name comes last in each, so that the order of equal rows never changes.
@@ -342,7 +342,6 @@ def _client_row(client: ClientState, here: Holder, held: int) -> Json:
 
 
 def client_page(snapshot: Snapshot, id_: str) -> Json:
-    """One client, with what it holds and what it waits for."""
     row = next((row for row in client_rows(snapshot) if row["id"] == id_), None)
     holds: list[Json] = []
     waits: list[Json] = []
