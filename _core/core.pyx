@@ -13,7 +13,7 @@ from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_Check
 from libc.stdint cimport int64_t, uint16_t, uint64_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcpy, memmove
 
 include "frames.pyx"
 include "slots.pyx"
@@ -30,4 +30,5 @@ include "task_future.pyx"
 include "task_owners.pyx"
 include "task_wakeup.pyx"
 include "lock_waiters.pyx"
+include "replies.pyx"
 include "pipeline.pyx"

@@ -50,8 +50,7 @@ cdef class PipelineFields:
     cdef public bint _send_at_once
     cdef public object _timer
     cdef public bytearray _buffer
-    cdef public object _feed
-    cdef public object _next_reply
+    cdef public ReplyReader _reader
 
     def submit(self, bytes payload not None):
         """Sends a command, at once if commands come one by one, else with others of this loop iteration.
@@ -110,9 +109,9 @@ cdef class PipelineFields:
     cdef parse(self, Py_ssize_t size):
         cdef Py_ssize_t count = 0
         cdef object on_reply = self.on_reply
-        self._feed(self._buffer, 0, size)
+        self._reader.feed(self._buffer, size)
         while True:
-            reply = self._next_reply()
+            reply = self._reader.gets()
             if reply is False:
                 break
             if on_reply is not None:

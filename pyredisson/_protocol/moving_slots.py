@@ -12,12 +12,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-import hiredis
 from redis.exceptions import NoScriptError, RedisError, TryAgainError
 
 from pyredisson._core import command
 from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.replies import Reply
+from pyredisson._protocol.replies import Reply, reader
 from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name
 
 
@@ -113,9 +112,9 @@ def forms_after(payloads: Sequence[bytes], replies: Sequence[Reply], *, with_she
 
 
 def _words(payload: bytes) -> list[bytes]:
-    reader = hiredis.Reader()
-    reader.feed(payload)
-    words: list[bytes] = reader.gets()
+    parser = reader()
+    parser.feed(payload)
+    words: list[bytes] = parser.gets()
     return words
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import hiredis
 from redis import exceptions
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError, TryAgainError
 
-from pyredisson._core import command
+from pyredisson._core import ReplyReader, command
 
 if TYPE_CHECKING:
     from pyredisson._protocol.node import Node
@@ -206,6 +205,6 @@ def info_fields(reply: Reply) -> dict[bytes, bytes]:
     return dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", reply)) if isinstance(reply, bytes) else {}
 
 
-def reader() -> Any:
-    """A reply parser whose error replies are `RedisError` objects; `False` means "not complete yet"."""
-    return hiredis.Reader(replyError=as_error, protocolError=exceptions.InvalidResponse)
+def reader() -> ReplyReader:
+    """A reply parser whose error replies are `RedisError` objects."""
+    return ReplyReader(as_error, exceptions.InvalidResponse)

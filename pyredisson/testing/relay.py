@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
-import hiredis
+from pyredisson._protocol.replies import reader
 
 _END = b""  # as an element of a queue: the sender has closed its side
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on with no time: closing sends RST
@@ -408,7 +408,7 @@ def arguments(frame: bytes) -> tuple[bytes, ...]:
     """Return a request's words, or the flat elements of an array or push (numbers and nulls as text)."""
     if frame[:1] not in (b"*", b">"):
         return tuple(frame.split())
-    reader = hiredis.Reader()
-    reader.feed(frame)
-    elements = reader.gets()
+    parser = reader()
+    parser.feed(frame)
+    elements = parser.gets()
     return tuple(item if isinstance(item, bytes) else str(item).encode() for item in elements or ())

@@ -95,7 +95,7 @@ def test_the_wheel_works_elsewhere(dist: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
     )  # fmt: skip
     # Its dependencies come from here, by links: a path to the whole folder would bring this checkout along.
-    for name in ("redis", "hiredis", "async_timeout"):  # the last is redis-py's own need before 3.11.3
+    for name in ("redis", "async_timeout"):  # the last is redis-py's own need before 3.11.3
         if (installed := Path(sysconfig.get_path("purelib")) / name).exists():
             (there / name).symlink_to(installed)
     program = """

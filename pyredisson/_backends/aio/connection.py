@@ -69,9 +69,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
         self._checks = 0
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
-        parser = reader()
-        self._feed = parser.feed
-        self._next_reply = parser.gets
+        self._reader = reader()
 
     @property
     def connected(self) -> bool:

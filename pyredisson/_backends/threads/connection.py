@@ -146,7 +146,7 @@ class ClientSocket:
             size = self._receive_tls(deadline) if self.secure else self._exchange.receive(remaining(deadline))
             if not size:
                 raise closed_by_server(self._node)
-            self._feed(self._buffer, 0, size)
+            self._feed(self._buffer, size)
             reply = self._next_reply()
             if reply is not False:
                 return reply
@@ -219,7 +219,7 @@ class Connection(ClientSocket):
         self.idle = False
         try:
             size = self._call_tls(payload) if self.secure else self._exchange.call(payload)
-            self._feed(self._buffer, 0, size)
+            self._feed(self._buffer, size)
             reply = self._next_reply()
             if reply is False:
                 if not size:

@@ -166,7 +166,7 @@ class SubscriptionConnection(Connection):
             return None
         if not size:
             raise closed_by_server(self._node)
-        self._feed(self._buffer, 0, size)
+        self._feed(self._buffer, size)
         replies = []
         next_reply = self._next_reply
         while (reply := next_reply()) is not False:
