@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from threading import TIMEOUT_MAX
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -199,15 +199,6 @@ def permit_lease_of(lease_time: Duration | None, renew: bool) -> int | None:
 def package_of(kind: type) -> str:
     """The package from which users import this public class."""
     return "pyredisson.asyncio" if kind.__module__.startswith("pyredisson._api.aio.") else "pyredisson"
-
-
-def repr_of_holding(holding: Any, wait: float | None, lease: int | None) -> str:
-    """The repr of what `hold()` returns: its lock, the limit on waiting, and the lease."""
-    waits = "waits without end" if wait is None else f"waits {wait:g} s"
-    leased = "renewed" if lease is None else f"lease {lease / 1000:g} s"
-    if isinstance(lease, RenewedLease) and lease.at_most is not None:
-        leased = f"renewed, at most {lease.at_most / 1000:g} s"
-    return f"<{package_of(type(holding))}.Holding of {holding._lock!r}: {waits}, {leased}>"
 
 
 def warn_not_released(what: str, error: RedisError) -> None:

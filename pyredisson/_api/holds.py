@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from pyredisson._api.arguments import AnyLock, LockHandle, Name, explicit_owner, key_of, package_of
 from pyredisson._diagnostics import readable
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import Duration, lease_ms
-from pyredisson.errors import LockLostError, LockTimeoutError
+from pyredisson.errors import LockTimeoutError
 from pyredisson.holder import Hold
 from pyredisson.logic import holds
-from pyredisson.logic.groups.group import GroupHold, GroupOwner
+from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.holds import HELD, LOST, RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -53,25 +53,6 @@ class Primitive(Named):
         return f"<{package_of(type(self))}.{type(self).__name__} {readable(self._logic.key)!r}>"
 
 
-class Logic(Protocol):
-    """The logic of a lock or a group. Owners are `Owner` or `GroupOwner`, holds are `Hold` or `GroupHold`."""
-
-    session: Session
-    identity: Hashable
-
-    @property
-    def renewed_ms(self) -> int: ...
-    async def acquire(self, owner: Any, lease: int | None, deadline: float | None) -> bool: ...
-    async def release(self, owner: Any, hold: Any) -> None: ...
-    async def extend_hold(self, owner: Any, lease: int) -> None: ...
-    async def is_held(self, owner: Any) -> bool: ...
-    def hold_of(self, owner_id: Any) -> Any: ...
-    def expire_if_due(self, hold: Any) -> bool: ...
-    def named(self, owner: Any) -> str: ...
-    def loss_of(self, owner: Any, hold: Any) -> LockLostError: ...
-    async def timed_out(self, owner: Any, wait: float) -> LockTimeoutError: ...
-
-
 class Holdable:
     """A lock or a group of locks, as one place in a program has it."""
 
@@ -79,7 +60,7 @@ class Holdable:
 
     _explicit_owner: Owner | None
     """None: the calling thread or task. A group has one, its first member's, only if all its members have one."""
-    _logic: Logic
+    _logic: LockLogic | GroupLogic
 
     def on_lost(self, callback: LostCallback) -> LostCallback:
         """Registers a function: `callback(lock)` is called once for each hold of this lock that is lost.
@@ -110,13 +91,36 @@ class Holdable:
         raise NotImplementedError
 
 
+AnyHoldable = TypeVar("AnyHoldable", bound=Holdable)
+
+
+class AnyHolding(Generic[AnyHoldable]):
+    """What `hold()` returns: the lock, the limit on waiting, the lease, and the blocks that were not left yet."""
+
+    __slots__ = ("_blocks", "_lease", "_lock", "_wait")
+
+    def __init__(self, lock: AnyHoldable, wait: float | None, lease: int | None) -> None:
+        self._blocks: Any = None
+        self._lock = lock
+        self._wait = wait
+        self._lease = lease
+
+    def __repr__(self) -> str:
+        wait, lease = self._wait, self._lease
+        waits = "waits without end" if wait is None else f"waits {wait:g} s"
+        leased = "renewed" if lease is None else f"lease {lease / 1000:g} s"
+        if isinstance(lease, RenewedLease) and lease.at_most is not None:
+            leased = f"renewed, at most {lease.at_most / 1000:g} s"
+        return f"<{package_of(type(self))}.Holding of {self._lock!r}: {waits}, {leased}>"
+
+
 class AnyLost:
     """Whether one hold is lost. Once it is, that doesn't change any more."""
 
     __slots__ = ("_hold", "_lock", "_logic")
 
-    def __init__(self, hold: holds.Hold | GroupHold | None, logic: Logic, lock: object) -> None:
-        self._hold = hold
+    def __init__(self, hold: holds.Hold | GroupHold | None, logic: LockLogic | GroupLogic, lock: object) -> None:
+        self._hold: Any = hold
         self._logic = logic
         self._lock = lock
 

@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, Union
+from typing import Any, Self, TypeVar, Union
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_failed_release, wait_of
-from pyredisson._api.holds import Holdable
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, tell_failed_release, wait_of
+from pyredisson._api.holds import AnyHolding, Holdable
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger
@@ -19,7 +19,6 @@ from pyredisson._settings.durations import Duration
 from pyredisson.errors import RedissonError
 from pyredisson.logic.groups.group import GroupLogic
 from pyredisson.logic.holds import LOST, Hold
-from pyredisson.logic.locks.rlock import LockLogic
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
 
@@ -80,16 +79,15 @@ class Enterable(Holdable):
         return run_on_loop
 
 
-class Holding(Generic[AnyEnterable]):
+class Holding(AnyHolding[AnyEnterable]):
     """What `hold()` returns: an async context manager, for any task and any number of blocks."""
 
-    __slots__ = ("__weakref__", "_blocks", "_cancel_on_lost", "_lease", "_lock", "_wait")
+    __slots__ = ("__weakref__", "_cancel_on_lost")
+
+    _blocks: Scopes | None
 
     def __init__(self, lock: AnyEnterable, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
-        self._blocks: Scopes | None = None
-        self._lock = lock
-        self._wait = wait
-        self._lease = lease
+        super().__init__(lock, wait, lease)
         self._cancel_on_lost = cancel_on_lost
 
     async def __aenter__(self) -> AnyEnterable:
@@ -98,9 +96,6 @@ class Holding(Generic[AnyEnterable]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await leave(self._lock, self, error)
-
-    def __repr__(self) -> str:
-        return repr_of_holding(self, self._wait, self._lease)
 
 
 class Scope:
@@ -121,7 +116,7 @@ class Scope:
         self._callers = lock._callers
         self._logic = lock._logic
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._hold: Hold | None = None
+        self._hold: Any = None
         self._task_to_cancel: asyncio.Task[Any] | None = None
         """The task to cancel when the hold is lost; None: no task."""
         self._cancelled = False
@@ -139,13 +134,12 @@ class Scope:
 
     def begin(self, *, cancel_on_lost: bool) -> None:
         """The lock is acquired: the body begins, in this task."""
-        logic = self._logic
         task = self.entering_task = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
         if cancel_on_lost:
             self._task_to_cancel = task
             self._cancel_requests_before = 0 if task is None else task.cancelling()
-            self._hold = logic.hold_of(self.owner.id)
+            self._hold = self._present_hold()
             if self._hold is not None:
                 self._hold.listen(self._hold_ended)
         self._callers.current_blocks().append(self)
@@ -165,7 +159,7 @@ class Scope:
             task.uncancel()
             only_ours = self._is_not_cancelled(task)
         try:
-            await logic.release(self.owner, logic.hold_of(self.owner.id))
+            await logic.release(self.owner, self._present_hold())
         except asyncio.CancelledError:
             if only_ours and self._hold is not None and self._is_not_cancelled(task):
                 # The body ended before the cancellation was delivered, so it was delivered at the `await` above.
@@ -174,6 +168,9 @@ class Scope:
         except Exception as failure:  # noqa: BLE001
             is_ours = only_ours and isinstance(error, asyncio.CancelledError)
             tell_failed_release(failure, None if is_ours else error)
+
+    def _present_hold(self) -> Any:
+        return self._logic.hold_of(self.owner.id)
 
     def _is_not_cancelled(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether no other code has requested a cancellation of the task since it entered."""
@@ -214,23 +211,23 @@ class Scope:
 
     def _release_abandoned(self) -> None:
         self._forget()
-        if self._logic.hold_of(self.owner.id) is not None:
+        if self._present_hold() is not None:
             what = self._logic.named(self.owner)
             logger.warning("%s is released: the task that entered it has ended, and nobody can leave the block", what)
             self._logic.session.runtime.spawn(self._release)
 
     async def _release(self) -> None:
         try:
-            await self._logic.release(self.owner, self._logic.hold_of(self.owner.id))
+            await self._logic.release(self.owner, self._present_hold())
         except (RedissonError, RedisError) as error:
             logger.info("a block whose task has ended could not be released: %s", error)
 
     def _release_in_background(self) -> None:
         self._forget()
-        logic, hold = self._logic, self._logic.hold_of(self.owner.id)
+        logic, hold = self._logic, self._present_hold()
         if isinstance(logic, GroupLogic):
             logic.release_in_background(self.owner, hold)
-        elif isinstance(logic, LockLogic) and hold is not None:
+        elif hold is not None:
             logic.release_in_background(self.owner, hold, ReleaseCall())
 
     def _hold_ended(self, hold: Hold) -> None:

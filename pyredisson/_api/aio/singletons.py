@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
+from pyredisson._api.aio.blocks import Holding
 from pyredisson._api.aio.locks import Lock
 from pyredisson._api.arguments import warn_not_released
 from pyredisson._api.holds import AnySingleton
@@ -49,9 +50,9 @@ class Singleton(AnySingleton):
 
     async def __aenter__(self) -> Lock:
         turn = _Turn(self._make(), self._wait)
-        await turn.__aenter__()
+        lock = await turn.__aenter__()
         self._turns.append(turn)
-        return turn.lock
+        return lock
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         turn = self._turn_to_leave(asyncio.current_task())
@@ -59,23 +60,19 @@ class Singleton(AnySingleton):
         await turn.__aexit__(kind, error, trace)
 
 
-class _Turn:
+class _Turn(Holding[Lock]):
     """One run, which has the lock from its beginning to its end."""
 
-    __slots__ = ("_block", "lock", "runner")
+    __slots__ = ("runner",)
 
     def __init__(self, lock: Lock, wait: float | None) -> None:
-        self.lock = lock
+        super().__init__(lock, wait, None, cancel_on_lost=True)
         self.runner = asyncio.current_task()
-        self._block = lock.hold(wait)
-
-    async def __aenter__(self) -> None:
-        await self._block.__aenter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            await self._block.__aexit__(kind, error, trace)
+            await super().__aexit__(kind, error, trace)
         except RedisError as failure:
             if error is not None:
                 raise
-            warn_not_released(self.lock._logic.label, failure)
+            warn_not_released(self._lock._logic.label, failure)

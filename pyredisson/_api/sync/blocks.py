@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, Union
+from typing import Any, Self, TypeVar, Union
 
-from pyredisson._api.arguments import deadline_after, renewed_lease_of, repr_of_holding, tell_failed_release, wait_of
-from pyredisson._api.holds import Holdable
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, tell_failed_release, wait_of
+from pyredisson._api.holds import AnyHolding, Holdable
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
 from pyredisson._diagnostics import warn_user
@@ -104,16 +104,12 @@ class Enterable(Holdable):
         raise NotImplementedError
 
 
-class Holding(Generic[AnyEnterable]):
+class Holding(AnyHolding[AnyEnterable]):
     """What `hold()` returns: a context manager, for any thread and any number of blocks."""
 
-    __slots__ = ("_blocks", "_lease", "_lock", "_wait")
+    __slots__ = ()
 
-    def __init__(self, lock: AnyEnterable, wait: float | None, lease: int | None) -> None:
-        self._blocks: Block | None = None
-        self._lock = lock
-        self._wait = wait
-        self._lease = lease
+    _blocks: Block | None
 
     def __enter__(self) -> AnyEnterable:
         lock = self._lock
@@ -140,9 +136,6 @@ class Holding(Generic[AnyEnterable]):
             lock.unlock()
         except Exception as failure:  # noqa: BLE001
             tell_failed_release(failure, error)
-
-    def __repr__(self) -> str:
-        return repr_of_holding(self, self._wait, self._lease)
 
 
 def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | None) -> None:
