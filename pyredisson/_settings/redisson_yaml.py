@@ -178,31 +178,28 @@ TLS_KEYS = names(
 
 def redisson_ssl_context(nodes: Mapping[str, yaml.Node]) -> tls.SSLContext:
     """The TLS context for the settings in `nodes`. ConfigError: one of them can't be used."""
-    options: dict[str, Any] = {}
-    verification = "STRICT"
-    endpoint = nodes.get("sslEnableEndpointIdentification")
-    if endpoint is not None and not as_flag(endpoint, "sslEnableEndpointIdentification"):
-        verification = "NONE"  # as in Redisson, where the certificate isn't checked then, either
-    if "sslVerificationMode" in nodes:
-        verification = as_text(nodes["sslVerificationMode"], "sslVerificationMode")
+
+    def given(key: str, read: Callable[[yaml.Node, str], Any], default: Any = None) -> Any:
+        return read(nodes[key], key) if key in nodes else default
+
+    # As in Redisson, where the certificate isn't checked without endpoint identification, either.
+    default = "STRICT" if given("sslEnableEndpointIdentification", as_flag, True) else "NONE"
+    verification = given("sslVerificationMode", as_text, default)
     if verification not in ("NONE", "CA_ONLY", "STRICT"):
         raise ConfigError("sslVerificationMode must be NONE, CA_ONLY or STRICT")
-    options["ssl_cert_reqs"] = "none" if verification == "NONE" else "required"
-    options["ssl_check_hostname"] = verification == "STRICT"
-    if "sslKeystore" in nodes:
-        options["ssl_certfile"] = _pem(nodes["sslKeystore"], "sslKeystore")
-        if "sslKeystorePassword" in nodes:
-            options["ssl_password"] = as_text(nodes["sslKeystorePassword"], "sslKeystorePassword")
-    if "sslProtocols" in nodes:
-        protocols = as_texts(nodes["sslProtocols"], "sslProtocols")
+    options = {
+        "ssl_cert_reqs": "none" if verification == "NONE" else "required",
+        "ssl_check_hostname": verification == "STRICT",
+        "ssl_certfile": given("sslKeystore", _pem),
+        "ssl_password": given("sslKeystorePassword", as_text) if "sslKeystore" in nodes else None,
+        "ssl_ciphers": ":".join(given("sslCiphers", as_texts, ())),
+    }
+    if (protocols := given("sslProtocols", as_texts)) is not None:
         try:
             options["ssl_min_version"] = min(tls.TLSVersion[name.replace(".", "_")] for name in protocols)
         except (KeyError, ValueError):
             raise ConfigError("sslProtocols must list some of TLSv1.3, TLSv1.2, TLSv1.1, TLSv1") from None
-    if "sslCiphers" in nodes:
-        options["ssl_ciphers"] = ":".join(as_texts(nodes["sslCiphers"], "sslCiphers"))
-    truststore = _pem(nodes["sslTruststore"], "sslTruststore") if "sslTruststore" in nodes else None
-    return ssl_context(options, truststore=truststore)
+    return ssl_context(options, truststore=given("sslTruststore", _pem))
 
 
 def _pem(node: yaml.Node, key: str) -> str:
