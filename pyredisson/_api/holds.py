@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
-from pyredisson._api.arguments import AnyLock, LockHandle, Name, explicit_owner, key_of, package_of
+from pyredisson._api.arguments import AnyLock, LockHandle, LockOptions, Name, explicit_owner, key_of, package_of
+from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import Duration, lease_ms
@@ -153,9 +154,14 @@ class AnySingleton:
         return f"<{package_of(type(self))}.Singleton {readable(self._make()._logic.key)!r}>"
 
 
+MakeLock = Callable[[LockLogic, Any, Owner | None, Name | None], AnyLock]
+MakeLogic = Callable[[Session, bytes], LockLogic]
+
+
 class AnyClient:
     """What a client says of itself, as it knows without asking the server."""
 
+    _callers: Any
     _config: Config
     _on_cluster: bool
     _session: Session
@@ -210,6 +216,10 @@ class AnyClient:
         """The name, if it can't be computed from the key; else None, so that a million locks don't store it twice."""
         return name if self._config.name_mapper is not None or isinstance(name, bytes) else None
 
+    def _lock(self, lock: MakeLock[AnyLock], logic: MakeLogic, name: Name, **options: Unpack[LockOptions]) -> AnyLock:
+        made = lock(logic(self._session, self._key(name)), self._callers, None, self._kept(name))
+        return self._with_options(made, **options)
+
     def _with_options(
         self, lock: AnyLock, owner: AnyOwner | None = None, watchdog_timeout: Duration | None = None
     ) -> AnyLock:
@@ -240,6 +250,13 @@ def state_of_lock(logic: LockLogic, owner: Owner | None, caller: str) -> str:
     if hold.state is HELD and hold.valid_until > now:
         return f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
     return f": {LOST.value if hold.state is HELD else hold.state.value}"
+
+
+def release_left(logic: LockLogic, owner: Owner) -> None:
+    """Releases in the background what an interrupt or a cancellation has left to the owner."""
+    hold = logic.hold_of(owner.id)
+    if hold is not None:
+        logic.release_in_background(owner, hold, ReleaseCall())
 
 
 # --- Groups of locks

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import package_of
-from pyredisson._api.holds import AnyLost
-from pyredisson._core import AcquireCall, ReleaseCall
+from pyredisson._api.holds import AnyLost, release_left
+from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson._protocol.replies import code_of, is_transient
 from pyredisson.errors import LockNotHeldError, NotReplicatedError
@@ -119,9 +119,7 @@ class AnyElection:
     def _abandon(self) -> None:
         """Takes part no more for now. Releases what an interrupt or a cancellation has left."""
         self._term = None
-        hold = self._logic.hold_of(self._owner.id)
-        if hold is not None:
-            self._logic.release_in_background(self._owner, hold, ReleaseCall())
+        release_left(self._logic, self._owner)
         if self._busy.locked():
             self._busy.release()
 

@@ -11,9 +11,8 @@ from typing import Any, Self, TypeVar, Union
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import deadline_after, renewed_lease_of, tell_failed_release, wait_of
-from pyredisson._api.holds import AnyHolding, Holdable
+from pyredisson._api.holds import AnyHolding, Holdable, release_left
 from pyredisson._backends.aio.callers import Callers
-from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson._settings.durations import Duration
 from pyredisson.errors import RedissonError
@@ -224,11 +223,10 @@ class Scope:
 
     def _release_in_background(self) -> None:
         self._forget()
-        logic, hold = self._logic, self._present_hold()
-        if isinstance(logic, GroupLogic):
-            logic.release_in_background(self.owner, hold)
-        elif hold is not None:
-            logic.release_in_background(self.owner, hold, ReleaseCall())
+        if isinstance(self._logic, GroupLogic):
+            self._logic.release_in_background(self.owner, self._present_hold())
+        else:
+            release_left(self._logic, self.owner)
 
     def _hold_ended(self, hold: Hold) -> None:
         task = self._task_to_cancel

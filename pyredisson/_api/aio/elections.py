@@ -254,11 +254,8 @@ class Election(AnyElection):
             raise cancellation
 
     async def _run_in_background(self) -> None:
-        async def wait_for_end(_: Term) -> None:
-            await self._stop.wait()
-
         try:
-            await self.run(wait_for_end)
+            await self.run(lambda _: self._stop.wait())
         except Exception:  # noqa: BLE001
             # What waiting doesn't mend, as a wrong password. There is no caller to raise it to.
             logger.exception("the election %r ends", readable(self._logic.key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.aio.releases import GroupReleases, LockReleases, wait_for_end
@@ -21,8 +21,6 @@ from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
-
-AnyLock = TypeVar("AnyLock", bound="Lock")
 
 
 class Lockable(Enterable):

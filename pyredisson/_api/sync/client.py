@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar, Unpack
 
 from pyredisson._api.arguments import LockOptions, Name, key_of, limited, renewed_lease_of, wait_of
+from pyredisson._api.holds import MakeLogic
 from pyredisson._api.naming import LockKind, Template, check_function, check_kind
 from pyredisson._api.sync.connections import ClientConnections
 from pyredisson._api.sync.elections import Election, Term
 from pyredisson._api.sync.locks import (
-    AnyLock,
     FairLock,
     FencedLock,
     Lock,
@@ -46,12 +46,10 @@ from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
-from pyredisson.logic.session import Session
 from pyredisson.owners import AnyOwner, new_owner
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MakeLogic = Callable[[Session, bytes], LockLogic]
 
 
 def connect(address: object = None, **fields: Unpack[ConfigFields]) -> Client:
@@ -259,10 +257,6 @@ class Client(ClientConnections):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
-
-    def _lock(self, lock: type[AnyLock], logic: MakeLogic, name: Name, **options: Unpack[LockOptions]) -> AnyLock:
-        made = lock(logic(self._session, self._key(name)), self._callers, None, self._kept(name))
-        return self._with_options(made, **options)
 
 
 LOCKS: dict[str, tuple[type[Lock], MakeLogic]] = {

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
 from pyredisson._api.holds import AnyLost, Group, Named, Primitive, members_of, state_of_lock
@@ -24,8 +23,6 @@ from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
-
-AnyLock = TypeVar("AnyLock", bound="Lock")
 
 
 class Lockable(Enterable):

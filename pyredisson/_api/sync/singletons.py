@@ -10,11 +10,11 @@ from typing import ParamSpec, TypeVar
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import deadline_after, tell_failed_release, warn_not_released
-from pyredisson._api.holds import AnySingleton
+from pyredisson._api.holds import AnySingleton, release_left
 from pyredisson._api.naming import check_function
 from pyredisson._api.sync.locks import Lock
 from pyredisson._api.sync.releases import REPORTED
-from pyredisson._core import ReleaseCall, Run
+from pyredisson._core import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class Singleton(AnySingleton):
                 return turn.lock
             raise Run(turn.lock._logic.timed_out, turn.owner, self._wait or 0.0).result
         except BaseException:
-            turn.release_in_background()
+            release_left(turn.lock._logic, turn.owner)
             self._turns.remove(turn)
             raise
 
@@ -94,10 +94,3 @@ class _Turn:
                 warn_not_released(self.lock._logic.label, failure)
             else:
                 tell_failed_release(failure, error)
-
-    def release_in_background(self) -> None:
-        """Releases what an interrupted entry has acquired."""
-        logic, owner = self.lock._logic, self.owner
-        hold = logic.hold_of(owner.id)
-        if hold is not None:
-            logic.release_in_background(owner, hold, ReleaseCall())
