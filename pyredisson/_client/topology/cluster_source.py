@@ -33,7 +33,6 @@ class ClusterSource:
         """Masters and replicas of the latest view."""
 
     def look(self) -> tuple[TopologyView, int]:
-        """A view, and the number of `RoutingTable.begin_view`. Raises the error that best says why there is none."""
         views: list[tuple[TopologyView, int]] = []
         failures: list[RedisError] = []
         for address in self._candidates():

@@ -26,10 +26,8 @@ SPREAD = 0.1
 
 
 class Source(Protocol):
-    """Finds out the topology."""
-
     def look(self) -> tuple[TopologyView, int]:
-        """A view, and the number of `RoutingTable.begin_view`. Blocks. Raises an error if there is none."""
+        """A view, and the number of `RoutingTable.begin_view`. Blocks. Raises what best says why there is none."""
 
     def close(self) -> None:
         """Ends `look`. Can be called on any thread, takes no mutex."""

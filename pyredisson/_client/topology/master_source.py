@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import random
 import threading
 import time
@@ -11,11 +10,10 @@ from typing import NamedTuple
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from redis.sentinel import MasterNotFoundError
 
-from pyredisson._backends.connecting import as_redis_error
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology.queries import QueryConnection, Servers
-from pyredisson._core import Unsent, command
+from pyredisson._core import command
 from pyredisson._diagnostics import logger
 from pyredisson._protocol import topology
 from pyredisson._protocol.pubsub import PING
@@ -39,7 +37,6 @@ class SentinelSource:
         self._listener = SwitchListener(self._sentinels, config, table)
 
     def look(self) -> tuple[TopologyView, int]:
-        """The view in which the present master has all slots. Raises the error that best says why there is none."""
         self._listener.start()
         begun = self._table.begin_view()
         failures: list[RedisError] = []
@@ -75,7 +72,6 @@ class SentinelSource:
         raise self._sentinels.servers.no_answer(failures, f"no Sentinel of {self._config.master_name} has replied")
 
     def close(self) -> None:
-        """Ends everything that blocks. Can be called on any thread, takes no mutex."""
         self._sentinels.servers.close()
         self._roles.servers.close()
         self._listener.close()
@@ -183,7 +179,6 @@ class SwitchListener:
         self._thread = thread
 
     def close(self) -> None:
-        """Ends the thread. Can be called on any thread, takes no mutex and doesn't wait."""
         self._closed = True
         if (connection := self._connection) is not None:
             connection.shut_down()
@@ -206,7 +201,9 @@ class SwitchListener:
         connection = self._connection = ListeningConnection(self._sentinels.config_of(sentinel), self._timeout)
         try:
             if not self._closed:
-                connection.subscribe()
+                [reply] = connection.ask([command(b"SUBSCRIBE", topology.SWITCH_CHANNEL)])
+                if isinstance(reply, RedisError):
+                    raise reply
             # Earlier messages were lost.
             self._table.on_request()
             while not self._closed:
@@ -223,27 +220,13 @@ class SwitchListener:
 class ListeningConnection(QueryConnection):
     """A connection to a Sentinel that is subscribed to the switches of masters."""
 
-    def subscribe(self) -> None:
-        """Connects and subscribes. Raises the error if the Sentinel refuses it."""
-        [reply] = self.ask([command(b"SUBSCRIBE", topology.SWITCH_CHANNEL)])
-        if isinstance(reply, RedisError):
-            raise reply
-
     def receive(self, silence: float, timeout: float) -> Reply:
         """The next message or reply. After so many seconds of silence the Sentinel has to answer a PING in time."""
-        reply = self._next_reply()
-        if reply is not False:
-            return reply
         try:
-            try:
-                return self._read_reply(time.monotonic() + silence)
-            except (BlockingIOError, builtins.TimeoutError):
-                [reply] = self._round_trip(PING, 1, time.monotonic() + timeout)
-                return reply
-        except Unsent as unsent:
-            raise as_redis_error(unsent.args[0], self._node, "sending to") from unsent
-        except OSError as error:
-            raise as_redis_error(error, self._node, "waiting for") from error
+            [reply] = self._read_replies(1, time.monotonic() + silence)
+        except (BlockingIOError, TimeoutError):
+            [reply] = self._round_trip(PING, 1, time.monotonic() + timeout)
+        return reply
 
 
 class ReplicatedSource:
@@ -256,7 +239,6 @@ class ReplicatedSource:
         self._master: Address | None = None
 
     def look(self) -> tuple[TopologyView, int]:
-        """The view in which the present master has all slots. Raises the error that best says why there is none."""
         begun = self._table.begin_view()
         failures: list[RedisError] = []
         masters: dict[Address, Confirmed] = {}

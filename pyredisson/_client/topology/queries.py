@@ -37,11 +37,9 @@ class QueryConnection(ClientSocket):
         try:
             self._connect(self._deadline)
             replies = self._round_trip(b"".join(payloads), len(payloads), self._deadline)
-        except Unsent as unsent:
-            (error,) = unsent.args
-            raise as_redis_error(error, self._node, "asking") from error
-        except OSError as error:
-            raise as_redis_error(error, self._node, "asking") from error
+        except (Unsent, OSError) as error:
+            reason = error.args[0] if isinstance(error, Unsent) else error
+            raise as_redis_error(reason, self._node, "asking") from reason
         if login and isinstance(reply := replies.pop(0), RedisError):
             raise reply
         return replies
