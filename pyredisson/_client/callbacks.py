@@ -62,7 +62,13 @@ class Delivery:
     def wake(self) -> None:
         """An event was added. Takes no mutex, and may be called on any line."""
         if len(self.queue) >= MOST_EVENTS:
-            self._on_full()
+            # Not exact, as other threads may do the same.
+            self._dropped += 1
+            if not self._falls_behind:
+                self._falls_behind = True
+                logger.warning(
+                    "%d events wait for the observer, which is too slow: the oldest are dropped", MOST_EVENTS
+                )
         if self._idle:
             self._wakeups.put(None)
         elif not self._run and not self._starting:
@@ -98,13 +104,6 @@ class Delivery:
     def busy(self) -> bool:
         """Whether another thread is calling the observer."""
         return self._busy and self._thread != threading.get_ident()
-
-    def _on_full(self) -> None:
-        # Not exact, as other threads may do the same.
-        self._dropped += 1
-        if not self._falls_behind:
-            self._falls_behind = True
-            logger.warning("%d events wait for the observer, which is too slow: the oldest are dropped", MOST_EVENTS)
 
     def _start(self) -> None:
         # Two threads may start. The one that comes second ends at once.
@@ -156,7 +155,9 @@ class Delivery:
                 item.set()
                 continue
             if self._dropped:
-                self._tell_dropped(item.time_ns)
+                count, self._dropped = self._dropped, 0
+                if "dropped" in self.handlers:
+                    self._deliver(Event(what="dropped", client_id=self._client_id, time_ns=item.time_ns, count=count))
             self._deliver(item)
             delivered += 1
             if not delivered % BURST:
@@ -165,11 +166,6 @@ class Delivery:
             self._falls_behind = False
             logger.warning("the observer has caught up with the events")
         return delivered
-
-    def _tell_dropped(self, time_ns: int) -> None:
-        count, self._dropped = self._dropped, 0
-        if "dropped" in self.handlers:
-            self._deliver(Event(what="dropped", client_id=self._client_id, time_ns=time_ns, count=count))
 
     def _deliver(self, event: Event) -> None:
         self._busy = True

@@ -195,8 +195,6 @@ class FinalRelease:
         return None
 
 
-ATTEMPTS = 2
-"""To send a batch. The connection may break once, and all commands are idempotent."""
 SHORTEST_TIMEOUT = 0.02
 
 
@@ -212,16 +210,14 @@ class LastConnection:
 
     def write(self, payloads: Sequence[bytes], deadline: float) -> None:
         """Connects where needed, and sends the commands, if there are any."""
-        for remaining in reversed(range(ATTEMPTS)):
-            try:
-                connection = self._open(deadline)
-                if payloads:
-                    connection.write(self._commands(payloads))
-                return
-            except NoReply:
-                self._disconnect()
-                if not remaining or clock() >= deadline:
-                    raise
+        try:
+            self._write(payloads, deadline)
+        except NoReply:
+            # The connection may break once, and all commands are idempotent.
+            self._disconnect()
+            if clock() >= deadline:
+                raise
+            self._write(payloads, deadline)
 
     def read(self, payloads: Sequence[bytes], deadline: float) -> list[Reply]:
         """The replies to the commands of `write`, with error replies in the list."""
@@ -231,14 +227,14 @@ class LastConnection:
             self._disconnect()
             if clock() >= deadline:
                 raise
-            self._open(deadline).write(self._commands(payloads))
+            self._write(payloads, deadline)
             replies = self._read(len(payloads))
         sent = list(payloads)
         for _ in range(MOST_FORMS):
             forms = forms_after(sent, replies, with_shebang=self._node.scripts.with_shebang)
             if not forms:
                 break
-            self._open(deadline).write(self._commands(list(forms.values())))
+            self._write(list(forms.values()), deadline)
             for (i, form), reply in zip(forms.items(), self._read(len(forms)), strict=True):
                 sent[i], replies[i] = form, reply
         return replies
@@ -253,13 +249,16 @@ class LastConnection:
         if connection is not None:
             connection.close()
 
+    def _write(self, payloads: Sequence[bytes], deadline: float) -> None:
+        connection = self._open(deadline)
+        if payloads:
+            commands = [part for payload in payloads for part in (ASKING, payload)] if self._asking else payloads
+            connection.write(commands)
+
     def _read(self, count: int) -> list[Reply]:
         connection = self._connection
         assert connection is not None, "`write` has succeeded, or has raised"
         return connection.read(2 * count)[1::2] if self._asking else connection.read(count)
-
-    def _commands(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
-        return [part for payload in payloads for part in (ASKING, payload)] if self._asking else payloads
 
     def _open(self, deadline: float) -> _PartedConnection:
         """A connection with the timeouts that the deadline allows: two commands that hang must not exceed it."""
