@@ -57,12 +57,21 @@ def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = F
     if not isinstance(name, (str, bytes)):
         raise TypeError(f"a name must be str or bytes, not {type(name).__name__}")
     if mapper is not None:
-        name = mapper(name if isinstance(name, str) else _decoded(name))
+        try:
+            text = name if isinstance(name, str) else name.decode()
+        except UnicodeDecodeError as error:
+            reason = f"isn't UTF-8 (position {error.start}), so the name_mapper can't be given its text"
+            raise ValueError(f"the name {name!r} {reason}") from None
+        name = mapper(text)
         if not isinstance(name, str):
             raise TypeError(f"name_mapper must return str, not {type(name).__name__}")
     if not name:
         raise ValueError("a name must not be empty")
-    key = _encoded(name) if isinstance(name, str) else name
+    try:
+        key = name.encode() if isinstance(name, str) else name
+    except UnicodeEncodeError as error:
+        # Half of a surrogate pair, as Python makes it of a byte that isn't UTF-8 in a file's name or an argument.
+        raise ValueError(f"the name {name!r} can't be encoded as UTF-8 (position {error.start})") from None
     if on_cluster and parts_on_cluster(key):
         # Redisson acquires such a lock, but can't release it: its script has keys of two slots.
         raise ValueError(
@@ -70,22 +79,6 @@ def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = F
             " into different slots. Braces can only be a hash tag, as in '{orders}:1'"
         )
     return key
-
-
-def _encoded(name: str) -> bytes:
-    try:
-        return name.encode()
-    except UnicodeEncodeError as error:
-        # Half of a surrogate pair, as Python makes it of a byte that isn't UTF-8 in a file's name or an argument.
-        raise ValueError(f"the name {name!r} can't be encoded as UTF-8 (position {error.start})") from None
-
-
-def _decoded(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        text = f"the name {name!r} isn't UTF-8 (position {error.start}), so the name_mapper can't be given its text"
-        raise ValueError(text) from None
 
 
 def explicit_owner(session: Session, owner: AnyOwner | None) -> Owner | None:
@@ -129,7 +122,7 @@ def wait_of(wait: Duration | None, name: str) -> float | None:
     return None if limit == math.inf else limit
 
 
-def deadline_of(wait: Duration, name: str) -> float | None:
+def deadline_of(wait: Duration | None, name: str) -> float | None:
     """The deadline of a wait that begins now; None: no deadline. `name` is the argument's name."""
     return deadline_after(wait_of(wait, name))
 

@@ -128,8 +128,8 @@ def settings_of_url(url: str) -> dict[str, Any]:
 def _of_several_servers(scheme: str, topology: str, rest: str) -> dict[str, Any]:
     """The Config fields for a URL of several servers; `rest` is what follows its `://`."""
     try:
-        form = _match(_FORM, rest)
-        path = _match(_PATHS[topology], form["path"] or "")
+        if not (form := _FORM.fullmatch(rest)) or not (path := _PATHS[topology].fullmatch(form["path"] or "")):
+            raise ValueError
         default_port = SENTINEL_PORT if topology == "sentinel" else REDIS_PORT
         nodes = tuple(Address.parse(unquote(host), default_port) for host in form["hosts"].split(","))
     except ValueError:
@@ -176,13 +176,6 @@ def _is_for_sentinels(option: str) -> bool:
 
 def _name(option: str) -> str:
     return option.partition("=")[0]
-
-
-def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    """The match of the whole text. ValueError: there is none."""
-    if (match := pattern.fullmatch(text)) is None:
-        raise ValueError
-    return match
 
 
 _SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")

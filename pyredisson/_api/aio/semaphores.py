@@ -294,8 +294,7 @@ class CountDownLatch(Primitive):
 
         Raises `NotSetError` for a latch of `must_exist=True` if it has no count when the wait begins.
         """
-        deadline = None if timeout is None else deadline_of(timeout, "timeout")
-        return self._logic.wait(deadline)
+        return self._logic.wait(deadline_of(timeout, "timeout"))
 
     def delete(self) -> Coroutine[Any, Any, bool]:
         """Removes the latch; all waiters go on. Returns whether there was one."""
