@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from pyredisson._api.arguments import deadline_after, renewed_lease_of, tell_failed_release, wait_of
 from pyredisson._api.holds import AnyHolding, Holdable, release_left
 from pyredisson._backends.aio.callers import Callers
+from pyredisson._backends.aio.operations import call_in
 from pyredisson._diagnostics import logger
 from pyredisson._settings.durations import Duration
 from pyredisson.errors import RedissonError
@@ -229,11 +230,8 @@ class Scope:
             release_left(self._logic, self.owner)
 
     def _hold_ended(self, hold: Hold) -> None:
-        task = self._task_to_cancel
-        if hold.state is LOST and task is not None:
-            loop = task.get_loop()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._cancel)
+        if hold.state is LOST and (task := self._task_to_cancel) is not None:
+            call_in(task.get_loop(), self._cancel)
 
     def _cancel(self) -> None:
         if self._task_to_cancel is not None and not self._cancelled:

@@ -14,7 +14,7 @@ from pyredisson._api.aio.blocks import Holding, Scope
 from pyredisson._api.aio.locks import FencedLock, Lost
 from pyredisson._api.arguments import tell_failed_release
 from pyredisson._api.terms import AnyElection, AnyTerm
-from pyredisson._backends.aio.operations import until_ended
+from pyredisson._backends.aio.operations import call_in, until_ended
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson.errors import ClosedError, RedissonError
@@ -162,9 +162,7 @@ class Election(AnyElection):
             await work(term)
 
         def ended(_: Any) -> None:
-            # Called on any thread.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
+            call_in(loop, task.cancel)
 
         def cancelled() -> None:
             # Only once: the work may need some time to end.

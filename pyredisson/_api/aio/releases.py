@@ -12,6 +12,7 @@ from typing import Any
 
 from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.arguments import count_of, permit_ids_of
+from pyredisson._backends.aio.operations import call_in
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.holds import Hold
@@ -78,9 +79,7 @@ async def wait_for_end(hold: Hold | GroupHold, seconds: float | None) -> None:
     wakeup = AioWakeup()
 
     def hold_ended(_: object) -> None:
-        # Called on any thread.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(wakeup.set)
+        call_in(loop, wakeup.set)
 
     hold.listen(hold_ended)
     try:
