@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from redis.exceptions import ClusterDownError, ConnectionError, RedisError
@@ -155,10 +156,7 @@ class FinalRelease:
         ]
         if not self._starts_threads or len(new) < 2:
             return
-
-        def connect(target: Target) -> None:
-            self._use(target, 1, LastConnection.write, [])
-
+        connect = partial(self._use, servers=1, use=LastConnection.write, sent=[])
         threads = [threading.Thread(target=connect, args=(target,), name=THREAD_NAME, daemon=True) for target in new]
         started: list[threading.Thread] = []
         try:

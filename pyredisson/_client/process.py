@@ -5,11 +5,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import FrameType
 
 from pyredisson._backends.clock import clock
 from pyredisson._client.callbacks import go_on_after_fork, pause_before_fork
-from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, dropped_clients, live_clients
+from pyredisson._client.lifecycle import CLOSE_TIMEOUT, dropped_clients, live_clients
 from pyredisson._diagnostics import logger
 from pyredisson.logic import holds
 
@@ -123,25 +124,19 @@ def _release_all() -> None:
     try:
         deadline = clock() + CLOSE_TIMEOUT
         # The final releases have threads and connections of their own: the interrupted call may be using its own one.
-        threads = [_close(lifecycle, deadline) for lifecycle in live_clients()]
+        threads: list[threading.Thread] = []
+        for lifecycle in live_clients():
+            try:
+                # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
+                lifecycle.end()
+                send = partial(lifecycle.send_final_releases_in_handler, deadline)
+                thread = threading.Thread(target=send, name="pyredisson-signal", daemon=True)
+                thread.start()
+                threads.append(thread)
+            except Exception:  # noqa: BLE001
+                # Any exception: the other clients must be closed, and the signal must do what it did before.
+                logger.exception("a client could not be closed on a signal")
         for thread in threads:
-            if thread is not None:
-                thread.join(max(0.0, deadline + MARGIN - clock()))
+            thread.join(max(0.0, deadline + MARGIN - clock()))
     finally:
         _releasing.clear()
-
-
-def _close(lifecycle: ClientLifecycle, deadline: float) -> threading.Thread | None:
-    """Closes one client. Returns the thread of its final release."""
-    try:
-        # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
-        lifecycle.end()
-        thread = threading.Thread(
-            target=lifecycle.send_final_releases_in_handler, args=(deadline,), name="pyredisson-signal", daemon=True
-        )
-        thread.start()
-    except Exception:  # noqa: BLE001
-        # Any exception: the other clients must be closed, and the signal must do what it did before.
-        logger.exception("a client could not be closed on a signal")
-        return None
-    return thread

@@ -172,11 +172,10 @@ class SwitchListener:
         thread = threading.Thread(target=self._run, name="pyredisson-sentinel", daemon=True)
         try:
             start_thread(thread)
+            self._thread = thread
         except RuntimeError as error:
             # No thread can be started. The next look at the topology tries again.
             logger.debug("the Sentinels can't be listened to: %s", error)
-            return
-        self._thread = thread
 
     def close(self) -> None:
         self._closed = True
