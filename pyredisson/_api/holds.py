@@ -26,8 +26,6 @@ LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 
 
 class Named:
-    """An object of the server with a name."""
-
     __slots__ = ()
 
     _logic: Any
@@ -62,6 +60,9 @@ class Holdable:
     _explicit_owner: Owner | None
     """None: the calling thread or task. A group has one, its first member's, only if all its members have one."""
     _logic: LockLogic | GroupLogic
+    _owner: Callable[[], Any]
+    _notification: Callable[[Callable[..., object]], Callable[[], object]]
+    """What a thread of the client has to call when a hold is lost."""
 
     def on_lost(self, callback: LostCallback) -> LostCallback:
         """Registers a function: `callback(lock)` is called once for each hold of this lock that is lost.
@@ -83,13 +84,6 @@ class Holdable:
         Returns whether there was one. A call that has begun, or was due already, is still made.
         """
         return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
-
-    def _owner(self) -> Any:
-        raise NotImplementedError
-
-    def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
-        """What a thread of the client has to call when a hold is lost."""
-        raise NotImplementedError
 
 
 AnyHoldable = TypeVar("AnyHoldable", bound=Holdable)
@@ -116,8 +110,6 @@ class AnyHolding(Generic[AnyHoldable]):
 
 
 class AnyLost:
-    """Whether one hold is lost. Once it is, that doesn't change any more."""
-
     __slots__ = ("_hold", "_lock", "_logic")
 
     def __init__(self, hold: holds.Hold | GroupHold | None, logic: LockLogic | GroupLogic, lock: object) -> None:
@@ -135,8 +127,6 @@ class AnyLost:
 
 
 class AnySingleton:
-    """Work of which one instance runs at a time, and its blocks."""
-
     __slots__ = ("_make", "_turns", "_wait")
 
     def __init__(self, make: Callable[[], Any], wait: float | None) -> None:
@@ -223,7 +213,6 @@ class AnyClient:
     def _with_options(
         self, lock: AnyLock, owner: AnyOwner | None = None, watchdog_timeout: Duration | None = None
     ) -> AnyLock:
-        """The lock, with the options of `get_lock`."""
         if watchdog_timeout is not None:
             renewal = RenewedLease(lease_ms(watchdog_timeout, "watchdog_timeout"))
             lock._logic.renewal = renewal
@@ -233,23 +222,22 @@ class AnyClient:
 
 
 def permit_timeout_error(key: bytes, wait: float | None) -> LockTimeoutError:
-    """The error of `permit(...)` when no permit was acquired within `wait` seconds."""
     name = readable(key)
     return LockTimeoutError(f"no permit of semaphore {name!r} was acquired in {wait or 0.0:g} s", name=name)
 
 
-def state_of_lock(logic: LockLogic, owner: Owner | None, caller: str) -> str:
-    """The end of a lock's repr: what its owner holds. Empty: nothing. Changes nothing and never raises.
-
-    `owner`: None, if the calling thread or task is no owner yet. `caller`: how the repr names the owner.
-    """
-    hold = None if owner is None else logic.hold_of(owner.id)
-    if hold is None:
-        return ""
-    now = logic.session.clock()
-    if hold.state is HELD and hold.valid_until > now:
-        return f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
-    return f": {LOST.value if hold.state is HELD else hold.state.value}"
+def repr_of_lock(lock: Any) -> str:
+    """The lock, and what its owner holds. Changes nothing and never raises."""
+    package, explicit, state = package_of(type(lock)), lock._explicit_owner, ""
+    # None: the calling thread or task is no owner yet.
+    owner = explicit or lock._callers.known()
+    if owner is not None and (hold := lock._logic.hold_of(owner.id)) is not None:
+        now = lock._logic.session.clock()
+        state = f": {LOST.value if hold.state is HELD else hold.state.value}"
+        if hold.state is HELD and hold.valid_until > now:
+            caller = f"owner {explicit.id}" if explicit else f"this {'thread' if package == 'pyredisson' else 'task'}"
+            state = f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
+    return f"<{package}.{type(lock).__name__} {readable(lock._logic.key)!r}{state}>"
 
 
 def release_left(logic: LockLogic, owner: Owner) -> None:

@@ -245,11 +245,9 @@ class Permit:
         try:
             # No function is called between the acquire and this assignment: an interrupt there would lose the id.
             self._ids = await logic.acquire(1, self._lease, deadline, self._renew)
-        except BaseException:
-            self._entered = False
-            raise
+        finally:
+            self._entered = self._ids != []
         if not self._ids:
-            self._entered = False
             raise permit_timeout_error(logic.key, self._wait)
         return self._ids[0]
 

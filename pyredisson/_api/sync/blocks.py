@@ -54,6 +54,8 @@ class Enterable(Holdable):
     _blocks: Block | None
     """The latest block that was entered by `with` on this very object and not left yet."""
     _callers: Callers
+    _with_owner: Callable[[Any], Enterable]
+    """Makes a handle of the same lock for that owner, whichever thread uses it."""
 
     def unlock(self) -> None:
         """Releases one hold."""
@@ -98,10 +100,6 @@ class Enterable(Holdable):
 
     def _notification(self, callback: Callable[..., object]) -> Callable[[], object]:
         return lambda: callback(self)
-
-    def _with_owner(self, owner: Any) -> Enterable:
-        """A handle of the same lock for that owner, whichever thread uses it."""
-        raise NotImplementedError
 
 
 class Holding(AnyHolding[AnyEnterable]):

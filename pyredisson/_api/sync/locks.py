@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
-from pyredisson._api.holds import AnyLost, Group, Named, Primitive, members_of, state_of_lock
+from pyredisson._api.holds import AnyLost, Group, Named, Primitive, members_of, repr_of_lock
 from pyredisson._api.sync.blocks import Enterable
 from pyredisson._api.sync.releases import GroupReleases, LockReleases, wait_for_end
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
-from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.holder import Holder, Waiter
 from pyredisson.inspection.states import Inspector
@@ -171,11 +170,7 @@ class Lock(LockReleases, Lockable, Named):
         logic = Inspector(self._logic.session)
         return Run(logic.waiters, self._logic.key).result
 
-    def __repr__(self) -> str:
-        owner = self._explicit_owner
-        caller = "this thread" if owner is None else f"owner {owner.id}"
-        state = state_of_lock(self._logic, owner or self._callers.known(), caller)
-        return f"<pyredisson.{type(self).__name__} {readable(self._logic.key)!r}{state}>"
+    __repr__ = repr_of_lock
 
     def _owner(self) -> Owner:
         return self._explicit_owner or self._callers.current()
