@@ -35,7 +35,6 @@ class Tracing:
             self.on = True
 
     def observe(self) -> None:
-        """A client with an observer is made."""
         self.observed = True
         self.on = True
 

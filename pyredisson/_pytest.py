@@ -44,7 +44,6 @@ class GivenServer:
         self.port = self.config.port
 
     def redis(self, **options: Any) -> Redis:
-        """Returns a new redis-py client for this server."""
         client: Redis = Redis.from_url(self.url, **options)
         return client
 
@@ -100,7 +99,6 @@ class Connections(Generic[C]):
 
 @contextmanager
 def connections(request: pytest.FixtureRequest, address: Address) -> Iterator[Connections[Client]]:
-    """Clients for threads."""
     made = Connections(address, connect)
     yield made
     left = _held(made.clients)
@@ -168,7 +166,6 @@ class Injection:
         self._struck = FAULTS[plan.name](self)
 
     def check(self) -> None:
-        """Fails the test if the fault has not struck."""
         if self._error is not None:
             raise self._error
         if not self._struck():
@@ -250,7 +247,6 @@ FAULTS: dict[str, Callable[[Injection], Callable[[], bool]]] = {
 
 @contextmanager
 def inject(plan: Plan | None, proxy: Proxy, server: AnyServer, item: Any) -> Iterator[None]:
-    """Arms the fault for the time of a test."""
     if plan is None:
         yield
         return

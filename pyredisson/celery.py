@@ -151,8 +151,6 @@ def queue_once(
 
 
 class _QueueOnce(Task):
-    """The base of the tasks of `queue_once`."""
-
     once: dict[str, Any]
 
     def __init__(self) -> None:

@@ -113,7 +113,6 @@ def holder_of(field: bytes, ttl: int) -> Holder:
 
 
 def seconds_of(ttl: int) -> float:
-    """The reply of PTTL as seconds."""
     return math.inf if ttl == ENDLESS else max(ttl, 0) / 1000
 
 

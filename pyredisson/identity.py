@@ -13,8 +13,6 @@ UNNAMED = ("", "-", "-c", "-m")
 
 
 class Identity(NamedTuple):
-    """One process."""
-
     program: str
     """The name of the program's file; of a package that is run by `python -m`, its name; without a file `python`."""
     host: str

@@ -83,6 +83,5 @@ LockKind = Literal["lock", "fair", "fenced", "spin", "read", "write"]
 
 
 def check_kind(kind: LockKind) -> None:
-    """`ValueError` for anything else."""
     if kind not in get_args(LockKind):
         raise ValueError(f"kind must be one of {', '.join(get_args(LockKind))}, not {kind!r}")

@@ -47,8 +47,6 @@ class ElectionState(Enum):
 
 
 class AnyTerm(Generic[L]):
-    """One time as the leader."""
-
     def __init__(self, logic: FencedLockLogic, hold: Hold, token: int, lost: L) -> None:
         self._logic = logic
         self._hold = hold
@@ -77,8 +75,6 @@ class AnyTerm(Generic[L]):
 
 
 class AnyElection:
-    """A candidate, and what it does at the moment."""
-
     _term: AnyTerm[Any] | None
     """The present one."""
 
@@ -153,7 +149,6 @@ def handle_release_error(term: AnyTerm[Any], error: Exception) -> None:
 
 
 def check_callback(callback: Callable[..., object] | None, name: str) -> None:
-    """`TypeError` for anything that can't be called."""
     if callback is not None and not callable(callback):
         raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
 

@@ -46,8 +46,6 @@ def registries() -> Registries:
 
 
 class Connections(Runtime, Nodes, Protocol):
-    """The runtime of a backend."""
-
     @property
     def connected(self) -> bool: ...
     def acquiring(self, granted: Granted) -> Sender: ...

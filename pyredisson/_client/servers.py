@@ -41,7 +41,6 @@ class SingleServer:
         return False
 
     def watchdog_runtime(self) -> ThreadRuntime:
-        """The watchdog's own connections."""
         return ThreadRuntime(self.node, _post_nothing, MOST_WATCHDOG_CONNECTIONS)
 
     def close(self) -> None:

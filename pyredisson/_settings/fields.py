@@ -61,7 +61,6 @@ class ConfigFields(TypedDict, total=False):
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text."""
     return frozenset(text.split())
 
 

@@ -22,8 +22,6 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 
 class LockReleases(Enterable):
-    """A lock that can be released."""
-
     __slots__ = ()
 
     _logic: LockLogic
@@ -44,8 +42,6 @@ class LockReleases(Enterable):
 
 
 class GroupReleases(Enterable):
-    """A group of locks that can be released."""
-
     __slots__ = ("_group_owner",)
 
     _group_owner: GroupOwner | None

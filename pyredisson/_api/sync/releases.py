@@ -35,8 +35,6 @@ Anything else may come from the handler of a signal."""
 
 
 class LockReleases(Enterable):
-    """A lock that can be released."""
-
     __slots__ = ()
 
     _logic: LockLogic
@@ -79,8 +77,6 @@ class LockReleases(Enterable):
 
 
 class GroupReleases(Enterable):
-    """A group of locks that can be released."""
-
     __slots__ = ("_group_owner",)
 
     _group_owner: GroupOwner | None
