@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from types import FrameType
 
@@ -83,16 +84,12 @@ def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT))
     for number, before in previous.items():
         if before is None:
             raise ValueError(f"{number.name} has a handler that was not set by Python: it can't be called afterwards")
-    replaced: list[signal.Signals] = []
-    try:
+    with ExitStack() as undo:
         for number, before in previous.items():
             if before is not signal.SIG_IGN and not isinstance(before, _Handler) and before is not None:
-                replaced.append(number)
+                undo.callback(signal.signal, number, before)
                 signal.signal(number, _Handler(before))
-    except BaseException:
-        for number in replaced:
-            signal.signal(number, previous[number])
-        raise
+        undo.pop_all()
 
 
 class _Handler:

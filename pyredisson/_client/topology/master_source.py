@@ -53,12 +53,10 @@ class SentinelSource:
                     continue
                 named.add(address)
                 view = self._confirm(address, answer)
-            except MasterNotFoundError as error:
-                # The others may know it.
-                failures.append(error)
-                continue
             except RedisError as error:
-                if not self._table.ready and not is_transient(error):
+                # If this Sentinel doesn't know the master, the others may know it.
+                passes = is_transient(error) or isinstance(error, MasterNotFoundError)
+                if not self._table.ready and not passes:
                     raise
                 failures.append(error)
                 continue
