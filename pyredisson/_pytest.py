@@ -101,10 +101,9 @@ class Connections(Generic[C]):
 def connections(request: pytest.FixtureRequest, address: Address) -> Iterator[Connections[Client]]:
     made = Connections(address, connect)
     yield made
-    left = _held(made.clients)
-    for client in made.clients:
-        client.close()
-    _check_held(request, left)
+    with _failing_if_held(request, made.clients):
+        for client in made.clients:
+            client.close()
 
 
 @asynccontextmanager
@@ -112,18 +111,16 @@ async def aio_connections(request: pytest.FixtureRequest, address: Address) -> A
     """Clients for asyncio. The event loop of the test runs this."""
     made = Connections(address, aio_connect)
     yield made
-    left = _held(made.clients)
-    for client in made.clients:
-        await client.close()
-    _check_held(request, left)
+    with _failing_if_held(request, made.clients):
+        for client in made.clients:
+            await client.close()
 
 
-def _held(clients: Sequence[Client | AioClient]) -> list[str]:
-    return [f"{hold.kind} {hold.name!r}" for client in clients for hold in client.holds() if not hold.lost]
-
-
-def _check_held(request: pytest.FixtureRequest, left: list[str]) -> None:
-    """Fails a test that left something held. The clients are closed by now, so it has been released."""
+@contextmanager
+def _failing_if_held(request: pytest.FixtureRequest, clients: Sequence[Client | AioClient]) -> Iterator[None]:
+    """Fails a test that left something held, after a block that closes the clients: so it has been released."""
+    left = [f"{hold.kind} {hold.name!r}" for client in clients for hold in client.holds() if not hold.lost]
+    yield
     if left and request.node.get_closest_marker("pyredisson_allow_held") is None:
         pytest.fail(f"the test left held: {', '.join(left)}", pytrace=False)
 

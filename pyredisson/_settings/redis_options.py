@@ -231,9 +231,8 @@ def _from_sentinel_pool(pool: Any) -> dict[str, Any]:
     if not pools:
         raise ConfigError("the client's Sentinel has no sentinels")
     # All of them have the same sentinel_kwargs.
-    options = settings_of_options(
-        pools[0].connection_kwargs, ssl=issubclass(pools[0].connection_class, _TLS_CONNECTIONS)
-    )
+    ssl = issubclass(pools[0].connection_class, _TLS_CONNECTIONS)
+    options = settings_of_options(pools[0].connection_kwargs, ssl=ssl)
     if "credential_provider" in options:
         raise ConfigError("a credential_provider for Sentinels isn't supported: give sentinel_username and _password")
     settings = {

@@ -248,9 +248,7 @@ def _sharded_pubsub(node: yaml.Node, key: str) -> str:
 def _nat_map(node: yaml.Node, key: str) -> AddressMap:
     """The table of a `HostPortNatMapper`: an address that servers announce, and the one that replaces it."""
     try:
-        table = {
-            Address.parse(announced): Address.parse(mapped) for announced, mapped in as_text_mapping(node, key).items()
-        }
+        table = {Address.parse(old): Address.parse(new) for old, new in as_text_mapping(node, key).items()}
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
     return AddressMap(table)

@@ -31,9 +31,8 @@ def check_locks(app_configs: object, **options: object) -> list[CheckMessage]:
     for alias, entry in entries.items():
         if unknown := sorted(set(entry) - KEYS):
             text = f"LOCKS[{alias!r}] has unknown keys: {', '.join(map(str, unknown))}"
-            found.append(
-                Error(text, hint="The keys are URL and the fields of Config in capitals.", id="pyredisson.E002")
-            )
+            hint = "The keys are URL and the fields of Config in capitals."
+            found.append(Error(text, hint=hint, id="pyredisson.E002"))
             continue
         address, fields = arguments_of(entry)
         try:

@@ -25,15 +25,12 @@ class Command(BaseCommand):
     help = "Runs another management command while it holds a lock: one instance at a time over all machines."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        seconds: dict[str, Any] = {"type": float, "metavar": "SECONDS"}
         parser.add_argument("name", help="the name of the lock")
-        parser.add_argument("--wait", type=float, metavar="SECONDS", help="how long to wait for it (default: no limit)")
+        parser.add_argument("--wait", **seconds, help="how long to wait for it (default: no limit)")
         parser.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="don't wait")
-        parser.add_argument(
-            "--at-least", type=float, default=0.0, metavar="SECONDS", help="keep it locked for at least so long"
-        )
-        parser.add_argument(
-            "--at-most", type=float, metavar="SECONDS", help="the lock is lost after so long, also if the command hangs"
-        )
+        parser.add_argument("--at-least", **seconds, default=0.0, help="keep it locked for at least so long")
+        parser.add_argument("--at-most", **seconds, help="the lock is lost after so long, also if the command hangs")
         parser.add_argument("--locks", default="default", metavar="ALIAS", help="the entry of the setting LOCKS")
         parser.add_argument("command", nargs="+", metavar="-- COMMAND", help="the command and its arguments")
 
