@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 from pyredisson._api.aio.client import LOCKS, Client, connect
 from pyredisson._api.aio.locks import Lock
 from pyredisson._api.aio.semaphores import PermitExpirableSemaphore
-from pyredisson._api.arguments import warn_not_released
+from pyredisson._api.holds import warn_not_released
 from pyredisson._diagnostics import naming_extra, readable
 from pyredisson._settings.durations import Duration
 from pyredisson._settings.fields import ConfigFields

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from threading import TIMEOUT_MAX
 from typing import Protocol, TypedDict, TypeVar
 
-from redis.exceptions import RedisError
-
 from pyredisson._backends.clock import clock
 from pyredisson._core import parts_on_cluster
-from pyredisson._diagnostics import logger, readable
+from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
-from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.holds import RenewedLease
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -25,6 +23,7 @@ from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner
 MAX_PERMITS = 2**31 - 1
 """The largest `int` of Java, which is Redisson's type for permits."""
 
+PERMIT_ID = re.compile(f"[0-9A-Fa-f]{{{2 * ID_BYTES}}}")
 Name = str | bytes
 
 
@@ -162,14 +161,9 @@ def permit_id_of(permit: object) -> bytes:
     """A permit's id in the server's form. `TypeError` if it is no str; `ValueError` if it isn't 32 hex digits."""
     if not isinstance(permit, str):
         raise TypeError(f"a permit's id must be str, not {type(permit).__name__}")
-    try:
-        found = bytes.fromhex(permit)
-    except ValueError:
-        found = b""
-    # `fromhex` skips blanks, so the length of the text counts, too.
-    if len(found) != ID_BYTES or len(permit) != 2 * ID_BYTES:
+    if not PERMIT_ID.fullmatch(permit):
         raise ValueError(f"a permit's id must be {2 * ID_BYTES} hex digits, not {permit!r}")
-    return found
+    return bytes.fromhex(permit)
 
 
 def permit_ids_of(permits: str | Iterable[str]) -> list[bytes]:
@@ -192,23 +186,3 @@ def permit_lease_of(lease_time: Duration | None, renew: bool) -> int | None:
 def package_of(kind: type) -> str:
     """The package from which users import this public class."""
     return "pyredisson.asyncio" if kind.__module__.startswith("pyredisson._api.aio.") else "pyredisson"
-
-
-def warn_not_released(what: str, error: RedisError) -> None:
-    """Logs that the release after work that is done has failed. The client goes on with it in the background.
-
-    An error would say that the work has failed, and have it done again.
-    """
-    logger.warning("%s is not released yet, though its work is done; the release goes on: %s", what, error)
-
-
-def tell_failed_release(failure: BaseException, error: BaseException | None) -> None:
-    """Tells that the release after a block has failed: raises that, or notes it in the exception of the block's body.
-
-    The body's own exception goes on: the user must see it. That `hand_off` had ended the hold is no failure.
-    """
-    if isinstance(failure, LockNotHeldError) and failure.handed_off:
-        return
-    if error is None:
-        raise failure
-    error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")

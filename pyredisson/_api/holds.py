@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
+from redis.exceptions import RedisError
+
 from pyredisson._api.arguments import AnyLock, LockHandle, LockOptions, Name, explicit_owner, key_of, package_of
 from pyredisson._core import ReleaseCall
-from pyredisson._diagnostics import readable
+from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.config import Config
 from pyredisson._settings.durations import Duration, lease_ms
-from pyredisson.errors import LockTimeoutError
+from pyredisson.errors import LockNotHeldError, LockTimeoutError
 from pyredisson.holder import Hold
 from pyredisson.logic import holds
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
@@ -238,6 +240,26 @@ def repr_of_lock(lock: Any) -> str:
             caller = f"owner {explicit.id}" if explicit else f"this {'thread' if package == 'pyredisson' else 'task'}"
             state = f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
     return f"<{package}.{type(lock).__name__} {readable(lock._logic.key)!r}{state}>"
+
+
+def warn_not_released(what: str, error: RedisError) -> None:
+    """Logs that the release after work that is done has failed. The client goes on with it in the background.
+
+    An error would say that the work has failed, and have it done again.
+    """
+    logger.warning("%s is not released yet, though its work is done; the release goes on: %s", what, error)
+
+
+def tell_failed_release(failure: BaseException, error: BaseException | None) -> None:
+    """Tells that the release after a block has failed: raises that, or notes it in the exception of the block's body.
+
+    The body's own exception goes on: the user must see it. That `hand_off` had ended the hold is no failure.
+    """
+    if isinstance(failure, LockNotHeldError) and failure.handed_off:
+        return
+    if error is None:
+        raise failure
+    error.add_note(f"and while releasing it: {type(failure).__name__}: {failure}")
 
 
 def release_left(logic: LockLogic, owner: Owner) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar, Union
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import deadline_after, renewed_lease_of, tell_failed_release, wait_of
-from pyredisson._api.holds import AnyHolding, Holdable, release_left
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, wait_of
+from pyredisson._api.holds import AnyHolding, Holdable, release_left, tell_failed_release
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.aio.operations import call_in
 from pyredisson._diagnostics import logger

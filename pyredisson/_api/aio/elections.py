@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from pyredisson._api import terms
 from pyredisson._api.aio.blocks import Holding, Scope
 from pyredisson._api.aio.locks import FencedLock, Lost
-from pyredisson._api.arguments import tell_failed_release
+from pyredisson._api.holds import tell_failed_release
 from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.aio.operations import call_in, until_ended
 from pyredisson._core import AcquireCall

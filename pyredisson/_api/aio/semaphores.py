@@ -7,16 +7,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Self, overload
 
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
-from pyredisson._api.arguments import (
-    count_of,
-    deadline_after,
-    deadline_of,
-    permit_id_of,
-    permit_lease_of,
-    tell_failed_release,
-    wait_of,
-)
-from pyredisson._api.holds import Primitive, permit_timeout_error
+from pyredisson._api.arguments import count_of, deadline_after, deadline_of, permit_id_of, permit_lease_of, wait_of
+from pyredisson._api.holds import Primitive, permit_timeout_error, tell_failed_release
 from pyredisson._backends.aio.operations import discard_result
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.logic.permits.commands import ENDLESS, MAX_COUNT, MOST_AT_ONCE

@@ -12,8 +12,7 @@ from redis.exceptions import RedisError
 
 from pyredisson._api.aio.blocks import Holding
 from pyredisson._api.aio.locks import Lock
-from pyredisson._api.arguments import warn_not_released
-from pyredisson._api.holds import AnySingleton
+from pyredisson._api.holds import AnySingleton, warn_not_released
 from pyredisson._api.naming import check_function
 from pyredisson.errors import LockTimeoutError
 

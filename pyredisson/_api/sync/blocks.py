@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, Union
 
-from pyredisson._api.arguments import deadline_after, renewed_lease_of, tell_failed_release, wait_of
-from pyredisson._api.holds import AnyHolding, Holdable
+from pyredisson._api.arguments import deadline_after, renewed_lease_of, wait_of
+from pyredisson._api.holds import AnyHolding, Holdable, tell_failed_release
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
 from pyredisson._diagnostics import warn_user
@@ -71,9 +71,8 @@ class Enterable(Holdable):
 
         When the hold is lost, the end of the block raises `LockLostError`; `lost` reports it earlier.
         """
-        return Holding(
-            self, wait_of(wait_time, "wait_time"), renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
-        )
+        lease = renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
+        return Holding(self, wait_of(wait_time, "wait_time"), lease)
 
     def __enter__(self) -> Self:
         owner = self._owner()

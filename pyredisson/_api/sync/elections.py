@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from pyredisson._api import terms
-from pyredisson._api.arguments import tell_failed_release
+from pyredisson._api.holds import tell_failed_release
 from pyredisson._api.sync.locks import FencedLock, Lost
 from pyredisson._api.sync.releases import REPORTED, wait_for_end
 from pyredisson._api.terms import AnyElection, AnyTerm

@@ -8,16 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import Self, overload
 
-from pyredisson._api.arguments import (
-    count_of,
-    deadline_after,
-    deadline_of,
-    permit_id_of,
-    permit_lease_of,
-    tell_failed_release,
-    wait_of,
-)
-from pyredisson._api.holds import Primitive, permit_timeout_error
+from pyredisson._api.arguments import count_of, deadline_after, deadline_of, permit_id_of, permit_lease_of, wait_of
+from pyredisson._api.holds import Primitive, permit_timeout_error, tell_failed_release
 from pyredisson._api.sync.releases import release_permit_ids, release_permits
 from pyredisson._core import Run
 from pyredisson._settings.durations import Duration, lease_ms

@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import deadline_after, tell_failed_release, warn_not_released
-from pyredisson._api.holds import AnySingleton, release_left
+from pyredisson._api.arguments import deadline_after
+from pyredisson._api.holds import AnySingleton, release_left, tell_failed_release, warn_not_released
 from pyredisson._api.naming import check_function
 from pyredisson._api.sync.locks import Lock
 from pyredisson._api.sync.releases import REPORTED
