@@ -74,12 +74,16 @@ class AnyTerm(Generic[L]):
         return f"<{package_of(type(self))}.Term {self.token} of election {self.name!r}: {state}>"
 
 
-class AnyElection:
-    _term: AnyTerm[Any] | None
-    """The present one."""
+F = TypeVar("F", bound=Any)
+T = TypeVar("T", bound=AnyTerm[Any])
+
+
+class AnyElection(Generic[F, T]):
+    _event: Callable[[], Any]
+    """Makes what a thread or a task can wait for."""
 
     def __init__(
-        self, lock: Any, on_elected: Callable[[Any], object] | None, on_deposed: Callable[[Any], object] | None
+        self, lock: F, on_elected: Callable[[T], object] | None, on_deposed: Callable[[T], object] | None
     ) -> None:
         """`lock`: the fenced lock of that name."""
         check_callback(on_elected, "on_elected")
@@ -93,7 +97,10 @@ class AnyElection:
         """Held while a thread or a task takes part."""
         self._call: AcquireCall | None = None
         """The campaign."""
-        self._term = None
+        self._term: T | None = None
+        """The present one."""
+        self._stop = self._event()
+        """Set by `close`."""
         self._closed = False
 
     @property
@@ -140,7 +147,7 @@ def pause() -> float:
     return PAUSE * (1 + random.random() / 2)
 
 
-def handle_release_error(term: AnyTerm[Any], error: Exception) -> None:
+def handle_release_error(term: AnyTerm[Any], error: BaseException) -> None:
     """Raises the error of the release at the end of a term, or logs it: if the term was lost, there is nothing to
     release, and if the error is about to pass, the release goes on in the background."""
     if not (isinstance(error, LockNotHeldError) or _will_pass(error)):
@@ -153,7 +160,7 @@ def check_callback(callback: Callable[..., object] | None, name: str) -> None:
         raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
 
 
-def _will_pass(error: Exception) -> bool:
+def _will_pass(error: BaseException) -> bool:
     """Whether a candidate goes on after this error of a campaign, or of the release at the end of a term.
 
     The server is away or full, can't write to its disk, or too few replicas have confirmed a term. Other errors, as a

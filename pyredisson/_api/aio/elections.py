@@ -25,27 +25,20 @@ class Term(AnyTerm[Lost]):
     """One time as the leader."""
 
 
-class Election(AnyElection):
+class Election(AnyElection[FencedLock, Term]):
     """A candidate for the leadership of a name: of all candidates one leads at a time. `Client.elect()` makes it.
 
     `async with election as term:` waits, as long as it takes, until this candidate leads, and resigns at the end.
     `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
     """
 
-    _lock: FencedLock
-    _term: Term | None
-
-    def __init__(
-        self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
-    ) -> None:
-        super().__init__(lock, on_elected, on_deposed)
-        self._block: Holding[FencedLock] | None = None
-        self._stop = asyncio.Event()
-        """Set by `close`."""
-        self._task: asyncio.Task[None] | None = None
-        """The task of `start`."""
-        self._ending: asyncio.Future[Any] | None = None
-        """The task of `on_deposed`."""
+    _event = asyncio.Event
+    _stop: asyncio.Event
+    _block: Holding[FencedLock] | None = None
+    _task: asyncio.Task[None] | None = None
+    """The task of `start`."""
+    _ending: asyncio.Future[Any] | None = None
+    """The task of `on_deposed`."""
 
     async def leader(self) -> Holder | None:
         """Who leads now, as the server says. None: nobody."""
@@ -189,10 +182,8 @@ class Election(AnyElection):
             logger.info("deposed: %r", term)
         else:
             task.result()
-        if isinstance(failure, Exception):
+        if failure is not None:
             terms.handle_release_error(term, failure)
-        elif failure is not None:
-            raise failure
 
     async def _resign(self) -> BaseException | None:
         """Returns why the release failed, or the cancellation of this task meanwhile; None: nothing happened."""

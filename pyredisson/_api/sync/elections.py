@@ -22,25 +22,18 @@ class Term(AnyTerm[Lost]):
     """One time as the leader."""
 
 
-class Election(AnyElection):
+class Election(AnyElection[FencedLock, Term]):
     """A candidate for the leadership of a name: of all candidates one leads at a time. `Client.elect()` makes it.
 
     `with election as term:` waits, as long as it takes, until this candidate leads, and resigns at the end.
     `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
     """
 
-    _lock: FencedLock
-    _term: Term | None
-
-    def __init__(
-        self, lock: FencedLock, on_elected: Callable[[Term], object] | None, on_deposed: Callable[[Term], object] | None
-    ) -> None:
-        super().__init__(lock, on_elected, on_deposed)
-        self._stop = ThreadWakeup()
-        """Set by `close`."""
-        self._waiting: ThreadWakeup | None = None
-        """Set by `close` and at the end of the term, while the background waits for that."""
-        self._thread: threading.Thread | None = None
+    _event = ThreadWakeup
+    _stop: ThreadWakeup
+    _waiting: ThreadWakeup | None = None
+    """Set by `close` and at the end of the term, while the background waits for that."""
+    _thread: threading.Thread | None = None
 
     def leader(self) -> Holder | None:
         """Who leads now, as the server says. None: nobody."""
