@@ -73,7 +73,7 @@ class ClientLifecycle:
         self._connect = connect
         self.session = Session(config, self)
         begin(self.session)
-        _clients.add(self)
+        live_clients.add(self)
 
     def reset_after_fork(self) -> None:
         """In the child: becomes a new client, without anything that belongs to the parent."""
@@ -241,15 +241,10 @@ class ClientLifecycle:
                 steps.callback(drop)
 
 
-_clients: weakref.WeakSet[ClientLifecycle] = weakref.WeakSet()
-
+live_clients: weakref.WeakSet[ClientLifecycle] = weakref.WeakSet()
+"""All clients of this process that were not dropped, closed ones among them. To be read as a list: it may change."""
 dropped_clients: dict[ClientLifecycle, None] = {}
 """Dropped clients that still have something to send."""
-
-
-def live_clients() -> list[ClientLifecycle]:
-    """All clients of this process that were not dropped, closed ones among them."""
-    return list(_clients)
 
 
 def _release_dropped(lifecycle: ClientLifecycle) -> None:

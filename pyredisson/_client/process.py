@@ -20,7 +20,7 @@ def close_all() -> None:
     """At the exit: closes all clients that are open, and sends what dropped clients have not sent yet."""
     # One deadline for all clients: behind servers that hang, each client would use up a timeout of its own.
     deadline = clock() + CLOSE_TIMEOUT
-    for lifecycle in [*live_clients(), *list(dropped_clients)]:
+    for lifecycle in [*live_clients, *list(dropped_clients)]:
         try:
             lifecycle.end()
             lifecycle.send_final_releases(deadline - clock())
@@ -40,7 +40,7 @@ LONGEST_PAUSE = 0.1
 
 
 def pause_observers() -> None:
-    if deliveries := [lifecycle.delivery for lifecycle in live_clients() if lifecycle.delivery is not None]:
+    if deliveries := [lifecycle.delivery for lifecycle in list(live_clients) if lifecycle.delivery is not None]:
         pause_before_fork(deliveries, LONGEST_PAUSE)
 
 
@@ -49,7 +49,7 @@ def reset_all() -> None:
     go_on_after_fork(in_child=True)
     holds.after_fork()
     dropped_clients.clear()
-    for lifecycle in live_clients():
+    for lifecycle in list(live_clients):
         lifecycle.reset_after_fork()
 
 
@@ -93,8 +93,6 @@ def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT))
 
 
 class _Handler:
-    """A signal handler that releases everything and then does what the signal did before."""
-
     def __init__(self, before: Previous) -> None:
         self._before = before
 
@@ -122,7 +120,7 @@ def _release_all() -> None:
         deadline = clock() + CLOSE_TIMEOUT
         # The final releases have threads and connections of their own: the interrupted call may be using its own one.
         threads: list[threading.Thread] = []
-        for lifecycle in live_clients():
+        for lifecycle in list(live_clients):
             try:
                 # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
                 lifecycle.end()

@@ -89,8 +89,8 @@ class Sentinels:
     def __init__(self, config: Config) -> None:
         assert config.master_name is not None
         self._config = config
-        self._name = config.master_name
-        self._query = topology.sentinel_query(self._name)
+        self.name = config.master_name
+        self._query = topology.sentinel_query(self.name)
         self.servers = Servers(config)
         self._order = random.sample(config.nodes, len(config.nodes))
         """The one that answered last is the first."""
@@ -121,7 +121,7 @@ class Sentinels:
                 ) from error
             raise
         if answer is None:
-            raise MasterNotFoundError(f"the Sentinel at {sentinel} knows no master named {self._name}")
+            raise MasterNotFoundError(f"the Sentinel at {sentinel} knows no master named {self.name}")
         # Removed Sentinels are no longer asked, but all that the user has named are.
         present = dict.fromkeys((*self._config.nodes, sentinel, *map(self._config.map_address, answer.sentinels)))
         self._order = [other for other in self._order if other in present]
@@ -151,10 +151,8 @@ class SwitchListener:
     """A daemon thread that listens to one Sentinel at a time: a replaced master may not fail for this client."""
 
     def __init__(self, sentinels: Sentinels, config: Config, table: RoutingTable) -> None:
-        assert config.master_name is not None
         self._sentinels = sentinels
         self._table = table
-        self._name = config.master_name
         self._timeout = config.timeout
         # Without messages, the master is looked at after the interval anyway.
         self._silence = min(config.ping_interval or config.topology_refresh_interval, config.topology_refresh_interval)
@@ -206,7 +204,7 @@ class SwitchListener:
             while not self._closed:
                 message = connection.receive(self._silence, self._timeout)
                 published = isinstance(message, list) and message[0] == b"message"
-                if published and topology.names_master(message[2], self._name):
+                if published and topology.names_master(message[2], self._sentinels.name):
                     self._sentinels.prefer(sentinel)
                     self._table.request_refresh("a Sentinel says that the master was replaced")
         finally:

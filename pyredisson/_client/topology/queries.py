@@ -1,6 +1,5 @@
 """Questions to servers about the topology: a connection of its own for each, so no other call delays it."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
@@ -23,11 +22,9 @@ TOLERANCE = 4.0
 
 
 class QueryConnection(ClientSocket):
-    """A connection for one question."""
-
     def __init__(self, config: Config, seconds: float) -> None:
         super().__init__(Node(config))
-        self._deadline = time.monotonic() + seconds
+        self._deadline = monotonic() + seconds
         self._timeout = seconds
 
     def ask(self, commands: Sequence[bytes]) -> list[Reply]:
