@@ -18,8 +18,6 @@ class ClosedError(RedissonError, RuntimeError):
 
 
 class _LockError(RedissonError):
-    """An error about one lock, with that lock's name, the calling owner and the holder."""
-
     name: str | None
     """The lock's name on the server."""
     owner: str | None

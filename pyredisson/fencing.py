@@ -73,10 +73,9 @@ class Connection(Protocol):
 
 def create_table(connection: Connection) -> None:
     """Makes the table `pyredisson_fencing` if it doesn't exist. The caller commits."""
+    columns = "resource TEXT PRIMARY KEY, token BIGINT NOT NULL"
     with closing(connection.cursor()) as cursor:
-        cursor.execute(
-            "CREATE TABLE IF NOT EXISTS pyredisson_fencing (resource TEXT PRIMARY KEY, token BIGINT NOT NULL)"
-        )
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS pyredisson_fencing ({columns})")
 
 
 def claim(connection: Connection, resource: str, token: int) -> None:

@@ -28,8 +28,6 @@ Name = str | bytes
 
 
 class LockHandle(Protocol):
-    """A lock, as one place in a program has it."""
-
     _explicit_owner: Owner | None
 
     @property

@@ -49,9 +49,8 @@ class Lockable(Enterable):
         self, wait_time: Duration = 0, lease_time: Duration | None = None, *, at_most: Duration | None = None
     ) -> Coroutine[Any, Any, bool]:
         """As `lock`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
-        deadline = deadline_of(wait_time, "wait_time")
         lease = renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
-        return self._logic.acquire(self._owner(), lease, deadline)
+        return self._logic.acquire(self._owner(), lease, deadline_of(wait_time, "wait_time"))
 
     def extend(self, lease_time: Duration) -> Coroutine[Any, Any, None]:
         """Has the calling task's hold last for `lease_time` (seconds or a timedelta) from now on.

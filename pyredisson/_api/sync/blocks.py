@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar, Union
 
 from pyredisson._api.arguments import deadline_after, renewed_lease_of, wait_of
@@ -143,7 +143,8 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
     """
     caller = lock._explicit_owner or lock._callers.local.owner
     while True:
-        block = _latest_of_caller(entered, caller) or _oldest_with_hold(entered, lock)
+        latest = next((block for block in _blocks_of(entered) if block.caller is caller), None)
+        block = latest or _oldest_with_hold(entered, lock)
         if block is None:
             # No block was entered through this object, so this is the same as `unlock()`.
             elsewhere, releaser = False, lock
@@ -166,23 +167,21 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
         warn_user(LEFT_ON_ANOTHER_THREAD.format(lock))
 
 
-def _latest_of_caller(entered: Entered, caller: Owner | None) -> Block | None:
+def _blocks_of(entered: Entered) -> Iterator[Block]:
     block = entered._blocks
-    while block is not None and block.caller is not caller:
+    while block is not None:
+        yield block
         block = block.outer
-    return block
 
 
 def _oldest_with_hold(entered: Entered, lock: Enterable) -> Block | None:
     """The oldest block whose owner has a hold; if there is none, the oldest block."""
     oldest = holding = None
-    block = entered._blocks
-    while block is not None:
+    for block in _blocks_of(entered):
         if block.caller is not TAKEN:
             oldest = block
             if lock._logic.hold_of(block.owner.id) is not None:
                 holding = block
-        block = block.outer
     return holding or oldest
 
 
@@ -192,8 +191,6 @@ def _remove_taken(entered: Entered) -> None:
         # Another thread may have added a block since.
         if entered._blocks is head:
             entered._blocks = head.outer
-    block = entered._blocks
-    while block is not None:
+    for block in _blocks_of(entered):
         while block.outer is not None and block.outer.caller is TAKEN:
             block.outer = block.outer.outer
-        block = block.outer

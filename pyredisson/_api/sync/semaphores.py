@@ -50,8 +50,7 @@ class Semaphore(Primitive):
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> bool:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""
-        deadline = deadline_of(wait_time, "wait_time")
-        return Run(self._logic.acquire, count_of(permits, "permits"), deadline).result
+        return Run(self._logic.acquire, count_of(permits, "permits"), deadline_of(wait_time, "wait_time")).result
 
     def release(self, permits: int = 1) -> None:
         """Releases so many permits. If there is no semaphore, it makes one that has just these, as Redisson does.
