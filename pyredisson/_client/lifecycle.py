@@ -41,7 +41,6 @@ DELIVERY_TIMEOUT = 0.2
 
 
 def registries() -> Registries:
-    """For a new client id."""
     return Registries(FairQueues(), GroupRegistry(), PermitRegistry())
 
 

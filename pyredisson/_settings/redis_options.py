@@ -57,18 +57,11 @@ def ssl_context(options: Mapping[str, Any], *, truststore: str | None = None) ->
     return context
 
 
-_TAKEN = {
-    "host": "host",
-    "port": "port",
-    "path": "path",
+_SAME = ("host", "port", "path", "username", "password", "credential_provider", "client_name", "socket_keepalive")
+_TAKEN = {name: name for name in _SAME} | {
     "db": "database",
-    "username": "username",
-    "password": "password",
-    "credential_provider": "credential_provider",
-    "client_name": "client_name",
     "socket_timeout": "timeout",
     "socket_connect_timeout": "connect_timeout",
-    "socket_keepalive": "socket_keepalive",
     "max_connections": "connection_pool_size",
 }
 TLS_OPTIONS = names(

@@ -26,20 +26,16 @@ def client(alias: str = "default") -> Client:
     """
     found = _clients.get(alias)
     if found is None:
-        # Of two threads that are here at the same time, both get the same client. The other one has never connected.
-        found = _clients.setdefault(alias, _connect(alias))
+        configured: dict[str, dict[str, Any]] = getattr(settings, "LOCKS", {})
+        if alias not in configured:
+            raise ImproperlyConfigured(f"the setting LOCKS has no entry {alias!r}")
+        address, fields = arguments_of(configured[alias])
+        try:
+            # Two threads that are here at the same time get the same client. The other one has never connected.
+            found = _clients.setdefault(alias, connect(address, **fields))
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(f"LOCKS[{alias!r}]: {error}") from error
     return found
-
-
-def _connect(alias: str) -> Client:
-    configured: dict[str, dict[str, Any]] = getattr(settings, "LOCKS", {})
-    if alias not in configured:
-        raise ImproperlyConfigured(f"the setting LOCKS has no entry {alias!r}")
-    address, fields = arguments_of(configured[alias])
-    try:
-        return connect(address, **fields)
-    except (TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"LOCKS[{alias!r}]: {error}") from error
 
 
 def arguments_of(entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
