@@ -1,5 +1,5 @@
-# Replies in Redis's protocol, version 2: simple strings, errors, integers, bulk strings and arrays of these. Of version 3
-# there are the null, and what a server pushes, which are read where programs of users are looked at.
+# Replies in Redis's protocol, version 2: simple strings, errors, integers, bulk strings and arrays of these. Of version
+# 3 there are the null, and what a server pushes: the test kit reads the connections of programs that ask for it.
 
 from cpython.bytearray cimport PyByteArray_Check
 from cpython.mem cimport PyMem_RawRealloc
@@ -15,9 +15,9 @@ cdef object INCOMPLETE = object()
 cdef class ReplyReader:
     """Collects what a server sends, and makes Python objects of the replies.
 
-    A simple string and a bulk string are bytes, an array is a list, an absent value None. `as_error` makes an exception of
-    the text of an error reply, which is returned, and not raised. `invalid`: the class of the exception for bytes that
-    are no reply. For one thread at a time.
+    A simple string and a bulk string are bytes, an array is a list, an absent value None. `as_error` makes an exception
+    of the text of an error reply, which is returned, and not raised. `invalid`: the class of the exception for bytes
+    that are no reply. For one thread at a time.
     """
 
     cdef object as_error

@@ -37,8 +37,7 @@ class Lane(PipelineFields):
         self.on_reply = None
         self._replies = deque()
         self._buffer = bytearray(1024)
-        parser = reader()
-        self._feed, self._next_reply = parser.feed, parser.gets
+        self._reader = reader()
 
     def expect(self, apply: Callable[[Any], object] | None = None) -> TaskFuture:
         future = TaskFuture(self.loop)

@@ -343,8 +343,7 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     """It has ended the handing out of replies in the middle."""
     pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
     reply = pipeline.submit(command(b"PING"))
-    feed: Any = pipeline._feed
-    feed(b"+early\r\n")
+    pipeline._reader.feed(b"+early\r\n")
     pipeline.read_on()
     assert reply.done()
     # An idle connection keeps no reply alive.

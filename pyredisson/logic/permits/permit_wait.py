@@ -136,12 +136,15 @@ async def acquire(call: PermitCall) -> bool:
     """
     pool, session, deadline = call.pool, call.pool.session, call.deadline
     entry, waiter = b"", None
+    queue = session.permits.queues.get(pool.key) if session.permits.queues else None
+    in_time = deadline is None or session.clock() < deadline
     try:
         first: FirstAttempt | None = None
-        if not _joins_queue(pool, deadline):
+        # A call with time to wait joins the waiters of its client, if there are any, before it makes an attempt.
+        if queue is None or not queue.waiters or session.closed or not in_time:
             before = Before.of(session, pool.commands) if session.channels.by_name else None
             # Nobody waits for a semaphore that has to exist, and may not.
-            if not pool.must_exist and (deadline is None or session.clock() < deadline):
+            if not pool.must_exist and in_time:
                 entry = b"%b:%d" % (session.next_member(), call.permits)
             refusal = await call.attempt(Listing(entry=entry))
             if refusal is None:
@@ -171,15 +174,6 @@ async def acquire(call: PermitCall) -> bool:
             # An answer, and no failure, see `retry`: the permits were not acquired in time.
             return False
         raise
-
-
-def _joins_queue(pool: PermitPool, deadline: float | None) -> bool:
-    """Whether a call joins the waiters of its client before any attempt, as it has time to wait."""
-    session = pool.session
-    queue = session.permits.queues.get(pool.key) if session.permits.queues else None
-    if queue is None or not queue.waiters or session.closed:
-        return False
-    return deadline is None or session.clock() < deadline
 
 
 class PermitWait(PermitWaiter):
