@@ -189,21 +189,24 @@ async def hand_over(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: Rel
     except ResponseError as error:
         if is_transient_reply(error) or any(waiter.call.in_doubt for waiter, _ in offers):
             raise
-        # The server has refused the hand-over, say as the user may not change the tokens. That must not fail a release.
-        for waiter, offer in offers_of(releaser):
-            end(waiter, offer, given=False)
-        releaser.successor = None
-        reply = await lock.send_release(owner, hold, lock.commands.release(hold.owner, 0))
-        lock.on_released(reply)
-        return reply
+        return await _release_only(lock, owner, hold, releaser)
     releaser.successor = None
     if reply == NOT_HANDED_OVER:
         return None
     if readers is not None:
         # Writers of this client, which relied on the release, claim the lock. Readers that did not sleep may read.
         lock.on_released(LOCK_FREE)
-        return LOCK_FREE
-    return LOCK_FREE if reply.__class__ is list else reply
+    return LOCK_FREE if readers is not None or reply.__class__ is list else reply
+
+
+async def _release_only(lock: ReleasingLock, owner: Owner, hold: Hold, releaser: ReleaseCall) -> Reply:
+    """The server has refused the hand-over, say as the user may not change the tokens. That must not fail a release."""
+    for waiter, offer in offers_of(releaser):
+        end(waiter, offer, given=False)
+    releaser.successor = None
+    reply = await lock.send_release(owner, hold, lock.commands.release(hold.owner, 0))
+    lock.on_released(reply)
+    return reply
 
 
 def prepare(waiter: LockWaiter, events: int | None) -> tuple[bytes, int]:

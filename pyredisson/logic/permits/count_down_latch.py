@@ -102,12 +102,7 @@ class CountDownLatchLogic(CounterLogic):
 
     async def count(self, deadline: float | None = LIMITED_BY_RETRIES) -> int:
         """The count; 0: the latch is open."""
-        return max(0, await self._read(deadline) or 0)
-
-    async def _read(self, deadline: float | None) -> int | None:
-        """The count on the server; None: the latch doesn't exist."""
-        reply = await self.query(self.commands.read(), deadline)
-        return None if reply is None else int(reply)
+        return max(0, int(await self.query(self.commands.read(), deadline) or 0))
 
     async def wait(self, deadline: float | None) -> bool:
         """Waits until the latch is open, or until `deadline` (None: without limit). Returns whether it is open.
@@ -115,10 +110,10 @@ class CountDownLatchLogic(CounterLogic):
         Raises `NotSetError` if the latch must exist, and doesn't exist when the wait begins.
         """
         session = self.session
-        count = await self._read(deadline)
+        count = await self.query(self.commands.read(), deadline)
         if count is None:
             self.report_missing()
-        if count is None or count <= 0:
+        if int(count or 0) <= 0:
             return True
         if deadline is not None and session.clock() >= deadline:
             return False

@@ -130,9 +130,9 @@ async def _hand_over(
     only_existing: bool,
 ) -> bool:
     session = semaphore.session
-    if not session.runtime.blocking:
-        queue.in_flight += 1
+    counted = not session.runtime.blocking
     try:
+        queue.in_flight += counted
         session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
         reply = await send(semaphore, queue, slot, permits, (waiter,), only_existing=only_existing)
     except NotConfirmed as problem:
@@ -144,8 +144,7 @@ async def _hand_over(
         abandon(semaphore, slot, permits, only_existing=only_existing)
         raise
     finally:
-        if not session.runtime.blocking:
-            queue.in_flight -= 1
+        queue.in_flight -= counted
     if reply > 0:
         if not waiter.give():
             abandon(semaphore, slot, permits, only_existing=only_existing)
