@@ -1,6 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: freethreading_compatible=False, binding=False
-"""The hot paths: slots, names, commands, the timer wheel and the round trip."""
+"""The hot paths: slots, names, commands, the timer wheel and the round trip.
+
+Each object guards its own fields by its critical section, which is nothing in a build with a global lock. A section is
+suspended where its thread blocks, so no step relies on it beyond an operation on a container that others use, or a call
+of Python code. See "Without a global lock" in docs/architecture.md.
+"""
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE

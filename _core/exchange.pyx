@@ -77,6 +77,7 @@ cdef class IdleCheck:
         self.last_used = now
         return False
 
+    @cython.critical_section
     def detach(self):
         """Stops using the file descriptor, whose number another file may soon have."""
         self.descriptor = -1
@@ -144,12 +145,13 @@ cdef class Exchange(IdleCheck):
             with nogil:
                 ready = wait_for_either(descriptor, other, milliseconds)
             if ready == 1:
-                # With the GIL held: on another thread no `detach` comes in between, after which the number of the
-                # descriptor may name another connection.
-                if self.descriptor < 0:
-                    raise_error(EBADF)
-                into = PyByteArray_AS_STRING(self.buffer)
-                done = recv(descriptor, into, PyByteArray_GET_SIZE(self.buffer), MSG_DONTWAIT)
+                # On another thread no `detach` comes in between, after which the number of the descriptor may name
+                # another connection.
+                with cython.critical_section(self):
+                    if self.descriptor < 0:
+                        raise_error(EBADF)
+                    into = PyByteArray_AS_STRING(self.buffer)
+                    done = recv(descriptor, into, PyByteArray_GET_SIZE(self.buffer), MSG_DONTWAIT)
                 if done >= 0:
                     return done
                 if errno != EAGAIN and errno != EINTR:

@@ -41,15 +41,14 @@ cdef class HoldTableFields:
         # A lease counts from before its command was sent.
         cdef double now = self._clock()
         target = self.table.get(key)
-        call.sent_at = now
-        call.in_doubt = False
-        call.overtaken = False
-        call.lease_ms = renewed_lease_ms if call.lease is None else call.lease
-        if target is None or (target.state is self.held and target.valid_until > now):
-            call.target = target
-            return None
-        call.target = None
-        return target
+        cdef bint relied_on = target is not None and target.is_valid(self.held, now)
+        with cython.critical_section(call):
+            call.sent_at = now
+            call.in_doubt = False
+            call.overtaken = False
+            call.lease_ms = renewed_lease_ms if call.lease is None else call.lease
+            call.target = target if relied_on else None
+        return None if relied_on else target
 
     def begin_hold(self, AcquireCall call not None, tuple key, commands, double valid_until, RenewalStep step not None):
         """Records a new hold, which `call` acquired, and has it watched.
@@ -65,6 +64,12 @@ cdef class HoldTableFields:
         if call.overtaken or key in self.table:
             return False
         replace_hold(self.table, hold, call)
+        if call.overtaken:
+            # By another thread, which may have looked for this hold before it was in the table.
+            with cython.critical_section(call):
+                call.hold = None
+            self.table.pop(key, None)
+            return False
         step.watch_hold(hold, call.sent_at)
         return True
 
@@ -89,36 +94,45 @@ cdef class HoldTableFields:
         False: it is another case, and nothing was changed.
         """
         # Before the checks: the garbage collector may run other code while the list is made.
-        leases = [] if isinstance(hold.leases, list) else hold.leases
-        if hold.count != 1 or call.dropped or hold.state is not self.releasing:
+        cdef list none = []
+        # Its owner's calls take turns: none of them puts another hold in its place meanwhile.
+        if self.table.get(hold.key) is not hold:
             return False
-        if hold.listeners is not None or hold.lost_below is not None or self.table.get(hold.key) is not hold:
-            return False
-        call.dropped = True
-        hold.count = 0
-        hold.leases = leases
-        hold.state = self.released
-        del self.table[hold.key]
+        with cython.critical_section(hold, call):
+            if hold.count != 1 or call.dropped or hold.state is not self.releasing:
+                return False
+            if hold.listeners is not None or hold.lost_below is not None:
+                return False
+            call.dropped = True
+            hold.count = 0
+            if isinstance(hold.leases, list):
+                hold.leases = none
+            hold.state = self.released
+        self.table.pop(hold.key, None)
         self.wheel.remove(hold)
         return True
 
 
 cpdef replace_hold(dict table, HoldFields hold, AcquireCall call):
     """Puts into the table what `call` acquired."""
-    hold.token = call.token
-    hold.acquired_by = call.owner
-    hold.begun = call.sent_at
+    with cython.critical_section(hold, call):
+        hold.token = call.token
+        hold.acquired_by = call.owner
+        hold.begun = call.sent_at
     table[hold.key] = hold
-    call.hold = hold
+    with cython.critical_section(call):
+        call.hold = hold
 
 
 def remove_hold(dict table not None, HoldFields hold not None):
     """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""
-    cdef HoldFields lost_below = hold.lost_below
+    cdef HoldFields lost_below
     if table.get(hold.key) is not hold:
         return False
+    with cython.critical_section(hold):
+        lost_below = hold.lost_below
     if lost_below is None or not lost_below.count:
-        del table[hold.key]
+        table.pop(hold.key, None)
     else:
         table[hold.key] = lost_below
     return True

@@ -39,6 +39,7 @@ cdef class HoldFields(Timer):
         self.state = state
         self.reason = ""
 
+    @cython.critical_section
     def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
         if self.state is not old:
@@ -48,20 +49,25 @@ cdef class HoldFields(Timer):
 
     def add_level(self, AcquireCall call not None, double valid_until, held):
         """Counts one more level, acquired by `call`. False: the hold isn't in the state `held` any more."""
-        # The list is made before the check of the state: the garbage collector may run other code while it is made.
-        leases = self.leases if isinstance(self.leases, list) else [self.leases]
-        if self.state is not held:
-            return False
-        (<list> leases).append(call.lease)
-        self.leases = leases
-        self.count += 1
-        if valid_until > self.valid_until:
-            self.valid_until = valid_until
-        if call.token > self.token:
-            self.token = call.token
-        call.hold = self
-        return True
+        with cython.critical_section(self, call):
+            before = None
+            leases = None
+            while leases is None or self.leases is not before:
+                # A new list, as others read the old one. The garbage collector may run other code while it is made.
+                before = self.leases
+                leases = [*before, call.lease] if isinstance(before, list) else [before, call.lease]
+            if self.state is not held:
+                return False
+            self.leases = leases
+            self.count += 1
+            if valid_until > self.valid_until:
+                self.valid_until = valid_until
+            if call.token > self.token:
+                self.token = call.token
+            call.hold = self
+            return True
 
+    @cython.critical_section
     def lengthen(self, long long lease, double valid_until, held):
         """The server has confirmed the hold until then, for a lease of so many ms. False: it isn't held any more."""
         if self.state is not held:
@@ -72,6 +78,17 @@ cdef class HoldFields(Timer):
             self.valid_until = valid_until
         return True
 
+    @cython.critical_section
+    cdef bint is_in(self, state) except -1:
+        """Whether it is in that state."""
+        return self.state is state
+
+    @cython.critical_section
+    cdef bint is_valid(self, held, double now) except -1:
+        """Whether it can be relied on."""
+        return self.state is held and self.valid_until > now
+
+    @cython.critical_section
     cdef Py_ssize_t begin_release(self, double now, held, releasing):
         """The release of one level begins; returns how many levels are to remain.
 
@@ -90,18 +107,25 @@ cdef class HoldFields(Timer):
         -1: the level of this call was dropped before, or the hold has no level. With the last level a hold in the state
         `held` goes to `releasing`.
         """
-        if call.dropped:
-            return -1
-        call.dropped = True
-        if not self.count:
-            call.reported = True
-            return -1
-        self.count -= 1
-        if isinstance(self.leases, list):
-            del (<list> self.leases)[self.count:]
-        if not self.count and self.state is held:
-            self.state = releasing
-        return self.count
+        with cython.critical_section(self, call):
+            before = None
+            leases = None
+            while leases is None or self.leases is not before:
+                # As in `add_level`.
+                before = self.leases
+                leases = before[:max(self.count - 1, 0)] if isinstance(before, list) else []
+            if call.dropped:
+                return -1
+            call.dropped = True
+            if not self.count:
+                call.reported = True
+                return -1
+            self.count -= 1
+            if isinstance(before, list):
+                self.leases = leases
+            if not self.count and self.state is held:
+                self.state = releasing
+            return self.count
 
 
 @cython.final
@@ -178,6 +202,14 @@ cdef class AcquireCall(OwnerCall):
         self.overtaken = False
 
 
+cdef object first_key(dict keys):
+    """The first key of a dict that others may change meanwhile; None: it is empty."""
+    cdef PyObject *key = NULL
+    cdef Py_ssize_t position = 0
+    with cython.critical_section(keys):
+        return <object> key if PyDict_Next(keys, &position, &key, NULL) else None
+
+
 @cython.final
 cdef class InOrder:
     """The keys of a dict that others may change meanwhile: the first one, and then the keys of a copy.
@@ -196,12 +228,10 @@ cdef class InOrder:
         return self
 
     def __next__(self):
-        cdef PyObject *key = NULL
-        cdef Py_ssize_t position = 0
         if self.first is None:
-            if not PyDict_Next(self.keys, &position, &key, NULL):
+            self.first = first_key(self.keys)
+            if self.first is None:
                 raise StopIteration
-            self.first = <object> key
             return self.first
         if self.others is None:
             self.others = iter(list(self.keys))

@@ -4,7 +4,19 @@
 #
 # "Quietly" means: without the mutex of the channels, and without a word to the subscription connection. A waiter that
 # joins behind others that have done both needs neither. A waiter that leaves while others stay doesn't, either: loops
-# that run with the mutex held expect it on any of their lines, because a finalizer may end a waiter there.
+# that run with the mutex held expect it on any of their lines, because a finalizer may end a waiter there. Only without
+# a global lock these steps take the mutex, see `ChannelRegistry`: they change several objects.
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define FREE_THREADED 1
+    #else
+    #define FREE_THREADED 0
+    #endif
+    """
+    const bint FREE_THREADED
+
 
 cdef bint is_set(wakeup) except -1:
     return (<TaskWakeup> wakeup).flag if isinstance(wakeup, TaskWakeup) else wakeup.is_set()
@@ -19,6 +31,10 @@ cdef class ChannelFields:
     cdef public object error
     cdef public double idle_since
     cdef public object leader
+
+    @cython.critical_section
+    cdef object last_event(self):
+        return self.events
 
     def set_aside(self, wakeup):
         """Messages go to other waiters. Returns the need of a waiter that one has woken already; else 0.
@@ -78,6 +94,10 @@ cdef class WaiterFields:
         self.wakeup = wakeup
         self.channel_name = channel_name
 
+    @cython.critical_section
+    cdef ChannelFields its_channel(self):
+        return self.channel
+
     @property
     def deadline(self):
         """Until when the call waits; None: without limit. It may be changed during the wait, see `give_up`."""
@@ -89,11 +109,13 @@ cdef class WaiterFields:
         `unconfirmed_wait`: the longest sleep while messages may be lost.
         """
         cdef double seconds = max(self.look_at - now, 0.001)
-        if self.channel is None or not self.channel.confirmed:
+        cdef ChannelFields channel = self.its_channel()
+        if channel is None or not channel.confirmed:
             seconds = min(seconds, unconfirmed_wait)
         deadline = self.call.deadline
         return seconds if deadline is None else min(seconds, <double> deadline - now)
 
+    @cython.critical_section
     def change_state(self, old, new):
         """Goes from state `old` to `new`; False: it is in another state, and stays there."""
         if self.state is not old:
@@ -101,6 +123,7 @@ cdef class WaiterFields:
         self.state = new
         return True
 
+    @cython.critical_section
     def leave(self, given, left):
         """Goes to `left` from any state but `given`."""
         if self.state is not given:
@@ -111,14 +134,16 @@ cdef class WaiterFields:
         return self.begin_offer(waiting, offered, releaser)
 
     cdef bint begin_offer(self, waiting, offered, ReleaseCall releaser) except -1:
-        if self.state is not waiting:
-            return False
-        self.state = offered
-        self.releaser = releaser
-        releaser.successor = self
-        releaser.hands_over = True
-        return True
+        with cython.critical_section(self, releaser):
+            if self.state is not waiting:
+                return False
+            self.state = offered
+            self.releaser = releaser
+            releaser.successor = self
+            releaser.hands_over = True
+            return True
 
+    @cython.critical_section
     def conclude(self, offered, outcome):
         """Goes from `offered` to `outcome`, which ends the offer. False: it is in another state, and stays there."""
         if self.state is not offered:
@@ -149,18 +174,19 @@ cdef class LockWaiterFields(WaiterFields):
         if deadline is not None and <double> deadline <= now:
             return False
         hold = holds.get(self.hold_key)
-        return hold is None or hold.state is lost
+        return hold is None or hold.is_in(lost)
 
     def prepare(self, events, long long renewed_lease_ms, double now):
         """Prepares the call for the command of a release that enters it, as its own attempt would do."""
         cdef AcquireCall call = self.call
-        call.events = events
-        call.target = None
-        call.in_doubt = False
-        call.overtaken = False
-        call.lease_ms = renewed_lease_ms if call.lease is None else call.lease
-        # A lease counts from before its command was sent.
-        call.sent_at = now
+        with cython.critical_section(call):
+            call.events = events
+            call.target = None
+            call.in_doubt = False
+            call.overtaken = False
+            call.lease_ms = renewed_lease_ms if call.lease is None else call.lease
+            # A lease counts from before its command was sent.
+            call.sent_at = now
 
 
 cdef class QueueFields:
@@ -198,47 +224,65 @@ cdef class QueueFields:
 
         False after any message: another client may have removed the lock by force.
         """
-        if self.holder is None or self.channel is None:
-            return False
-        return self.holder.state is self.held and self.channel.events == self.holder_events
+        cdef HoldFields holder
+        cdef ChannelFields channel
+        with cython.critical_section(self):
+            holder = self.holder
+            channel = self.channel
+            events = self.holder_events
+        return holder is not None and channel is not None and holder.is_in(self.held) and channel.last_event() == events
 
     def next_look(self, double now, bint held):
         """When the holder's lease ends, as far as known; for a waiter that has made no attempt."""
         return self.end_of_lease(now, held)
 
     cdef double end_of_lease(self, double now, bint held):
-        if held and self.holder is not None and self.holder.valid_until > now:
-            return self.holder.valid_until + 0.001
+        cdef HoldFields holder
+        with cython.critical_section(self):
+            holder = self.holder
+        if held and holder is not None and holder.valid_until > now:
+            return holder.valid_until + 0.001
         return self.busy_until if self.busy_until > now else now + self.unknown_wait
 
     cdef WaiterFields first_waiter(self):
-        cdef PyObject *key = NULL
-        cdef Py_ssize_t position = 0
-        return <WaiterFields?> <object> key if PyDict_Next(self.waiters, &position, &key, NULL) else None
+        return first_key(self.waiters)
 
-    def join_quietly(self, WaiterFields waiter not None, need, set waiting not None, double now, double longest):
+    def join_quietly(self, WaiterFields waiter not None, need, channels, double now, double longest):
         """Has a call that has made no attempt wait behind others, in the channel that they listen to.
 
         The others have made sure that the connection is being read. The waiter sleeps until it gets the lock or a
-        message, or the holder's lease ends, for `longest` seconds at most. False: nothing was changed.
+        message, or the holder's lease ends, for `longest` seconds at most. False: nothing was changed. `channels`: the
+        registry of the client.
         """
+        if FREE_THREADED:
+            with channels.mutex:
+                return self.join_behind_others(waiter, need, channels.waiting, now, longest)
+        return self.join_behind_others(waiter, need, channels.waiting, now, longest)
+
+    cdef bint join_behind_others(
+        self, WaiterFields waiter, need, set waiting, double now, double longest
+    ) except -1:
         cdef WaiterFields first = self.first_waiter()
         # Other code may run where these two are asked, so they come first.
         if first is None or not first.wakeup.alive:
             return False
+        cdef ChannelFields channel
         look_at = min(self.end_of_lease(now, self.is_held), now + longest)
-        channel = self.channel
+        with cython.critical_section(self):
+            channel = self.channel
         if not self.waiters or channel is None or not channel.confirmed or channel.error is not None:
             return False
         if first.wakeup not in channel.waiters:
             return False
-        waiter.look_at = look_at
+        with cython.critical_section(waiter):
+            waiter.look_at = look_at
+            waiter.queue = self
+            waiter.channel = channel
         self.waiters[waiter] = None
         channel.waiters[waiter.wakeup] = need
         waiting.add(waiter.wakeup)
-        waiter.queue = self
-        waiter.channel = channel
-        waiter.state = self.waiting
+        with cython.critical_section(waiter):
+            waiter.state = self.waiting
         return True
 
     def offer_to_first(
@@ -251,26 +295,34 @@ cdef class QueueFields:
         nothing was changed.
         """
         cdef WaiterFields first = self.first_waiter()
-        if first is None or limit <= 0 or (self.series_ends is not None and <double> self.series_ends <= now):
+        with cython.critical_section(self):
+            series_ends = self.series_ends
+        if first is None or limit <= 0 or (series_ends is not None and <double> series_ends <= now):
             return None
         cdef LockWaiterFields waiter = <LockWaiterFields?> first
         if waiter.lock.commands.__class__ is not commands_type:
             return None
         if not waiter.needs_hold(self.waiting, now, holds, self.lost):
             return None
-        waiter.begin_offer(self.waiting, self.offered, releaser)
-        return waiter
+        return waiter if waiter.begin_offer(self.waiting, self.offered, releaser) else None
 
-    def leave_quietly(self, WaiterFields waiter not None, set waiting not None):
+    def leave_quietly(self, WaiterFields waiter not None, channels):
         """Removes a waiter that has what it waits for, also from its channel, if others stay.
 
         False: nothing was changed. Also if it has a wakeup that goes to another waiter, or is the channel's leader.
         """
+        if FREE_THREADED:
+            with channels.mutex:
+                return self.leave_others(waiter, channels.waiting)
+        return self.leave_others(waiter, channels.waiting)
+
+    cdef bint leave_others(self, WaiterFields waiter, set waiting) except -1:
         if len(self.waiters) < 2 or waiter not in self.waiters:
             return False
-        if waiter.channel is None or not waiter.channel.owes_nothing(waiter.wakeup):
+        cdef ChannelFields channel = waiter.its_channel()
+        if channel is None or not channel.owes_nothing(waiter.wakeup):
             return False
         del self.waiters[waiter]
-        del waiter.channel.waiters[waiter.wakeup]
+        del channel.waiters[waiter.wakeup]
         waiting.discard(waiter.wakeup)
         return True

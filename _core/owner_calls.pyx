@@ -18,32 +18,45 @@ cdef class CallQueues:
 
     def enter(self, key, OwnerCall call not None):
         """Whether this call has the turn; it gets the turn at once if no other call has it."""
+        return self.begin(key, call)
+
+    @cython.critical_section
+    cdef bint begin(self, key, OwnerCall call) except -1:
         if self.current.setdefault(key, call) is not call:
             return False
         call.thread = PyThread_get_thread_ident()
         return True
 
+    @cython.critical_section
     def is_on_this_thread(self, key):
         """Whether the call that has the turn was last seen on the calling thread."""
         cdef OwnerCall call = self.current.get(key)
         return call is not None and call.thread == PyThread_get_thread_ident()
 
+    @cython.critical_section
     def current_call(self, key):
         """The call that has the turn."""
         return self.current.get(key)
 
+    @cython.critical_section
     def wait(self, key, OwnerCall call not None, wakeup):
         """Has the wakeup set when this call gets the turn. True: it has the turn already."""
         queue = self.waiting.get(key)
         if queue is None:
             queue = self.waiting.setdefault(key, {})
-        if self.enter(key, call):
+        if self.begin(key, call):
             return True
         (<dict> queue)[call] = wakeup
         return False
 
     def leave(self, key, call):
         """The call has ended or was given up, with or without the turn: the next one gets it. Idempotent."""
+        wakeup = self.pass_on(key, call)
+        if wakeup is not None:
+            wakeup.set()
+
+    @cython.critical_section
+    cdef object pass_on(self, key, call):
         cdef dict queue = self.waiting.get(key) if self.waiting else None
         wakeup = None
         if self.current.get(key) is call:
@@ -62,5 +75,4 @@ cdef class CallQueues:
             queue.pop(call, None)
         if queue is not None and not queue and self.waiting.get(key) is queue:
             del self.waiting[key]
-        if wakeup is not None:
-            wakeup.set()
+        return wakeup

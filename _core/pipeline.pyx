@@ -146,15 +146,15 @@ cdef class PipelineSender:
         self.pipeline = None
         self.open_state = open_state
 
-    cdef bint is_usable(self) except -1:
-        """Whether the pipeline is open, and its event loop is the running one, as `SleepsFields.run_here` says."""
-        cdef PipelineFields pipeline = self.pipeline
-        return (
-            pipeline is not None
-            and pipeline.state is self.open_state
-            and pipeline.thread == PyThread_get_thread_ident()
-            and runs(pipeline.loop)
-        )
+    cdef PipelineFields usable(self):
+        """The pipeline, if it is open, and its event loop is the running one, as `SleepsFields.run_here` says."""
+        cdef PipelineFields pipeline
+        with cython.critical_section(self):
+            # Another event loop, on another thread, may put its own here.
+            pipeline = self.pipeline
+        if pipeline is None or pipeline.thread != PyThread_get_thread_ident():
+            return None
+        return pipeline if pipeline.state is self.open_state and runs(pipeline.loop) else None
 
     def send(self, bytes payload not None, *, new_connection=False):
         """Sends one command and returns its reply, as an awaitable.
@@ -162,12 +162,14 @@ cdef class PipelineSender:
         `new_connection` changes nothing here. A pipeline that has failed, or has met a server that isn't the master,
         isn't used again, and the handshake of the next one has the server drop it.
         """
-        if self.is_usable():
-            return self.pipeline.send_one(payload, None)
+        cdef PipelineFields pipeline = self.usable()
+        if pipeline is not None:
+            return pipeline.send_one(payload, None)
         return self._connect_and_send(payload)
 
     def send_then(self, bytes payload not None, apply not None):
         """As `send`, and calls `apply` with the reply before any task goes on, see `Sender`."""
-        if self.is_usable():
-            return self.pipeline.send_one(payload, apply)
+        cdef PipelineFields pipeline = self.usable()
+        if pipeline is not None:
+            return pipeline.send_one(payload, apply)
         return self._connect_and_send(payload, apply)

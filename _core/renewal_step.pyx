@@ -19,9 +19,15 @@ cdef class RenewalStep:
         self.watch_hold(hold, now)
 
     cdef watch_hold(self, HoldFields hold, double now):
-        if hold.leases is None and self._step_begins <= now < self._step_ends:
-            self.wheel.insert(hold, self._first_due, 0)
-            if self._first_due < self._next_look:
+        cdef int64_t due
+        cdef bint in_step
+        with cython.critical_section(self):
+            due = self._first_due
+            in_step = self._step_begins <= now < self._step_ends
+        if in_step and hold.leases is None:
+            self.wheel.insert(hold, due, 0)
+            # After the insertion: the loop looks at the wheel again after it has set its next look.
+            if due < self._next_look:
                 self._start_or_wake()
         else:
             self._watch_otherwise(hold, now)

@@ -6,7 +6,7 @@ from cpython.mem cimport PyMem_RawRealloc
 
 cdef enum:
     MOST_NESTED = 16         # arrays within arrays; no reply that this library asks for has more than four
-    MOST_ROOM = 65536        # an empty buffer that has become larger is given back
+    MOST_ROOM = 65536        # an empty buffer that has become larger is freed
 
 cdef object INCOMPLETE = object()
 

@@ -183,8 +183,8 @@ def slot_of_command(bytes payload not None):
 cdef class SlotMap:
     """Which node serves which slot. A node is any object; None: no node is known.
 
-    Threads need no lock around it: each method is a single step, which neither a signal's handler nor another thread
-    divides. (Only a finalizer of a node, if it has one, could run within `assign`.)
+    Threads need no lock around it: neither a signal's handler nor another thread divides a method. Only without a
+    global lock a thread may see a part of what `assign` does. (A finalizer of a node, if it has one, could run in it.)
     """
 
     cdef list nodes

@@ -19,9 +19,8 @@ cdef bint runs(loop) except -1:
     return loop in current_tasks or loop.is_running()
 
 
-# The method of event loops for which `may_run_inside_a_task` was computed last, and the result.
-cdef object known_method = None
-cdef bint known_result = False
+# The methods of event loops for which `may_run_inside_a_task` was computed, and the results. There are few of them.
+cdef dict known_methods = {}
 
 
 cdef bint may_run_inside_a_task(loop) except -1:
@@ -29,13 +28,12 @@ cdef bint may_run_inside_a_task(loop) except -1:
 
     nest_asyncio and others replace methods of asyncio's loops, at any time.
     """
-    global known_method, known_result
     method = type(loop).run_forever
-    if method is not known_method:
+    known = known_methods.get(method)
+    if known is None:
         module = getattr(method, "__module__", None) or type(loop).__module__
-        known_result = module.partition(".")[0] not in ("asyncio", "uvloop")
-        known_method = method
-    return known_result
+        known = known_methods[method] = module.partition(".")[0] not in ("asyncio", "uvloop")
+    return known
 
 
 # The delivery that goes on in each thread.

@@ -16,8 +16,10 @@ cdef class TaskOwners:
     def current(self):
         """The calling task's owner. RuntimeError: no task is running."""
         # Only one event loop of a thread runs at a time.
-        if self._thread == PyThread_get_thread_ident():
-            owner = self.owners.get(current_tasks.get(self._loop))
+        with cython.critical_section(self):
+            loop = self._loop if self._thread == PyThread_get_thread_ident() else None
+        if loop is not None:
+            owner = self.owners.get(current_tasks.get(loop))
             if owner is not None:
                 return owner
         return self._find_current()

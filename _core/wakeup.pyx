@@ -1,5 +1,5 @@
-# How one thread wakes another. Each method is a single step: neither a signal handler nor another thread runs in the
-# middle of one.
+# How one thread wakes another. Each method is a single step, except that without a global lock `set` and `clear` may
+# run at the same time: then the wakeup is set afterwards.
 
 from _thread import allocate_lock
 
@@ -26,7 +26,10 @@ cdef class WakeupFields:
             self.lock.release()
         except RuntimeError:
             # It was set already.
+            self.flag = True
             return
+        # Once more: `clear` may have come in between, and the lock is unlocked now.
+        self.flag = True
         if self.self_pipe is not None:
             try:
                 self.self_pipe.send(b"\0")

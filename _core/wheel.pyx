@@ -48,8 +48,9 @@ cdef class Wheel:
     owns its timers. The garbage collector doesn't look into a wheel, so a timer that refers to its wheel keeps both
     alive until it is taken out.
 
-    Any thread may call any method under the GIL without another lock. A change is C code that makes and frees no
-    Python object, so no other thread and no finalizer sees it half done.
+    Any thread may call any method without a lock. A change is C code that makes and frees no Python object, in one
+    critical section, so no other thread and no finalizer sees it half done. The wheel's section guards the nodes of its
+    timers, too.
     """
 
     cdef Node *first[PLACES + 1]
@@ -82,6 +83,7 @@ cdef class Wheel:
         """
         self.insert(timer, due, group)
 
+    @cython.critical_section
     cdef insert(self, Timer timer, int64_t due, int64_t group):
         cdef Node *node = &timer.node
         if node.wheel == NULL:
@@ -100,9 +102,10 @@ cdef class Wheel:
         return self.remove(timer)
 
     cdef bint remove(self, Timer timer):
-        if timer.node.wheel != <void *> self:
-            return False
-        self.take_out(&timer.node)
+        with cython.critical_section(self):
+            if timer.node.wheel != <void *> self:
+                return False
+            self.take_out(&timer.node)
         Py_DECREF(timer)
         return True
 
@@ -113,31 +116,14 @@ cdef class Wheel:
         before the present tick.
         """
         cdef Py_ssize_t count = 0, i
-        cdef Node *chain
-        cdef Node *node
         cdef Due *due
         cdef Timer timer
         cdef dict groups = {}
         cdef list members = None
         cdef int64_t group = 0
-        if now < self.now:
-            return groups
-        chain = self.take_due(now, &count)
-        if count == 0:
-            return groups
-        due = <Due *> PyMem_RawMalloc(count * sizeof(Due))
+        due = self.take_out_due(now, &count)
         if due == NULL:
-            self.put_back(chain)
-            raise MemoryError
-        # From here on the timers are in no wheel, and their links aren't used: making lists can run the garbage
-        # collector, and a finalizer may add a timer again, which changes its links.
-        for i in range(count):
-            node = chain
-            chain = node.after
-            __builtin_prefetch(node.ahead)
-            due[i].timer = node.timer
-            due[i].group = node.group
-            node.wheel = NULL
+            return groups
         try:
             for i in range(count):
                 if members is None or due[i].group != group:
@@ -148,11 +134,12 @@ cdef class Wheel:
                 members.append(<object> due[i].timer)
         except MemoryError:
             # A timer that is lost here would be a lease that is never renewed.
-            for i in range(count):
-                timer = <Timer> due[i].timer
-                if timer.node.wheel == NULL:
-                    Py_INCREF(timer)
-                    self.put_in(&timer.node)
+            with cython.critical_section(self):
+                for i in range(count):
+                    timer = <Timer> due[i].timer
+                    if timer.node.wheel == NULL:
+                        Py_INCREF(timer)
+                        self.put_in(&timer.node)
             raise
         finally:
             for i in range(count):
@@ -160,6 +147,33 @@ cdef class Wheel:
             PyMem_RawFree(due)
         return groups
 
+    @cython.critical_section
+    cdef Due *take_out_due(self, int64_t now, Py_ssize_t *count) except? NULL:
+        # Afterwards the timers are in no wheel, and their links are not used: making lists can run the garbage
+        # collector, and a finalizer may add a timer again, which changes its links.
+        cdef Py_ssize_t i
+        cdef Node *node
+        cdef Node *chain
+        cdef Due *due
+        if now < self.now:
+            return NULL
+        chain = self.take_due(now, count)
+        if count[0] == 0:
+            return NULL
+        due = <Due *> PyMem_RawMalloc(count[0] * sizeof(Due))
+        if due == NULL:
+            self.put_back(chain)
+            raise MemoryError
+        for i in range(count[0]):
+            node = chain
+            chain = node.after
+            __builtin_prefetch(node.ahead)
+            due[i].timer = node.timer
+            due[i].group = node.group
+            node.wheel = NULL
+        return due
+
+    @cython.critical_section
     def next_due(self):
         """A tick before which no timer is due; it may be earlier than the earliest timer. None: the wheel is empty."""
         cdef int level = self.lowest()

@@ -256,11 +256,11 @@ class ChannelRegistry:
 
     def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
         """As `join`, for a waiter of a queue whose other waiters listen to the same channel; see `QueueFields`."""
-        return not self.notes_places and queue.join_quietly(waiter, need, self.waiting, now, longest)
+        return not self.notes_places and queue.join_quietly(waiter, need, self, now, longest)
 
     def leave_quietly(self, queue: QueueFields, waiter: WaiterFields) -> bool:
         """As `leave`, for a waiter of a queue that has got what it waits for; see `QueueFields`."""
-        return not self.notes_places and queue.leave_quietly(waiter, self.waiting)
+        return not self.notes_places and queue.leave_quietly(waiter, self)
 
     def set_aside(self, name: bytes, *wakeups: Wakeup) -> int | None:
         """Messages go to other waiters. These keep their places until `take_back`. Returns the same as `events`."""

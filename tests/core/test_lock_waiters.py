@@ -34,6 +34,7 @@ class Queue:
         self.queue.channel = self.channel
         self.channel.confirmed = True
         self.waiting: set[Any] = set()
+        self.channels = SimpleNamespace(waiting=self.waiting, mutex=threading.RLock())
         self.ended: list[QueuedWait] = []
         """The waits that the client does not count any more."""
         self.holds: dict[Any, Any] = {}
@@ -53,13 +54,13 @@ class Queue:
         return Hold(("lock", 3), Commands(), b"owner", None, NOW + 10.0, HELD)
 
     def join(self) -> bool:
-        return self.queue.join_quietly(self.second, 1, self.waiting, NOW, LONGEST)
+        return self.queue.join_quietly(self.second, 1, self.channels, NOW, LONGEST)
 
     def choose(self, releaser: ReleaseCall, limit: float = LIMIT, now: float = NOW) -> Any:
         return self.queue.offer_to_first(releaser, Commands, now, limit, self.holds)
 
     def leave(self, waiter: QueuedWait) -> bool:
-        return self.queue.leave_quietly(waiter, self.waiting)
+        return self.queue.leave_quietly(waiter, self.channels)
 
     @property
     def tables(self) -> tuple[Any, ...]:
