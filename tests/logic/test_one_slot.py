@@ -23,6 +23,7 @@ from pyredisson.logic.holds import Hold, HoldState
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.fair_lock import FairLockCommands
 from pyredisson.logic.locks.fair_queue import QueueTicket
+from pyredisson.logic.locks.keeping import KeepingCommands
 from pyredisson.logic.locks.read_write_lock import SideCommands
 from pyredisson.logic.permits.commands import LatchCommands, Listing, PermitCommands, PermitPoolCommands
 from pyredisson.logic.session import Session
@@ -76,6 +77,9 @@ def methods(commands: Commands) -> dict[str, Callable[..., bytes | None]]:
 def payloads(session: Session, commands: Commands) -> Iterator[tuple[str, bytes]]:
     """Each command of an object with the name of its method, with and without the arguments that have a default."""
     arguments = _arguments(session, commands)
+    if isinstance(commands, KeepingCommands):
+        # Its releases keep the lock.
+        commands.keep_until = session.clock() + 30
     for name, method in methods(commands).items():
         parameters = inspect.signature(method).parameters.values()
         for wanted in (parameters, [parameter for parameter in parameters if parameter.default is parameter.empty]):
