@@ -133,7 +133,7 @@ cdef class Exchange(IdleCheck):
         cdef int64_t until = read_clock(CLOCK_MONOTONIC) + <int64_t> (min(seconds, 1e9) * 1e9)
         cdef int64_t left
         cdef int descriptor = self.descriptor
-        cdef int ready, milliseconds
+        cdef int ready, milliseconds, code
         cdef char *into
         cdef ssize_t done
         if descriptor < 0:
@@ -152,10 +152,11 @@ cdef class Exchange(IdleCheck):
                         raise_error(EBADF)
                     into = PyByteArray_AS_STRING(self.buffer)
                     done = recv(descriptor, into, PyByteArray_GET_SIZE(self.buffer), MSG_DONTWAIT)
+                    code = errno
                 if done >= 0:
                     return done
-                if errno != EAGAIN and errno != EINTR:
-                    raise_error(errno)
+                if code != EAGAIN and code != EINTR:
+                    raise_error(code)
             elif ready == 2:
                 return -2
             elif ready < 0 and errno != EINTR:

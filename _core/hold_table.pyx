@@ -66,9 +66,10 @@ cdef class HoldTableFields:
         replace_hold(self.table, hold, call)
         if call.overtaken:
             # By another thread, which may have looked for this hold before it was in the table.
-            with cython.critical_section(call):
+            with cython.critical_section(hold, call):
                 call.hold = None
-            self.table.pop(key, None)
+                hold.state = self.released
+            take_out(self.table, hold)
             return False
         step.watch_hold(hold, call.sent_at)
         return True
@@ -88,6 +89,10 @@ cdef class HoldTableFields:
         """
         return 0 if self.end_hold(hold, call) else self._drop_level_otherwise(hold, call)
 
+    def take_out(self, HoldFields hold not None):
+        """Takes a hold out of the table. False: it isn't there."""
+        return take_out(self.table, hold)
+
     cdef bint end_hold(self, HoldFields hold, ReleaseCall call) except -1:
         """The ordinary end of a hold: `call` has released its only level. The hold leaves the table and the wheel.
 
@@ -95,7 +100,6 @@ cdef class HoldTableFields:
         """
         # Before the checks: the garbage collector may run other code while the list is made.
         cdef list none = []
-        # Its owner's calls take turns: none of them puts another hold in its place meanwhile.
         if self.table.get(hold.key) is not hold:
             return False
         with cython.critical_section(hold, call):
@@ -108,7 +112,7 @@ cdef class HoldTableFields:
             if isinstance(hold.leases, list):
                 hold.leases = none
             hold.state = self.released
-        self.table.pop(hold.key, None)
+        take_out(self.table, hold)
         self.wheel.remove(hold)
         return True
 
@@ -127,12 +131,21 @@ cpdef replace_hold(dict table, HoldFields hold, AcquireCall call):
 def remove_hold(dict table not None, HoldFields hold not None):
     """Takes a hold out of the table, where a lost hold below it stays. False: the hold isn't there."""
     cdef HoldFields lost_below
-    if table.get(hold.key) is not hold:
-        return False
     with cython.critical_section(hold):
         lost_below = hold.lost_below
     if lost_below is None or not lost_below.count:
-        table.pop(hold.key, None)
-    else:
-        table[hold.key] = lost_below
+        return take_out(table, hold)
+    if table.get(hold.key) is not hold:
+        return False
+    table[hold.key] = lost_below
     return True
+
+
+cdef bint take_out(dict table, HoldFields hold) except -1:
+    if table.get(hold.key) is not hold:
+        return False
+    found = table.pop(hold.key, None)
+    if found is not hold and found is not None:
+        # Without a global lock another thread has put it there since the line above.
+        table.setdefault(hold.key, found)
+    return found is hold

@@ -16,11 +16,11 @@ cdef class CallQueues:
         self.current = {}
         self.waiting = {}
 
+    @cython.critical_section
     def enter(self, key, OwnerCall call not None):
         """Whether this call has the turn; it gets the turn at once if no other call has it."""
         return self.begin(key, call)
 
-    @cython.critical_section
     cdef bint begin(self, key, OwnerCall call) except -1:
         if self.current.setdefault(key, call) is not call:
             return False
@@ -60,14 +60,12 @@ cdef class CallQueues:
         cdef dict queue = self.waiting.get(key) if self.waiting else None
         wakeup = None
         if self.current.get(key) is call:
-            while queue:
-                following = next(iter(queue))
-                wakeup = queue.pop(following, None)
-                if wakeup is not None:
-                    break
-            if wakeup is None:
+            # Without an iterator: the garbage collector may run a finalizer where one is made, which ends another call.
+            following = first_key(queue) if queue else None
+            if following is None:
                 del self.current[key]
             else:
+                wakeup = queue.pop(following)
                 # Its thread is known when it enters.
                 (<OwnerCall> following).thread = 0
                 self.current[key] = following

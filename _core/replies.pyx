@@ -53,13 +53,6 @@ cdef class ReplyReader:
             raise ValueError(f"there are not {size} bytes, but {available}")
         if not size:
             return
-        if self.begin == self.end:
-            self.begin = 0
-            self.end = 0
-            if self.room > MOST_ROOM and size <= MOST_ROOM:
-                PyMem_RawFree(self.data)
-                self.data = NULL
-                self.room = 0
         self.make_room(size)
         memcpy(self.data + self.end, data, size)
         self.end += size
@@ -93,6 +86,13 @@ cdef class ReplyReader:
         if reply is INCOMPLETE:
             return False
         self.begin = at
+        if at == self.end:
+            self.begin = 0
+            self.end = 0
+            if self.room > MOST_ROOM:
+                PyMem_RawFree(self.data)
+                self.data = NULL
+                self.room = 0
         return reply
 
     cdef object parse(self, Py_ssize_t *at, int depth):
@@ -115,7 +115,9 @@ cdef class ReplyReader:
                 raise self.invalid(f"{self.data[first:end]!r} is more than one line")
             text = self.data[first:end]
             return text if mark == c"+" else self.as_error(text.decode("utf-8", "replace"))
-        if mark == c"_" and end == first:
+        if mark == c"_":
+            if end != first:
+                raise self.invalid("a null has no value")
             return None
         if not read_number(self.data + first, end - first, &number):
             raise self.invalid(f"{self.data[first:end]!r} is no number")

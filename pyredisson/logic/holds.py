@@ -320,8 +320,7 @@ class HoldTable(HoldTableFields):
 
     def discard(self, hold: Hold) -> None:
         """The hold is released with all its levels, also from `HELD`. Idempotent."""
-        if self.table.get(hold.key) is hold:
-            del self.table[hold.key]
+        self.take_out(hold)
         self.wheel.discard(hold)
         hold.change_state(HELD, RELEASING)
         if hold.change_state(RELEASING, RELEASED):

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
+from redis.exceptions import InvalidResponse
+
 from pyredisson._protocol.replies import reader
 
 _END = b""  # as an element of a queue: the sender has closed its side
@@ -410,5 +412,8 @@ def arguments(frame: bytes) -> tuple[bytes, ...]:
         return tuple(frame.split())
     parser = reader()
     parser.feed(frame)
-    elements = parser.gets()
+    try:
+        elements = parser.gets()
+    except InvalidResponse:
+        return ()  # neither a request nor a message has the other types of version 3
     return tuple(item if isinstance(item, bytes) else str(item).encode() for item in elements or ())

@@ -381,3 +381,6 @@ def test_replies_that_look_like_messages_and_messages_that_nobody_asked_for() ->
     first = sent(ledger, b"SSUBSCRIBE", b"a")
     assert ledger.answered(confirmation(b"*", b"ssubscribe", b"a")) is first
     assert ledger.answered(confirmation(b"*", b"sunsubscribe", b"a")) is None
+    # On a connection of version 3 a reply may have other types. No message has.
+    third = sent(ledger, b"ZRANGE", b"z", b"0", b"-1", b"WITHSCORES")
+    assert ledger.answered(b"*1\r\n*2\r\n$1\r\nm\r\n,1.5\r\n") is third

@@ -82,10 +82,7 @@ class CountDownLatchLogic(CounterLogic):
     commands_type = LatchCommands
     commands: LatchCommands
     kind = "latch"
-    missing = (
-        logging.INFO,
-        "isn't counting: it has come to zero, was deleted, or was never set; wait() returns at once",
-    )
+    missing = (logging.INFO, "isn't counting: it has come to zero, was deleted, or never set; wait() returns at once")
 
     async def try_set(self, count: int) -> bool:
         """Sets the count of an open latch. False: the latch is not open."""
