@@ -5,7 +5,7 @@
 # "Quietly" means: without the mutex of the channels, and without a word to the subscription connection. A waiter that
 # joins behind others that have done both needs neither. A waiter that leaves while others stay doesn't, either: loops
 # that run with the mutex held expect it on any of their lines, because a finalizer may end a waiter there. Only without
-# a global lock these steps take the mutex, see `ChannelRegistry`: they change several objects.
+# a global lock these steps take the mutex of the channels, as they change several objects.
 
 cdef extern from *:
     """

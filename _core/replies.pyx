@@ -7,6 +7,7 @@ from cpython.mem cimport PyMem_RawRealloc
 cdef enum:
     MOST_NESTED = 16         # arrays within arrays; no reply that this library asks for has more than four
     MOST_ROOM = 65536        # an empty buffer that has become larger is freed
+    LONGEST = 4294967295     # bytes of a string, and elements of an array
 
 cdef object INCOMPLETE = object()
 
@@ -123,7 +124,7 @@ cdef class ReplyReader:
             raise self.invalid(f"{self.data[first:end]!r} is no number")
         if mark == c":":
             return number
-        if number < 0 or number > MOST_ELEMENTS:
+        if number < 0 or number > LONGEST:
             if number == -1:
                 return None
             raise self.invalid(f"{number} is no length")
@@ -167,15 +168,10 @@ cdef class ReplyReader:
             first += 1
 
 
-cdef enum:
-    MOST_ELEMENTS = 4294967295
-
-
 cdef bint read_number(const char *at, Py_ssize_t size, int64_t *number) noexcept nogil:
     """Reads a decimal number of 64 bits, as Redis writes it: no sign but "-", no zero before other digits."""
     cdef bint negative = size > 0 and at[0] == c"-"
     cdef uint64_t value = 0
-    cdef uint64_t digit
     cdef Py_ssize_t i
     if negative:
         at += 1
@@ -185,8 +181,7 @@ cdef bint read_number(const char *at, Py_ssize_t size, int64_t *number) noexcept
     for i in range(size):
         if not c"0" <= at[i] <= c"9":
             return False
-        digit = <uint64_t> (at[i] - c"0")
-        value = 10 * value + digit
+        value = 10 * value + <uint64_t> (at[i] - c"0")
     # 19 digits are less than 2**64.
     if value > (<uint64_t> 1 << 63) - (not negative):
         return False
