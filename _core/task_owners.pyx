@@ -3,15 +3,21 @@
 cdef class TaskOwners:
     """The fields of `pyredisson._backends.aio.callers.Callers`.
 
-    `owners`: the owner of each task. `_thread`, `_loop`: of the latest task that was new here; 0: there was none.
+    `owners`: the owner of each task. `_thread`, `_loop`: of the latest task that was new here; None: there was none.
     """
 
     cdef public dict owners
-    cdef public unsigned long _thread
-    cdef public object _loop
+    cdef unsigned long _thread
+    cdef object _loop
 
     def __cinit__(self):
         self.owners = {}
+
+    @cython.critical_section
+    def remember(self, loop):
+        """The calling thread runs this event loop. None: forget what was remembered."""
+        self._loop = loop
+        self._thread = PyThread_get_thread_ident()
 
     def current(self):
         """The calling task's owner. RuntimeError: no task is running."""

@@ -62,6 +62,7 @@ class Holdable:
     _explicit_owner: Owner | None
     """None: the calling thread or task. A group has one, its first member's, only if all its members have one."""
     _logic: LockLogic | GroupLogic
+    _new_blocks: Callable[[], Any]
     _owner: Callable[[], Any]
     _notification: Callable[[Callable[..., object]], Callable[[], object]]
     """What a thread of the client has to call when a hold is lost."""
@@ -97,7 +98,7 @@ class AnyHolding(Generic[AnyHoldable]):
     __slots__ = ("_blocks", "_lease", "_lock", "_wait")
 
     def __init__(self, lock: AnyHoldable, wait: float | None, lease: int | None) -> None:
-        self._blocks: Any = None
+        self._blocks: Any = lock._new_blocks()
         self._lock = lock
         self._wait = wait
         self._lease = lease

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]
 from collections.abc import Hashable
 from copy import copy
 from weakref import KeyedRef
@@ -162,11 +163,8 @@ class OwnerRegistry:
             self._forget(reference)
 
     def _forget(self, dead: KeyedRef[int, Owner]) -> None:
-        known, owner_id = self._explicit, dead.key
-        # No function is called between the test and `del`: another thread could run there, and register the same owner
-        # anew, whose reference must stay.
-        if owner_id in known and known[owner_id] is dead:
-            del known[owner_id]
+        # One step, as in `WeakValueDictionary`: another thread may have registered the same owner anew.
+        _remove_dead_weakref(self._explicit, dead.key)
 
 
 def owner_id(name: bytes) -> int:

@@ -86,12 +86,13 @@ class Blocks(Locks):
 
     def settle(self, stage, where):
         begun = not (where and before(*where))
-        if begun and (self.held() or any(each._blocks is not None for each in self.scopes)):
+        if begun and (self.held() or any(each._blocks for each in self.scopes)):
             kept.append(f"a block interrupted at {where}")
         while self.held():
             self.lock.unlock()
         for each in self.scopes:
-            each._blocks = None
+            for caller, _ in each._blocks:
+                each._blocks[caller]
 
 class Permits:
     # With ids: those of a release that was interrupted before it began are released again.

@@ -22,7 +22,6 @@ from pyredisson.logic.holds import LOST, Hold
 
 AnyEnterable = TypeVar("AnyEnterable", bound="Enterable")
 
-Scopes = dict["Scope", None]
 Entered = Union["Enterable", "Holding[Any]"]
 """What `async with` was applied to."""
 
@@ -32,7 +31,8 @@ class Enterable(Holdable):
 
     __slots__ = ()
 
-    _blocks: Scopes | None
+    _new_blocks = dict
+    _blocks: dict[Scope, None]
     """The blocks that were entered by `async with` on this very object and not left yet, oldest first."""
     _callers: Callers
 
@@ -84,7 +84,7 @@ class Holding(AnyHolding[AnyEnterable]):
 
     __slots__ = ("__weakref__", "_cancel_on_lost")
 
-    _blocks: Scopes | None
+    _blocks: dict[Scope, None]
 
     def __init__(self, lock: AnyEnterable, wait: float | None, lease: int | None, cancel_on_lost: bool) -> None:
         super().__init__(lock, wait, lease)
@@ -144,8 +144,6 @@ class Scope:
                 self._hold.listen(self._hold_ended)
         self._callers.current_blocks().append(self)
         if (entered := self.entered()) is not None:
-            if entered._blocks is None:
-                entered._blocks = {}
             entered._blocks[self] = None
 
     async def leave(self, error: BaseException | None) -> None:
@@ -198,7 +196,7 @@ class Scope:
         blocks = self._callers.blocks.get(self.entering_task)
         if blocks is not None and self in blocks:
             blocks.remove(self)
-        if (entered := self.entered()) is not None and entered._blocks is not None:
+        if (entered := self.entered()) is not None:
             entered._blocks.pop(self, None)
 
     def _entered_was_collected(self) -> None:
@@ -250,8 +248,7 @@ async def leave(lock: Enterable, entered: Entered, error: BaseException | None) 
     if scope is None and entered is lock:
         identity = lock._logic.identity
         scope = next((scope for scope in reversed(blocks_of_task) if scope.identity == identity), None)
-    if scope is None and entered._blocks:
-        others = list(entered._blocks)
+    if scope is None and (others := list(entered._blocks)):
         holding = (other for other in others if lock._logic.hold_of(other.owner.id) is not None)
         scope = next(holding, others[0])
     if scope is not None:

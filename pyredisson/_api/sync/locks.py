@@ -102,7 +102,7 @@ class Lock(LockReleases, Lockable, Named):
         self._callers = callers
         self._explicit_owner = owner
         self._name = name
-        self._blocks = None
+        self._blocks = self._new_blocks()
 
     def hand_off(self) -> str:
         """Gives the calling thread's hold away, without a release, and returns a token: `client.adopt(token)` takes it.
@@ -326,7 +326,7 @@ class LockGroup(Group, GroupReleases, Lockable):
         first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
         self._callers = first._callers
         self._explicit_owner = first._explicit_owner
-        self._blocks = None
+        self._blocks = self._new_blocks()
 
 
 class MultiLock(LockGroup):

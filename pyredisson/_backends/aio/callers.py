@@ -2,7 +2,6 @@
 
 import asyncio
 import weakref
-from _thread import get_ident
 from asyncio import _get_running_loop, current_task, get_running_loop
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +23,7 @@ class Callers(TaskOwners):
         self._reference = weakref.ref(self)
         self.owners = {}
         self.blocks = {}
-        self._thread = 0
-        self._loop = None
+        self.remember(None)
 
     def _find_current(self) -> Owner:
         task = current_task()
@@ -56,8 +54,7 @@ class Callers(TaskOwners):
     def _adopt(self, task: asyncio.Task[Any] | None) -> Owner:
         if task is None:
             raise RuntimeError("a lock's owner is a task, and no task is running here")
-        self._thread, self._loop = 0, get_running_loop()
-        self._thread = get_ident()
+        self.remember(get_running_loop())
         owner = self.owners[task] = self._session.owners.new()
         # A weak reference: a task that goes on must not keep a client alive that the program has dropped.
         reference = self._reference
