@@ -1,5 +1,4 @@
-# How one thread wakes another. Each method is a single step, except that without a global lock `set` and `clear` may
-# run at the same time: then the wakeup is set afterwards.
+# How one thread wakes another. Each method is a single step.
 
 from _thread import allocate_lock
 
@@ -21,22 +20,23 @@ cdef class WakeupFields:
         self.self_pipe = None
 
     def set(self):
-        self.flag = True
-        try:
-            self.lock.release()
-        except RuntimeError:
-            # It was set already.
+        # The flag and the lock are one state: a flag alone would tell others that its waiter was woken.
+        with cython.critical_section(self):
             self.flag = True
-            return
-        # Once more: `clear` may have come in between, and the lock is unlocked now.
-        self.flag = True
-        if self.self_pipe is not None:
             try:
-                self.self_pipe.send(b"\0")
+                self.lock.release()
+            except RuntimeError:
+                # It was set already.
+                return
+            self_pipe = self.self_pipe
+        if self_pipe is not None:
+            try:
+                self_pipe.send(b"\0")
             except OSError:
                 # The pipe is full, so the poll ends anyway; or the listener has ended, and with it the poll.
                 return
 
+    @cython.critical_section
     def clear(self):
         self.flag = False
         self.lock.acquire(False)

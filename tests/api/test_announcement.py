@@ -66,7 +66,8 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_who_and_where(backend: Backend, admin: Redis, fields: dict[str, Any]) -> None:
     before = now_of(admin)
     client = backend.connect(**fields)
-    await client.get_lock(NAME).lock()
+    async with client.get_lock(NAME):
+        pass  # a hold would be listed after a second
     await backend.until(lambda: bool(admin.exists(key_of(client))))
     found = announced(admin, client)
     process = identity()
