@@ -25,6 +25,7 @@ NAMES = (
     "clients",
     "cluster",
     "redisson",
+    "free_threading",
 )
 RESULTS = Path(__file__).parent / "results"
 
