@@ -142,10 +142,10 @@ def remove_hold(dict table not None, HoldFields hold not None):
 
 
 cdef bint take_out(dict table, HoldFields hold) except -1:
-    if table.get(hold.key) is not hold:
-        return False
-    found = table.pop(hold.key, None)
-    if found is not hold and found is not None:
-        # Without a global lock another thread has put it there since the line above.
-        table.setdefault(hold.key, found)
-    return found is hold
+    return remove_value(table, hold.key, hold)
+
+
+cpdef bint remove_value(dict table, key, value) except -1:
+    """Removes an entry of a dict. False: it has another value, or there is none."""
+    with cython.critical_section(table):
+        return table.get(key) is value and table.pop(key) is value

@@ -10,9 +10,11 @@ cdef class TaskWakeup:
     `_sleeps`: the sleeps of the running event loop, which many waits share; None: this wait has a timer of its own.
     `_loop`: the event loop of the task that waits; None: it is not known. `_future`: what the task awaits; None: it
     doesn't sleep. `ends_at`: when the time of the present wait is over; infinite: it has no end, or there is no wait.
+    `thread`: the thread of the event loop; 0: it is not known.
     """
 
     cdef bint flag
+    cdef unsigned long thread
     cdef public double ends_at
     cdef public object _loop
     cdef public object _sleeps
@@ -23,6 +25,7 @@ cdef class TaskWakeup:
         self._sleeps = sleeps
         if sleeps is not None:
             self._loop = sleeps.loop
+            self.thread = sleeps.thread
 
     @property
     def alive(self):
@@ -45,12 +48,15 @@ cdef class TaskWakeup:
         self.wake_task()
 
     cdef wake_task(self):
-        if self._future is not None and self._future.outcome == PENDING:
-            try:
+        try:
+            if self.thread and self.thread != PyThread_get_thread_ident():
+                # The watchdog has found a hold lost, or another thread closes the client.
+                self._loop.call_soon_threadsafe(self.on_end)
+            elif self._future is not None and self._future.outcome == PENDING:
                 self._future.finish(RESULT, None)
-            except RuntimeError:
-                # Its event loop is closed, and has not ended the task.
-                pass
+        except RuntimeError:
+            # Its event loop is closed, and has not ended the task.
+            pass
 
 
 cdef class SleepsFields:

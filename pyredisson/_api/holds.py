@@ -140,8 +140,8 @@ class AnySingleton:
 
     def _turn_to_leave(self, runner: object) -> Any:
         """The latest block of this thread or task; else the oldest one, as another one may run the exit."""
-        mine = [turn for turn in self._turns if turn.runner == runner]
-        return mine[-1] if mine else self._turns[0]
+        turns = list(self._turns)
+        return next((turn for turn in reversed(turns) if turn.runner == runner), turns[0])
 
     def __repr__(self) -> str:
         return f"<{package_of(type(self))}.Singleton {readable(self._make()._logic.key)!r}>"

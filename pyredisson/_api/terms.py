@@ -106,8 +106,8 @@ class AnyElection(Generic[F, T]):
     @property
     def state(self) -> ElectionState:
         """What this candidate does at the moment, as known without asking the server."""
-        if self._term is not None:
-            return ElectionState.LEADING if self._term.valid else ElectionState.DEPOSED
+        if (term := self._term) is not None:
+            return ElectionState.LEADING if term.valid else ElectionState.DEPOSED
         if self._closed:
             return ElectionState.CLOSED
         return ElectionState.IDLE if self._call is None else ElectionState.CAMPAIGNING

@@ -170,7 +170,7 @@ class Delivery:
     def _deliver(self, event: Event) -> None:
         self._busy = True
         # Looked at after the assignment: whoever forks looks at `_busy` after that.
-        if Delivery.forking:
+        while Delivery.forking:
             self._busy = False
             _wait_for_fork()
             self._busy = True

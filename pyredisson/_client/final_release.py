@@ -85,7 +85,7 @@ class FinalRelease:
             if self.calls is not None:
                 self.calls.abort_calls()
         if self._lost:
-            errors = "; ".join(dict.fromkeys(map(str, self._failed.values())))
+            errors = "; ".join(dict.fromkeys(map(str, list(self._failed.values()))))
             logger.warning("%d locks were not released and end with their leases: %s", self._lost, errors)
 
     def _send_until_quiet(self, main_thread_stopped: bool) -> None:
@@ -119,7 +119,7 @@ class FinalRelease:
         for _ in range(1 + MOST_REDIRECTS):
             groups = self._send_groups(groups)
         if not self._reached:
-            raise next(iter(self._failed.values()))
+            raise next(iter(list(self._failed.values())))
 
     def _send_groups(self, groups: dict[Target, list[bytes]]) -> dict[Target, list[bytes]]:
         """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected."""
@@ -199,11 +199,12 @@ SHORTEST_TIMEOUT = 0.02
 class LastConnection:
     """The connection to one server. `write` and `read` are apart, so that several servers work at the same time."""
 
+    _connection: _PartedConnection | None = None
+
     def __init__(self, node: Node, *, asking: bool) -> None:
         """`asking`: for commands whose slots are still being moved to the server."""
         self._node = node
         self._asking = asking
-        self._connection: _PartedConnection | None = None
         self._closed = False
 
     def write(self, payloads: Sequence[bytes], deadline: float) -> None:
@@ -243,8 +244,8 @@ class LastConnection:
         self._disconnect()
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        # One step: of `close` and the thread that connects, one closes it.
+        if (connection := self.__dict__.pop("_connection", None)) is not None:
             connection.close()
 
     def _write(self, payloads: Sequence[bytes], deadline: float) -> None:

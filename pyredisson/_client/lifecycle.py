@@ -72,7 +72,7 @@ class ClientLifecycle:
         self._connect = connect
         self.session = Session(config, self)
         begin(self.session)
-        live_clients.add(self)
+        _living[self] = None
 
     def reset_after_fork(self) -> None:
         """In the child: becomes a new client, without anything that belongs to the parent."""
@@ -107,8 +107,8 @@ class ClientLifecycle:
 
     def expect_lease(self, lease: int) -> None:
         # With the usual timeout, one lost reply would cost a lock with a short lease.
-        timeout = max(SHORTEST_REPLY_TIMEOUT, lease / 1000 / ROUNDS_PER_LEASE / 2)
-        self._watchdog_runtime.limit_timeout(timeout)
+        with self._starting:
+            self._watchdog_runtime.limit_timeout(max(SHORTEST_REPLY_TIMEOUT, lease / 1000 / ROUNDS_PER_LEASE / 2))
 
     def start_loop(self, loop: Loop) -> None:
         start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
@@ -240,10 +240,14 @@ class ClientLifecycle:
                 steps.callback(drop)
 
 
-live_clients: weakref.WeakSet[ClientLifecycle] = weakref.WeakSet()
-"""All clients of this process that were not dropped, closed ones among them. To be read as a list: it may change."""
+_living: weakref.WeakKeyDictionary[ClientLifecycle, None] = weakref.WeakKeyDictionary()
 dropped_clients: dict[ClientLifecycle, None] = {}
 """Dropped clients that still have something to send."""
+
+
+def live_clients() -> list[ClientLifecycle]:
+    """All clients of this process that were not dropped, closed ones among them."""
+    return [client for reference in _living.keyrefs() if (client := reference()) is not None]
 
 
 def _release_dropped(lifecycle: ClientLifecycle) -> None:

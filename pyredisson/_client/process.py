@@ -20,7 +20,7 @@ def close_all() -> None:
     """At the exit: closes all clients that are open, and sends what dropped clients have not sent yet."""
     # One deadline for all clients: behind servers that hang, each client would use up a timeout of its own.
     deadline = clock() + CLOSE_TIMEOUT
-    for lifecycle in [*live_clients, *list(dropped_clients)]:
+    for lifecycle in [*live_clients(), *list(dropped_clients)]:
         try:
             lifecycle.end()
             lifecycle.send_final_releases(deadline - clock())
@@ -40,7 +40,7 @@ LONGEST_PAUSE = 0.1
 
 
 def pause_observers() -> None:
-    if deliveries := [lifecycle.delivery for lifecycle in list(live_clients) if lifecycle.delivery is not None]:
+    if deliveries := [lifecycle.delivery for lifecycle in live_clients() if lifecycle.delivery is not None]:
         pause_before_fork(deliveries, LONGEST_PAUSE)
 
 
@@ -49,7 +49,7 @@ def reset_all() -> None:
     go_on_after_fork(in_child=True)
     holds.after_fork()
     dropped_clients.clear()
-    for lifecycle in list(live_clients):
+    for lifecycle in live_clients():
         lifecycle.reset_after_fork()
 
 
@@ -120,7 +120,7 @@ def _release_all() -> None:
         deadline = clock() + CLOSE_TIMEOUT
         # The final releases have threads and connections of their own: the interrupted call may be using its own one.
         threads: list[threading.Thread] = []
-        for lifecycle in list(live_clients):
+        for lifecycle in live_clients():
             try:
                 # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
                 lifecycle.end()

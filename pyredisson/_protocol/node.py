@@ -92,7 +92,7 @@ class Node:
 
     def _on_silence(self) -> None:
         self.on_failure()
-        for check in tuple(self.silence_checks):
+        for check in list(self.silence_checks):
             check()
 
     def on_connected(self, info: ServerInfo, dropped: list[ConnectionId]) -> None:
@@ -181,6 +181,8 @@ class Availability:
         if present is new:
             if self._observe is not None:
                 self._observe("disconnected", self._address, error)
+                if self._outage.get("present") is not new:
+                    self._observe("connected", self._address, None)
             reason = with_notes(str(error) or "timed out", error)  # asyncio's timeouts have no text
             logger.warning(
                 "the server %s is not available: %s; calls try again within their limits", self._address, reason

@@ -136,8 +136,8 @@ class ReplicaState:
 
     def on_answer(self, address: Address, asked_at: float) -> None:
         """A server that was away at `asked_at` is no master in place of this one."""
-        if self.left.get(address, math.inf) <= asked_at:
-            self.left.pop(address, None)
+        if self.left.get(address, math.inf) <= asked_at and (since := self.left.pop(address, asked_at)) > asked_at:
+            self.left.setdefault(address, since)
 
 
 def wait_command(replicas: int, seconds: float) -> bytes:

@@ -229,8 +229,8 @@ class RoutingTable:
         for slot, (number, node) in self._moved.copy().items():
             if number > begun:
                 self._slots.assign(slot, slot, node)
-            elif self._moved.get(slot) == (number, node):
-                self._moved.pop(slot, None)
+            elif (latest := self._moved.pop(slot, None)) is not None and latest[0] != number:
+                self._moved.setdefault(slot, latest)
 
     def _compare(self, view: TopologyView, masters: dict[Address, Node]) -> tuple[set[int], set[int], dict[Node, None]]:
         """The slots that moved, the slots that failed over, and the nodes that were replaced. Notes who serves now."""
@@ -372,12 +372,11 @@ class ServerHealth:
     def on_handshake(self, node: Node, server_id: bytes | None) -> bool:
         """The server has replied to a handshake. Returns whether it has recovered, or is another process."""
         recovered = self.recovered(node)
-        restarted = server_id is not None and self._server_ids.get(node, server_id) != server_id
-        if server_id is not None:
-            self._server_ids[node] = server_id
-        if restarted:
-            self.restarted[node] = None
-        return recovered or restarted
+        if server_id is None or self._server_ids.setdefault(node, server_id) == server_id:
+            return recovered
+        self._server_ids[node] = server_id
+        self.restarted[node] = None
+        return True
 
     def recovered(self, node: Node) -> bool:
         """The node's failures don't count any more. Returns whether there were any."""

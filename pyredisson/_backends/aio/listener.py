@@ -57,7 +57,7 @@ class AioListener:
     @property
     def running(self) -> bool:
         """Whether the task runs, or is about to start."""
-        return self._starting is not None or (self._task is not None and not self._task.done())
+        return self._starting is not None or ((task := self._task) is not None and not task.done())
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the task. Returns a future that is done when it has ended."""

@@ -92,7 +92,7 @@ def end_in(
     if loop.is_closed():
         return []
     if loop is not asyncio.get_running_loop():
-        loop.call_soon_threadsafe(end)
+        call_in(loop, end)
         return []
     end()
     return [done]

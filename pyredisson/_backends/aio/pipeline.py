@@ -1,6 +1,7 @@
 """The pipelined connections of one client to one node: the one in use, and the making of the next."""
 
 import asyncio
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -50,8 +51,10 @@ class PipelineHolder(PipelineSender):
         """Sends a command without waiting for it. `post_elsewhere` gets it if that isn't possible, or fails."""
         # Over the same connection it runs after earlier commands. It is written now, even if the loop stops.
         pipeline = self.pipeline
-        if pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed():
-            if pipeline is not None and pipeline.waiting:
+        gone = pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed()
+        # On another thread: a call on another event loop was refused, and has sent nothing over this pipeline.
+        if pipeline is None or gone or pipeline.thread != get_ident():
+            if pipeline is not None and gone and pipeline.waiting:
                 # A command that is still in flight there must not run after this one.
                 pipeline.node.suspect(pipeline.connection_id)
             post_elsewhere(payload)
@@ -72,12 +75,12 @@ class PipelineHolder(PipelineSender):
         """An open pipeline of the running loop. Callers that ask for a new one at the same time share it."""
         check_in_use(self._node, closed=self._closed, retired=self._retired)
         loop = asyncio.get_running_loop()
-        if self.pipeline is not None and self.pipeline.loop is not loop:
-            if not self.pipeline.loop.is_closed():
+        if (pipeline := self.pipeline) is not None and pipeline.loop is not loop:
+            if not pipeline.loop.is_closed():
                 raise RuntimeError("a client of pyredisson.asyncio belongs to one event loop, and this is another")
-            self.pipeline = None
-        if self.pipeline is not None and self.pipeline.state is OPEN:
-            return self.pipeline
+            pipeline = self.pipeline = None
+        if pipeline is not None and pipeline.state is OPEN:
+            return pipeline
         connecting = self._connecting
         if connecting is None or connecting.get_loop() is not loop:
             connecting = self._connecting = loop.create_task(connect(self._node))
@@ -101,14 +104,12 @@ class PipelineHolder(PipelineSender):
         if self._connecting is task:
             self._connecting = None
         if not task.cancelled() and task.exception() is None:
+            pipeline = self.pipeline = task.result()
+            # Read after the pipeline was stored, as `drop` and `retire` set them before they look for a pipeline.
             if self._closed:
-                # The client was closed after the handshake, and before this callback.
-                task.result().close()
-            else:
-                pipeline = self.pipeline = task.result()
-                # Read after the pipeline was stored, as `retire` sets it before it looks for a pipeline.
-                if self._retired:
-                    pipeline.drain()
+                pipeline.close()
+            elif self._retired:
+                pipeline.drain()
 
     def retire(self) -> None:
         """Closes the connection, after the replies to its commands, and makes no other. Can be called on any thread."""
@@ -149,9 +150,9 @@ class PipelineHolder(PipelineSender):
         """Ends the connection, or the making of one. Returns futures that are done when they have ended."""
         self._closed = True
         ending: list[asyncio.Future[Any]] = []
-        if self._connecting is not None:
+        if (connecting := self._connecting) is not None:
             # When it is cancelled it closes the connection that it has opened.
-            ending += end_in(self._connecting.get_loop(), self._connecting.cancel, self._connecting)
+            ending += end_in(connecting.get_loop(), connecting.cancel, connecting)
         pipeline, self.pipeline = self.pipeline, None
         if pipeline is not None:
             ending += end_in(pipeline.loop, pipeline.close, pipeline.disconnected)

@@ -52,7 +52,8 @@ class ClientSocket:
         # Read once: another thread may close the connection at the same time.
         if (connection := self._socket) is not None:
             try:
-                connection.shutdown(socket.SHUT_RDWR)
+                # Not a TLS socket's own method: from its first step on, another thread's `send` would send plain text.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError:
                 return  # it isn't connected any more, which a thread that reads has noticed
 

@@ -10,6 +10,7 @@ from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.connection import may_run_handlers, raised_by_handler
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._core import remove_value
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import pause
@@ -152,8 +153,9 @@ class ThreadListener:
             with self._channels.mutex:
                 self._role.disconnected()
                 self._channels.on_disconnected()
-            connection.shut_down()
-            connection.close()
+                # Whoever sends has the mutex: none is about to use the number of the descriptor.
+                connection.shut_down()
+                connection.close()
         return connected
 
     def _serve(self, messages: MessageReader) -> None:
@@ -281,11 +283,8 @@ class ReaderRole:
 
     def release(self, wakeup: ThreadWakeup) -> bool:
         """The thread with this wakeup reads no longer. False: it wasn't the reader."""
-        if self._reader.get("reader") is not wakeup:
-            return False
         wakeup.self_pipe = None
-        del self._reader["reader"]
-        return True
+        return remove_value(self._reader, "reader", wakeup)
 
     def fail(self, messages: MessageReader, error: BaseException) -> None:
         """The connection failed: nobody reads it any more, and the listener's thread replaces it."""

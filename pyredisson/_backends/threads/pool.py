@@ -26,7 +26,7 @@ class Pool:
         self.node = node
         self._size = size
         self._idle: list[Connection] = []
-        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._all: weakref.WeakKeyDictionary[Connection, None] = weakref.WeakKeyDictionary()
         # Re-entrant: while it is held, a `with` block that the garbage collector ends may send its release.
         self._mutex = threading.RLock()
         self._waiting: deque[ThreadWakeup] = deque()
@@ -86,9 +86,10 @@ class Pool:
 
     def limit_timeout(self, seconds: float) -> None:
         """From now on a reply may take so many seconds at most, except on a connection that is in use."""
-        if seconds < self.node.timeout:
-            self.node = self.node.with_timeout(seconds)
-            self.close_idle()
+        with self._mutex:
+            if seconds < self.node.timeout:
+                self.node = self.node.with_timeout(seconds)
+                self.close_idle()
 
     def close_idle(self) -> None:
         while (connection := self._pop_idle()) is not None:
@@ -124,15 +125,9 @@ class Pool:
 
     def abort_calls(self) -> None:
         """Ends the calls that wait for a reply: each finds its connection closed."""
-        while True:
-            try:
-                connections = list(self._all)
-            except RuntimeError:
-                # A call on another thread ended meanwhile, and its connection left the set.
-                continue
-            for connection in connections:
+        for reference in self._all.keyrefs():
+            if (connection := reference()) is not None:
                 connection.shut_down()
-            return
 
     def close(self) -> None:
         """Closes every connection; a connection in use is closed when it is returned."""
@@ -144,8 +139,8 @@ class Pool:
     def _keep_none(self) -> None:
         self._check_returns = True
         self.close_idle()
-        for wakeup in list(self._waiting):
-            wakeup.set()
+        while self._waiting:
+            self._on_return()
 
     def _take(self, *, new_connection: bool) -> Connection:
         if new_connection:
@@ -162,7 +157,7 @@ class Pool:
             self._on_return()
 
     def _discard(self, connection: Connection) -> None:
-        self._all.discard(connection)
+        self._all.pop(connection, None)
         connection.close()
 
     def _connect_or_wait(self, *, new_connection: bool = False) -> Connection:
@@ -174,8 +169,8 @@ class Pool:
                 try:
                     connection.open()
                 except BaseException:
-                    # Closed here, too: an interrupt may have struck after the handshake.
-                    self._discard(connection)
+                    # There is room for a call that waits.
+                    self._return(connection)
                     raise
                 return connection
             self._wait_for_return(deadline)
@@ -196,10 +191,10 @@ class Pool:
             if len(self._all) >= self._size:
                 return None
             connection = Connection(self.node)
-            self._all.add(connection)
+            self._all[connection] = None
             if len(self._all) > self._size:
                 # The garbage collector ran here and ended a `with` block, whose release took the last place.
-                self._all.discard(connection)
+                self._all.pop(connection, None)
                 return None
             return connection
 
@@ -208,7 +203,8 @@ class Pool:
         self._check_returns = True
         self._waiting.append(wakeup)
         try:
-            if not self._idle and not wakeup.wait(max(0.0, deadline - time.monotonic())):
+            full = not self._idle and len(self._all) >= self._size
+            if full and not wakeup.wait(max(0.0, deadline - time.monotonic())):
                 raise NoReply(TimeoutError("no connection became free in time"), may_have_run=False)
         finally:
             try:

@@ -108,15 +108,20 @@ class RoutedThreadRuntime(RoutedRuntime[Pool], ThreadBackend):
         super().__init__(config, scripts, keeper)
         self.post = post
         self._size = size
-        self._timeout: float | None = None
+        self._timeout = float("inf")
 
     def limit_timeout(self, seconds: float) -> None:
-        # Before the pools that exist: whoever makes one now knows it.
-        self._timeout = seconds if self._timeout is None else min(self._timeout, seconds)
+        self._timeout = min(self._timeout, seconds)
         super().limit_timeout(seconds)
 
+    def connections_of(self, node: Node) -> Pool:
+        pool = super().connections_of(node)
+        # After the pool was stored, as `limit_timeout` sets the limit before it looks for pools.
+        pool.limit_timeout(self._timeout)
+        return pool
+
     def _connections_to(self, node: Node) -> Pool:
-        return Pool(node if self._timeout is None else node.with_timeout(self._timeout), self._size)
+        return Pool(node, self._size)
 
     def _on_any_thread(self, wakeup: Wakeup) -> Wake:
         return wakeup.set
