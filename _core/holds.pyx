@@ -40,10 +40,11 @@ cdef class HoldFields(Timer):
         self.reason = ""
 
     @cython.critical_section
-    def change_state(self, old, new):
-        """Goes from state `old` to `new`; False: it is in another state, and stays there."""
+    def change_state(self, old, new, str reason not None=""):
+        """Goes from state `old` to `new`, to a loss for a reason; False: it is in another state, and stays there."""
         if self.state is not old:
             return False
+        self.reason = reason
         self.state = new
         return True
 
@@ -66,6 +67,12 @@ cdef class HoldFields(Timer):
                 self.token = call.token
             call.hold = self
             return True
+
+    def absorb(self, HoldFields below not None):
+        """Counts the levels of a lost hold below this one as levels of this one."""
+        with cython.critical_section(self, below):
+            self.count += below.count
+            self.lost_below = None
 
     @cython.critical_section
     def lengthen(self, long long lease, double valid_until, held):

@@ -202,7 +202,7 @@ cdef class QueueFields:
     cdef public HoldFields holder
     cdef public object holder_events
     cdef public double busy_until
-    cdef public object series_ends
+    cdef public double series_ends
     cdef public double others_first_until
     cdef object held
     cdef object lost
@@ -212,6 +212,7 @@ cdef class QueueFields:
 
     def __init__(self, held, lost, waiting, offered, double unknown_wait):
         self.waiters = {}
+        self.series_ends = float("inf")
         self.held = held
         self.lost = lost
         self.waiting = waiting
@@ -295,9 +296,7 @@ cdef class QueueFields:
         nothing was changed.
         """
         cdef WaiterFields first = self.first_waiter()
-        with cython.critical_section(self):
-            series_ends = self.series_ends
-        if first is None or limit <= 0 or (series_ends is not None and <double> series_ends <= now):
+        if first is None or limit <= 0 or self.series_ends <= now:
             return None
         cdef LockWaiterFields waiter = <LockWaiterFields?> first
         if waiter.lock.commands.__class__ is not commands_type:

@@ -58,6 +58,7 @@ cdef class Wheel:
     cdef uint64_t taken[LEVELS]
     cdef int64_t now
     cdef Py_ssize_t count
+    cdef bint closed
 
     def __cinit__(self, int64_t now=0):
         if now < 0:
@@ -83,9 +84,16 @@ cdef class Wheel:
         """
         self.insert(timer, due, group)
 
+    def close(self):
+        """Takes all timers out, and takes none in any more: one that came late would keep its client's memory."""
+        self.closed = True
+        self.advance(2**63 - 1)
+
     @cython.critical_section
     cdef insert(self, Timer timer, int64_t due, int64_t group):
         cdef Node *node = &timer.node
+        if self.closed:
+            return
         if node.wheel == NULL:
             Py_INCREF(timer)
             node.timer = <PyObject *> timer

@@ -78,7 +78,8 @@ class Holdable:
         """
         if not callable(callback):
             raise TypeError(f"on_lost needs a function, not {type(callback).__name__}")
-        self._logic.session.lost_callbacks.add(self._logic.identity, callback, self._notification(callback))
+        with self._logic.session.channels.mutex:
+            self._logic.session.lost_callbacks.add(self._logic.identity, callback, self._notification(callback))
         return callback
 
     def remove_on_lost(self, callback: Callable[..., object]) -> bool:
@@ -86,7 +87,8 @@ class Holdable:
 
         Returns whether there was one. A call that has begun, or was due already, is still made.
         """
-        return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
+        with self._logic.session.channels.mutex:
+            return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
 
 
 AnyHoldable = TypeVar("AnyHoldable", bound=Holdable)

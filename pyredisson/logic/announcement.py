@@ -6,6 +6,7 @@ that the server has confirmed last. So a server that lacks an earlier one says s
 lost reply, a restart or a failover.
 """
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -82,6 +83,7 @@ class Announcement:
         """Seconds that they have waited."""
         self.lost = 0
         """Holds that were lost."""
+        self._wait_numbers, self.loss_numbers = itertools.count(1), itertools.count(1)
         self._holds = holds
         self._watchdog = watchdog
         self._clock = clock
@@ -144,7 +146,7 @@ class Announcement:
 
     def begin_waiting(self, wait: Wait) -> None:
         """A call begins to wait. It is listed after a second."""
-        self.waits += 1
+        self.waits = next(self._wait_numbers)
         self._waiting.began[wait] = now = self._clock()
         # After the entry: a look that is set already finds it.
         if self._look.due < 0 and not self._watchdog.closed:
@@ -153,7 +155,8 @@ class Announcement:
     def end_waiting(self, wait: Wait) -> None:
         began = self._waiting.began.pop(wait, None)
         if began is not None:
-            self.waited += self._clock() - began
+            # No call comes between reading the sum and setting it.
+            self.waited = self._clock() - began + self.waited
 
     def stay_until(self, moment: float) -> None:
         """The client has released a lock that is kept until then. So long others may ask who it was."""
@@ -182,8 +185,7 @@ class Announcement:
         """A listener of holds: any thread, any line."""
         field = self._field(hold)
         # The same owner may have acquired the lock again.
-        if self._listed.get(field) is hold:
-            del self._listed[field]
+        if self._listed.get(field) is hold and self._listed.pop(field, None) is not None:
             self._changed[field] = None
             self._ask_soon(PAUSE)
 

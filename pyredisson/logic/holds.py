@@ -164,7 +164,7 @@ class Hold(HoldFields):
 
     @property
     def _renewed_leases(self) -> list[RenewedLease | None]:
-        leases = self.leases if isinstance(self.leases, list) else [self.leases]
+        leases = found if isinstance(found := self.leases, list) else [found]
         return [lease for lease in leases if lease is None or isinstance(lease, RenewedLease)]
 
     @property
@@ -179,7 +179,7 @@ class Hold(HoldFields):
     @property
     def _limit(self) -> float:
         """The reading of the clock at which the last level ends whose lease is renewed, if all of them have a limit."""
-        leases = self.leases if isinstance(self.leases, list) else [self.leases]
+        leases = found if isinstance(found := self.leases, list) else [found]
         return max((lease.ends if isinstance(lease, RenewedLease) else math.inf for lease in leases), default=math.inf)
 
     @property
@@ -284,7 +284,7 @@ class HoldTable(HoldTableFields):
 
     def extend(self, hold: Hold, valid_until: float) -> None:
         """The server has confirmed the hold until then, at least."""
-        hold.valid_until = max(hold.valid_until, valid_until)
+        hold.lengthen(0, valid_until, HELD)
 
     def add_permit(self, hold: Hold) -> None:
         """Records a permit that the watchdog renews. No other hold has its key."""
@@ -330,9 +330,8 @@ class HoldTable(HoldTableFields):
         """Empties the table when the client is closed; returns the holds that are to be released on the server."""
         holds = list(self.table.values())
         held = [hold for hold in holds if not self.expire_if_due(hold)]
-        for hold in holds:
-            # The garbage collector doesn't look into the wheel: a hold in there would keep this client's memory.
-            self.wheel.discard(hold)
+        # The garbage collector doesn't look into the wheel.
+        self.wheel.close()
         self.table.clear()
         for hold in held:
             self.discard(hold)
@@ -355,7 +354,7 @@ class HoldTable(HoldTableFields):
 
     def declare_lost(self, hold: Hold, reason: str = GONE) -> None:
         """A held hold is lost. It stays in the table until its owner releases it. Once; else nothing happens."""
-        if hold.change_state(HELD, LOST):
+        if hold.change_state(HELD, LOST, reason):
             self._report_loss(hold, reason)
 
     def take_away(self, holds: Iterable[Hold], reason: str) -> None:
@@ -367,11 +366,10 @@ class HoldTable(HoldTableFields):
 
     def declare_lost_on_release(self, hold: Hold, reason: str = GONE) -> None:
         """The release found out that the hold was lost before: the server didn't know it, or its lease has ended."""
-        if hold.change_state(HELD, LOST) or hold.change_state(RELEASING, LOST):
+        if hold.change_state(HELD, LOST, reason) or hold.change_state(RELEASING, LOST, reason):
             self._report_loss(hold, reason)
 
     def _report_loss(self, hold: Hold, reason: str) -> None:
-        hold.reason = reason
         hold.valid_until = min(hold.valid_until, self._clock())
         self.wheel.discard(hold)
         # Before anyone is woken who might end the program: the callbacks are on their way.
@@ -390,7 +388,7 @@ class HoldTable(HoldTableFields):
         if hold is not None:
             hold.lost_below = None
             if hold.state is LOST:
-                self.table.pop(key, None)
+                self.take_out(hold)
 
 
 def merge_lost(hold: Hold) -> Hold | None:
@@ -399,8 +397,7 @@ def merge_lost(hold: Hold) -> Hold | None:
     if hold.state is not LOST or not hold.count:
         return below
     if below is not None:
-        hold.count += below.count
-        hold.lost_below = None
+        hold.absorb(below)
     return hold
 
 

@@ -44,7 +44,7 @@ Callback = Callable[[], object]
 
 
 class LostCallbacks:
-    """Which callbacks are called when a hold of a lock, or of a group, is lost. Threads need no mutex for it."""
+    """The callbacks for losses of each lock or group. To be changed with the mutex of the channels held."""
 
     def __init__(self, run: Callable[[Callback], None]) -> None:
         """`run` has a callback called on another thread, where it delays nothing."""
@@ -55,7 +55,7 @@ class LostCallbacks:
     def add(self, identity: Hashable, function: object, callback: Callback) -> None:
         """Has `callback` called for each hold of that lock which is lost. `function` is its name for `remove`."""
         callbacks: dict[Callback, object] = {}
-        # Another thread may remove the last callback of this lock meanwhile, and the inner dict with it.
+        # A finalizer may remove the last callback of this lock meanwhile, and the inner dict with it.
         while self._registered.get(identity) is not callbacks:
             callbacks = self._registered.setdefault(identity, {})
             callbacks[callback] = function
@@ -65,9 +65,8 @@ class LostCallbacks:
         callbacks = self._registered.get(identity, {})
         for callback in reversed(list(callbacks)):
             if callbacks.get(callback) == function and callbacks.pop(callback, None) is not None:
-                if not callbacks and (removed := self._registered.pop(identity, {})):
-                    # Another thread has added a callback between the two `pop`s.
-                    self._registered.setdefault(identity, removed).update(removed)
+                if not callbacks:
+                    self._registered.pop(identity, None)
                 return True
         return False
 

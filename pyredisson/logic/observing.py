@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Container
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -42,15 +43,15 @@ class Delivery(Protocol):
 class Observing:
     """Any thread adds an event, on any line.
 
-    Whatever adds one takes no mutex. An event, and the note that its wait or its hold has begun or ended, are one step:
-    no function is called between them, so that no interrupt strikes there, and no other thread runs.
+    Whatever adds one takes no mutex. No function is called between an event and the note that its wait or its hold has
+    begun or ended, so that no interrupt strikes there. Of several threads that note an end, one succeeds.
     """
 
     def __init__(self, delivery: Delivery, client_id: str, clock: Callable[[], float]) -> None:
         self._client_id = client_id
         self._clock = clock
         self._handlers = delivery.handlers
-        self._append = delivery.queue.append
+        self._queue = delivery.queue
         self._wake = delivery.wake
         self._numbers = itertools.count(1)
         self._waits: dict[object, int] = {}
@@ -65,14 +66,14 @@ class Observing:
         """Adds an event, if the observer has that method."""
         event = self._event(what, **fields)
         if event is not None:
-            self._append(event)
+            self._queue.append(event)
             self._wake()
 
     def wait_begins(self, call: object, subject: Subject, owner_id: int | None = None, count: int = 1) -> None:
         """A call waits from now on. `call` is any object that stands for it until `call_ended`."""
         number = next(self._numbers)
         event = self._event("waiting", subject, owner_id=owner_id, count=count, wait_id=number, context=copy_context())
-        append = self._append
+        append = self._queue.append
         self._waits[call] = number
         if event is not None:
             append(event)
@@ -112,13 +113,14 @@ class Observing:
             hold_id=hold_id,
             context=copy_context() if what == "acquired" else None,
         )
-        append = self._append
+        queue = self._queue
         if wait_id is not None:
             del self._waits[call]
+        # No call. Before the note of a hold, by which another thread may tell its end.
+        queue += () if event is None else (event,)
         if hold is not None and hold_id is not None:
             self._holds[hold] = hold_id
         if event is not None:
-            append(event)
             self._wake()
 
     def acquired(self, call: object, subject: Subject, owner_id: int | None, hold: Hold, *, began: float = 0.0) -> None:
@@ -145,8 +147,8 @@ class Observing:
             reason=hold.reason if lost else None,
             hold_id=number,
         )
-        append = self._append
-        if hold in self._holds:
+        append = self._queue.append
+        with suppress(KeyError):
             del self._holds[hold]
             if event is not None:
                 append(event)

@@ -31,8 +31,8 @@ class OwnerCalls:
     def __init__(self) -> None:
         self.in_flight = CallQueues()
         """For each lock, the call whose command is on its way, and the calls that wait for their turn."""
-        self.queued_names: set[bytes] = set()
-        """The names under which this owner waits in queues of fair locks."""
+        self.queued_names: dict[bytes, OwnerCall] = {}
+        """The names under which this owner waits in queues of fair locks, each by one call."""
         self.in_group = False
         """Whether it waits for a member of a group, for a while: then the group releases its other members."""
         self.ended = False
@@ -69,6 +69,7 @@ class OwnerCalls:
 
 
 _call_numbers = itertools.count(1)
+"""Also of epochs: no name is used twice, whichever threads begin epochs of one owner."""
 
 
 class EpochNumbers:
@@ -94,7 +95,7 @@ class Owner:
     late. A late copy then names an owner that acquires nothing any more, and can't touch a later hold.
     """
 
-    __slots__ = ("__weakref__", "_epoch_numbers", "_prefix", "calls", "epoch", "id", "name")
+    __slots__ = ("__weakref__", "_epoch_numbers", "_prefix", "calls", "id", "name")
 
     def __init__(self, client_id: str, owner_id: int, epoch_numbers: EpochNumbers | None = None) -> None:
         """`epoch_numbers` is for explicit owners, which may be forgotten and made again with the same id."""
@@ -105,7 +106,6 @@ class Owner:
     def begin(self, client_id: str) -> None:
         """Starts as an owner without holds; called again after `fork`, where the client has a new id."""
         self._prefix = f"{client_id}:{self.id}"
-        self.epoch = 0
         self.name = self._prefix.encode()
         if self._epoch_numbers is not None and self._epoch_numbers.used:
             # An owner of the same id may have had epochs before it was forgotten. Its names must not be used again.
@@ -114,16 +114,14 @@ class Owner:
 
     def new_epoch(self) -> None:
         """Makes this owner acquire locks under a new name from now on; its present holds keep their name."""
-        self.epoch += 1
         if self._epoch_numbers is not None:
             self.name = self._epoch_numbers.next_name(self._prefix)
         else:
-            self.name = f"{self._prefix}:{self.epoch}".encode()
+            self.name = f"{self._prefix}:{next(_call_numbers)}".encode()
 
     def for_one_call(self) -> Owner:
         """The same owner under names that no other call uses, so that the server can tell the calls apart."""
         other = copy(self)
-        other.epoch = 0
         other._epoch_numbers = None
         other._prefix = f"{self._prefix}.{next(_call_numbers)}"
         other.name = other._prefix.encode()

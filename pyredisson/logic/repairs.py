@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -48,7 +47,8 @@ class RepairQueue:
 
     def pending(self) -> list[bytes]:
         """The repairs that have not run yet."""
-        return [unsent.payload for unsent in list(self._repairs)]
+        # A copy is one step. An iterator fails if another thread adds something meanwhile.
+        return [unsent.payload for unsent in self._repairs.copy()]
 
     def clear(self) -> None:
         """They were sent by somebody else."""
@@ -78,7 +78,7 @@ class RepairQueue:
         return await self._send_repairs() or remaining
 
     async def _send_notices(self) -> bool:
-        pending = list(itertools.islice(self._notices, BATCH))
+        pending = list(self._notices.copy())[:BATCH]
         if not pending:
             return False
         again = pending
@@ -101,7 +101,7 @@ class RepairQueue:
 
     async def _send_repairs(self) -> bool:
         # They stay in the queue until they have run: a client that is closed meanwhile sends them itself.
-        pending = list(itertools.islice(self._repairs, BATCH))
+        pending = list(self._repairs.copy())[:BATCH]
         if not pending:
             return False
         failed = pending
@@ -121,9 +121,9 @@ class RepairQueue:
         finally:
             if not self._closed:
                 now = self._runtime.clock()
+                self._repairs.extend(repair for repair in failed if now < repair.until)
                 for _ in pending:
                     self._repairs.popleft()
-                self._repairs.extend(repair for repair in failed if now < repair.until)
                 if given_up := sum(now >= repair.until for repair in failed):
                     text = "gave up %d releases that failed for too long: what they release ends with its lease"
                     logger.warning(text, given_up)

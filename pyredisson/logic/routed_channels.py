@@ -243,7 +243,7 @@ class RoutedChannels(ChannelRegistry):
 
     def _forget_nodes(self) -> None:
         """Forgets the nodes that are no masters any more. Their listeners end by themselves, having no channels."""
-        present = set(self._table.nodes.values())
+        present = set(self._table.nodes.copy().values())
         for node in list(self._nodes):
             place = self._nodes.get(node)
             if place is not None and place.is_unused() and node not in present:

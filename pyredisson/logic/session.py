@@ -181,11 +181,11 @@ class Session:
             self.announcement.end_waiting(wait)
 
     def repair(self, payload: bytes) -> None:
-        """Sends an idempotent command in the background until it has run; once, if the client is closed."""
+        """Sends an idempotent command in the background until it has run; once, if the client is or was just closed."""
+        if not self.closed:
+            self.watchdog.repair(payload)
         if self.closed:
             self._host.send_last(payload)
-        else:
-            self.watchdog.repair(payload)
 
     def check_open(self) -> None:
         if self.closed:
@@ -206,7 +206,7 @@ class Session:
 
     def _on_hold_lost(self, hold: Hold) -> None:
         if self.announcement is not None:
-            self.announcement.lost += 1
+            self.announcement.lost = next(self.announcement.loss_numbers)
         self.lost_callbacks.run(hold.key[0])
         self.forget_lock_queue(hold.key[0])
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
@@ -220,8 +220,8 @@ class Session:
     def forget_lock_queue(self, identity: Hashable) -> None:
         """Forgets the queue of a lock that its owner doesn't release any more, if nobody waits: it was lost, say.
 
-        Takes no mutex, as this may run on the thread that keeps the time. A call that joins the queue meanwhile isn't
-        found by a release of this client any more, but it is in the channel: a message wakes it.
+        Takes no mutex, as this may run on the thread that keeps the time. A call that joins the queue just now may not
+        be found by a release of this client any more, but it is in the channel: a message wakes it.
         """
         queue = self.lock_queues.get(identity)
         if queue is None:
@@ -229,5 +229,5 @@ class Session:
         if queue.waiters:
             # They rely on the release of the holder.
             queue.wake_first()
-        else:
-            self.lock_queues.pop(identity, None)
+        elif (removed := self.lock_queues.pop(identity, queue)).waiters:
+            self.lock_queues.setdefault(identity, removed)

@@ -81,8 +81,8 @@ class WaitingQueue(QueueFields):
 
     __slots__ = ()
 
-    series_ends: float | None
-    """Until when releases are handed on without a message. None: no series of hand-overs has begun."""
+    series_ends: float
+    """Until when releases are handed on without a message. Infinite: no series of hand-overs has begun."""
     others_first_until: float
     """Until when the waiters of this client make no attempt."""
 
@@ -91,12 +91,11 @@ class WaitingQueue(QueueFields):
 
     def may_hand_over(self, now: float, limit: float) -> bool:
         """Whether a release may be handed on once more: for `limit` seconds from the first time on."""
-        return bool(limit and self.waiters) and (self.series_ends is None or now < self.series_ends)
+        return bool(limit and self.waiters) and now < self.series_ends
 
     def on_handed_over(self, now: float, limit: float) -> None:
         """A release is handed on. The first time begins a series."""
-        if self.series_ends is None:
-            self.series_ends = now + limit
+        self.series_ends = min(self.series_ends, now + limit)
 
     def put_off_until(self) -> float:
         return self.others_first_until

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -114,7 +115,8 @@ class GroupLogic:
     def watch(self, hold: GroupHold) -> None:
         """Has `on_lost` callbacks called at the loss of a new hold, unless the watch of an outer level does that."""
         levels = self.session.groups.levels(hold.key)
-        if not any(other is not hold and other.state is HELD for other in levels):
+        # Of two levels that begin at the same time one is the outer one.
+        if next((other for other in levels if other is hold or other.state is HELD), hold) is hold:
             hold.listen(self._on_end)
 
     def _on_end(self, hold: GroupHold) -> None:
@@ -423,9 +425,11 @@ def _described(member: LockLogic) -> str:
 
 
 class GroupRegistry:
-    """The holds of the groups whose first member is a lock of this client. Threads need no mutex for it."""
+    """The holds of the groups whose first member is a lock of this client."""
 
     def __init__(self) -> None:
+        # Re-entrant: the garbage collector may run a finalizer here that releases another group.
+        self._mutex = threading.RLock()
         self.holds: dict[Hashable, dict[GroupHold, None]] = {}
         """By the key of the holds: the holds of one group and owner, one for each level, the innermost last."""
         self.pending_acquires: dict[HoldKey, float] = {}
@@ -442,20 +446,18 @@ class GroupRegistry:
 
     def add(self, hold: GroupHold) -> None:
         levels: dict[GroupHold, None] = {}
-        # Another call of the same owner may remove the last level meanwhile, and the inner dict with it.
-        while self.holds.get(hold.key) is not levels:
-            levels = self.holds.setdefault(hold.key, {})
-            levels[hold] = None
+        with self._mutex:
+            # That finalizer may remove the last level, and the inner dict with it.
+            while self.holds.get(hold.key) is not levels:
+                levels = self.holds.setdefault(hold.key, {})
+                levels[hold] = None
 
     def remove(self, hold: GroupHold) -> None:
         """Removes one level. Idempotent."""
-        levels = self.holds.get(hold.key, {})
-        if hold not in levels:
-            return
-        levels.pop(hold, None)
-        if not levels and (removed := self.holds.pop(hold.key, {})):
-            # Another call of the same owner has added a level between the two `pop`s.
-            self.holds.setdefault(hold.key, removed).update(removed)
+        with self._mutex:
+            levels = self.holds.get(hold.key)
+            if levels is not None and levels.pop(hold, hold) is None and not levels:
+                self.holds.pop(hold.key, None)
 
     def _has_loss(self, key: Hashable) -> bool:
         return any(hold.state is LOST for hold in self.levels(key))

@@ -56,7 +56,7 @@ class RedLockLogic(GroupLogic):
         super().__init__(members, len(members) // 2 + 1)
 
     def drift(self, hold: Hold) -> float:
-        leases = hold.leases if isinstance(hold.leases, list) else [hold.leases]
+        leases = found if isinstance(found := hold.leases, list) else [found]
         # Another thread may release the last level meanwhile.
         longest = max((self.session.lease_ms if lease is None else lease for lease in leases), default=0)
         return _drift(max(longest, hold.extended))
@@ -368,9 +368,9 @@ class MemberRecovery(Alarm):
             # Perhaps the release of the level has found it, too: the one `ReleaseCall` releases it once.
             member.release_in_background(call.owner, hold, release)
             return
-        if before is not None and hold.lost_below is not None:
+        if before is not None and (below := hold.lost_below) is not None:
             # The level is released with the new hold, and no more with the lost one.
-            member.session.holds.drop_level(hold.lost_below, ReleaseCall())
+            member.session.holds.drop_level(below, ReleaseCall())
         hold.listen(self)
         logger.info("%s, a member of a group, was acquired again", member.named(call.owner))
 

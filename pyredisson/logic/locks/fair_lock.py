@@ -111,12 +111,12 @@ class FairLockLogic(LockLogic):
     async def _acquire(self, call: AcquireCall) -> bool:
         assert isinstance(call, FairAcquireCall)
         owner: Owner = call.owner
-        queued_names = owner.calls.queued_names
-        if owner.name in queued_names:
+        queued_names, name = owner.calls.queued_names, owner.name
+        if queued_names.setdefault(name, call) is not call:
             # Two calls of one owner each need a place, and must not give up the place of the other.
             call.owner = owner.for_one_call()
-        ticket = call.ticket = QueueTicket(call.owner, call.owner.name)
-        name = ticket.name
+            name = call.owner.name
+        ticket = call.ticket = QueueTicket(call.owner, name)
         channels = self.session.channels
         if channels.by_name:
             ticket.channel_name = self.commands.channel_of(ticket)
@@ -124,19 +124,19 @@ class FairLockLogic(LockLogic):
             if isinstance(channel, TicketChannel):
                 ticket.channel, ticket.attempt_reasons_before = channel, channel.attempt_reasons
         try:
-            queued_names.add(name)
+            queued_names[name] = call
             acquired = await super()._acquire(call)
             if acquired:
                 self._after_acquire(ticket, len(queued_names) > 1)
             else:
                 self._leave_queue(ticket)
             # Not in a `finally`: an interrupt there would leave the lock acquired.
-            queued_names.discard(name)
+            queued_names.pop(name, None)
             return acquired
         except BaseException:
             self.release_acquired(call)
             self._leave_queue(ticket)
-            queued_names.discard(name)
+            queued_names.pop(name, None)
             raise
 
     def _after_acquire(self, ticket: QueueTicket, others_wait: bool) -> None:
@@ -149,7 +149,7 @@ class FairLockLogic(LockLogic):
             # What one call of an owner has acquired, its other calls can acquire too.
             with self.session.channels.mutex:
                 queue = self.session.fair_queues.get(self.key)
-                for other in () if queue is None else queue.tickets:
+                for other in () if queue is None else list(queue.tickets):
                     if other.owner.id == ticket.owner.id:
                         other.request_attempt()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, TryAgainError
@@ -142,7 +141,7 @@ class FairQueue:
         session = self.commands.session
         self.heartbeat_at = session.clock() + HEARTBEAT_INTERVAL
         with session.channels.mutex:
-            named = {ticket.name: ticket for ticket in islice(self.tickets, MOST_NAMED)}
+            named = {ticket.name: ticket for ticket in list(self.tickets)[:MOST_NAMED]}
         payload = self.commands.heartbeat(session.client, named)
         try:
             # Sent once: after a failure the next acquire meets the same trouble, and deals with it.

@@ -260,8 +260,8 @@ def record_entry(waiter: LockWaiter, token: int) -> bool:
         lock.undo_grant(call)
         return False
     queue = session.lock_queues.get(lock.identity)
-    if queue is not None and waiter in queue.waiters:
-        queue.set_holder(call.hold, call.events)
+    if queue is not None and waiter in queue.waiters and (hold := call.hold) is not None:
+        queue.set_holder(hold, call.events)
     if tracing.debug:
         logger.debug("%s is handed on", lock.named(call.owner))
     return not session.closed

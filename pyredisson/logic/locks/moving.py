@@ -163,7 +163,8 @@ class MovingLock(ReleasingLock):
             raise
 
     def _described(self, hold: Hold, name: str | bytes | None) -> HandedOff:
-        level = hold.leases[0] if isinstance(hold.leases, list) else hold.leases
+        # The list is empty if another thread has released the last level meanwhile.
+        level = (*found, None)[0] if isinstance(found := hold.leases, list) else found
         lease, at_most = self.session.lease_ms if level is None else 0, 0
         if isinstance(level, RenewedLease):
             lease, at_most = level.renewed, level.rest(self.session.clock()).at_most or 0

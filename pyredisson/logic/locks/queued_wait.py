@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -60,8 +61,8 @@ class LockChannel(RelayedChannel):
                 if not wakeup.is_set():
                     self.look_for, self.look_in = wakeup, seconds
                     wakeup.set()
-                elif self.look_in is not None and self.look_for is wakeup:
-                    self.look_in = min(self.look_in, seconds)
+                elif (before := self.look_in) is not None and self.look_for is wakeup:
+                    self.look_in = min(before, seconds)
                 return
 
     def wake(self, supply: int) -> None:
@@ -148,8 +149,8 @@ class LocalQueue(WaitingQueue):
 
     def end_series(self, now: float) -> None:
         """The lock is about to be released with a message. After a series of hand-overs other clients come first."""
-        if self.series_ends is not None:
-            self.series_ends = None
+        if self.series_ends < math.inf:
+            self.series_ends = math.inf
             self.others_first_until = now + OTHERS_FIRST
 
 

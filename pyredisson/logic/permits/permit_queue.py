@@ -200,7 +200,7 @@ class PermitQueue(WaitingQueue):
 
     def on_acquired(self, listing: Listing) -> int:
         """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none."""
-        self.series_ends = None
+        self.series_ends = math.inf
         # Another attempt may have taken the name, and has removed it then.
         is_listed = listing.following in self.names
         self.on_answered(listing, listing.following)
@@ -255,7 +255,7 @@ class PermitQueue(WaitingQueue):
 
     def begins_to_ask(self, now: float) -> bool:
         """A release is sent that is not handed on. Returns whether it has to find out whether other clients wait."""
-        if now < self.asks_until or self.series_ends is None or not OTHERS_COME < self.series_ends <= now:
+        if now < self.asks_until or not OTHERS_COME < self.series_ends <= now:
             return False
         self.asks_until = now + LONGEST_QUESTION
         return True
@@ -263,13 +263,13 @@ class PermitQueue(WaitingQueue):
     def on_released(self, *, others_wait: bool, now: float) -> None:
         """A release was not handed on. `now`: when it was sent."""
         if not others_wait:
-            self.series_ends = None
-        elif self.series_ends is not None and self.series_ends <= now:
+            self.series_ends = math.inf
+        elif self.series_ends <= now:
             self.series_ends = OTHERS_COME
 
     def is_idle(self, now: float) -> bool:
         """Whether nobody waits, and no series would have to be ended."""
-        return not self.waiters and (self.series_ends is None or now >= self.series_ends)
+        return not self.waiters and not now < self.series_ends < math.inf
 
 
 # --- What the semaphores and latches of one client share
