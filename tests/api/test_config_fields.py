@@ -1,12 +1,15 @@
 """Settings as fields: what each accepts, nodes and their addresses; and settings from a client of redis-py."""
 
+import ast
 import dataclasses
 import math
 import pickle
+import re
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from string import ascii_lowercase, digits
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -51,27 +54,6 @@ WRONG: list[tuple[str, list[Any]]] = [
     ("sentinel_ssl", [None]),
 ]
 """Fields, and values that they can't have."""
-DEFAULTS: dict[str, Any] = {
-    "host": "localhost",
-    "port": 6379,
-    "database": 0,
-    "topology": "single",
-    "nodes": (),
-    "sharded_pubsub": "auto",
-    "lock_watchdog_timeout": 30.0,
-    "fair_lock_wait_timeout": 300.0,
-    "topology_refresh_interval": 5.0,
-    "retry_attempts": 4,
-    "connect_timeout": 10.0,
-    "timeout": 3.0,
-    "ssl": False,
-    "sentinel_ssl": False,
-    "check_lock_synced_replicas": True,
-    "replicas_sync_timeout": 1.0,
-    "min_synced_replicas": 1,
-    **dict.fromkeys(("path", "name_mapper", "ssl_context", "master_name", "address_mapper"), None),
-    **dict.fromkeys(("sentinel_username", "sentinel_password"), None),
-}
 
 
 def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None:
@@ -80,14 +62,12 @@ def checks(context: ssl.SSLContext | None) -> tuple[ssl.VerifyMode, bool] | None
 
 
 class TestDurations:
-    def test_seconds(self) -> None:
+    def test_seconds_and_whole_milliseconds(self) -> None:
         given: list[Duration] = [0, 3, 0.25, timedelta(milliseconds=1500), timedelta(0)]
         configs = [Config.of(local_hand_over_time=value) for value in given]
         assert [config.local_hand_over_time for config in configs] == [0.0, 3.0, 0.25, 1.5, 0.0]
         assert {type(config.local_hand_over_time) for config in configs} == {float}
-
-    def test_whole_milliseconds(self) -> None:
-        given: list[Duration] = [0.001, 0.0015, 1.0004, timedelta(milliseconds=1), 2**52 // 1000]
+        given = [0.001, 0.0015, 1.0004, timedelta(milliseconds=1), 2**52 // 1000]
         assert [lease_ms(value) for value in given] == [1, 2, 1000, 1, 2**52 // 1000 * 1000]
 
     @given(st.integers(1, 2**52))
@@ -97,9 +77,19 @@ class TestDurations:
 
 
 class TestFields:
-    def test_defaults(self) -> None:
-        config = Config()
-        assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
+    def test_the_defaults_are_those_of_the_docs(self) -> None:
+        assert Config() == Config.of("redis://localhost:6379/0")
+        page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
+        rows = dict(re.findall(r'^\| `(\w+)` \| `?([\w" ]+)`? \|', page, re.MULTILINE))
+        assert rows.pop("nodes") == "none"
+        assert Config().nodes == ()
+        for name, text in rows.items():
+            default = text.replace(" ms", "e-3").removesuffix(" s").replace("none", "None")
+            assert getattr(Config(), name) == ast.literal_eval(default), name
+        assert len(rows) == 19
+        of_servers = ("path", "username", "password", "ssl", "ssl_context", "master_name")
+        of_sentinels = ("sentinel_username", "sentinel_password", "sentinel_ssl", "sentinel_ssl_context")
+        assert not any(getattr(Config(), name) for name in (*of_servers, *of_sentinels))
 
     @pytest.mark.parametrize(("field", "values"), WRONG)
     def test_values_that_cannot_be(self, field: str, values: list[Any]) -> None:
@@ -294,12 +284,10 @@ class TestServersOfAConfig:
         config = Config(address_mapper=lambda address: (address[0] + ".example", address[1] + 1))
         assert config.map_address(NODES[0]) == Address("h1.example", 7001)
         assert type(config.map_address(NODES[0])) is Address
-
-        wrong_results: list[Any] = [None, "h1:7000", ("h1", "7000"), ("", 1), ("h", 0)]
-        for wrong in wrong_results:
-            config = Config(address_mapper=lambda _: wrong)  # noqa: B023
+        results: list[Any] = [None, "h1:7000", ("h1", "7000"), ("", 1), ("h", 0)]
+        for wrong in results:
             with pytest.raises(ConfigError, match=r"address_mapper, for h1:7000"):
-                config.map_address(NODES[0])
+                Config(address_mapper=lambda _: wrong).map_address(NODES[0])  # noqa: B023
 
 
 def test_what_config_of_accepts() -> None:
@@ -319,13 +307,17 @@ def test_what_config_of_accepts() -> None:
             Config.of(address)
 
 
-PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 UNLIMITED = 2**31
-modules = pytest.mark.parametrize("module", [redis, redis.asyncio], ids=["threads", "asyncio"])
+PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 
 
-@modules
 class TestClients:
+    """Settings from a client of redis-py."""
+
+    @pytest.fixture(params=[redis, redis.asyncio], ids=["threads", "asyncio"])
+    def module(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
     @pytest.mark.parametrize(
         ("theirs", "ours"),
         [
@@ -351,30 +343,18 @@ class TestClients:
         assert (config.host, config.database, config.password) == ("other", 3, "p")
         assert (config.ssl, config.connection_pool_size, config.timeout) == (True, 5, 3.0)
 
-    def test_what_cannot_be_taken_over(self, module: Any) -> None:
-        """A renewal has its own handshake."""
-        with pytest.raises(ConfigError, match="redis_connect_func"):
-            Config.of(module.Redis(redis_connect_func=print))
-        for option in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled") if module is redis else ():
-            with pytest.raises(ConfigError, match="OCSP"):
-                Config.of(module.Redis(ssl=True, **{option: True}))
-
-
-@modules
-class TestSentinelClients:
-    def test_a_master(self, module: Any) -> None:
+    def test_sentinels(self, module: Any) -> None:
         common = {"username": "u", "password": "p"}
         theirs = {"username": "su", "password": "sp"}
         sentinels = module.Sentinel([("s1", 1), ("s2", "2")], sentinel_kwargs=theirs, socket_timeout=7, **common)
         ours: dict[str, Any] = {"sentinel_username": "su", "sentinel_password": "sp", "timeout": 7.0, **common}
+        nodes = (Address("s1", 1), Address("s2", 2))
         assert Config.of(sentinels.master_for("m", db=3, max_connections=9)) == Config(
-            topology="sentinel",
-            nodes=(Address("s1", 1), Address("s2", 2)),
-            master_name="m",
-            database=3,
-            connection_pool_size=9,
-            **ours,
+            topology="sentinel", nodes=nodes, master_name="m", database=3, connection_pool_size=9, **ours
         )
+        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
+        config = Config.of(sentinels.master_for("m", credential_provider=PROVIDER, username=None, password=None))
+        assert (config.credential_provider, config.address_mapper) == (PROVIDER, OneHost("10.0.0.1"))
 
     def test_tls(self, module: Any) -> None:
         one = module.Redis(host="h", ssl=True, ssl_cert_reqs="none")
@@ -392,82 +372,52 @@ class TestSentinelClients:
     def test_what_cannot_be_taken_over(self, module: Any) -> None:
         sentinels = module.Sentinel([("s1", 1)])
         own = module.Sentinel([("s1", 1)], sentinel_kwargs={"credential_provider": PROVIDER})
+        unchecked = ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled") if module is redis else ()
         for client, message in (
+            *((module.Redis(ssl=True, **{option: True}), "OCSP") for option in unchecked),
+            # A renewal has its own handshake.
+            (module.Redis(redis_connect_func=print), "redis_connect_func"),
+            (sentinels.master_for("m", redis_connect_func=print), "redis_connect_func"),
             (sentinels, r"master_for\(name\)"),
             (sentinels.slave_for("m"), "slave_for"),
-            (sentinels.master_for("m", redis_connect_func=print), "redis_connect_func"),
             (module.Sentinel([]).master_for("m"), "no sentinels"),
             (own.master_for("m"), "credential_provider for Sentinels"),
         ):
             with pytest.raises(ConfigError, match=message):
                 Config.of(client)
-        assert Config.of(sentinels.master_for("m", credential_provider=PROVIDER)).credential_provider is PROVIDER
-        sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
-        assert Config.of(sentinels.master_for("m")).address_mapper == OneHost("10.0.0.1")
 
-
-class TestAsyncioClusterClients:
-    def test_options(self) -> None:
-        client = redis.asyncio.RedisCluster(
-            host="h",
-            port=7000,
-            startup_nodes=[redis.asyncio.cluster.ClusterNode("h2", 7001)],
-            username="u",
-            password="p",
-            socket_timeout=7,
-            max_connections=9,
-            client_name="me",
-            ssl=True,
-            ssl_cert_reqs="none",
-        )
-        config = Config.of(client, timeout=6)
+    def test_clusters_in_asyncio(self) -> None:
+        theirs: dict[str, Any] = {"host": "h", "port": 7000, "client_name": "me", "username": "u", "password": "p"}
+        theirs |= {"socket_timeout": 7, "max_connections": 9, "ssl": True, "ssl_cert_reqs": "none"}
+        nodes = [redis.asyncio.cluster.ClusterNode("h2", 7001)]
+        config = Config.of(redis.asyncio.RedisCluster(startup_nodes=nodes, **theirs), timeout=6)
         assert (checks(config.ssl_context), set(config.nodes)) == (UNCHECKED, {("h", 7000), ("h2", 7001)})
         assert (config.topology, config.username, config.password, config.client_name) == ("cluster", "u", "p", "me")
         assert (config.timeout, config.connection_pool_size) == (6.0, 9)
-
-    def test_what_has_no_meaning_here(self) -> None:
-        config = Config.of(redis.asyncio.RedisCluster(host="h", max_connections=UNLIMITED))
-        assert config.connection_pool_size == Config().connection_pool_size
-        # Reading from replicas needs no handshake here.
-        config = Config.of(redis.asyncio.RedisCluster(host="h", load_balancing_strategy=LoadBalancingStrategy.RANDOM))
-        assert config.nodes == (("h", 6379),)
-
-    def test_a_url_and_mapped_addresses(self) -> None:
         config = Config.of(redis.asyncio.RedisCluster.from_url(f"rediss://:{SECRET}@h:7000?socket_timeout=2"))
         assert (config.nodes, config.ssl, config.password, config.timeout) == ((("h", 7000),), True, SECRET, 2)
-        client = redis.asyncio.RedisCluster(host="h", address_remap=lambda address: ("gate", address[1]))
-        config = Config.of(client)
+        # Reading from replicas needs no handshake here.
+        strategy, mapper = LoadBalancingStrategy.RANDOM, lambda address: ("gate", address[1])
+        theirs = {"max_connections": UNLIMITED, "load_balancing_strategy": strategy, "address_remap": mapper}
+        config = Config.of(redis.asyncio.RedisCluster(host="h", **theirs))
+        assert config.connection_pool_size == Config().connection_pool_size
         assert (config.nodes, config.map_address(config.nodes[0])) == ((("h", 6379),), ("gate", 6379))
 
-
-@pytest.fixture(scope="module")
-def one_node() -> Iterator[Address]:
-    """The address of a cluster of one node. redis-py's client for threads asks it when it is made."""
-    with Cluster(masters=1, replicas=0) as running:
-        yield Address(*running.nodes[0].address)
-
-
-class TestClusterClients:
-    def test_options(self, one_node: Address) -> None:
-        with redis.RedisCluster(
-            startup_nodes=[ClusterNode(*one_node)],  # type: ignore[no-untyped-call]
-            client_name="me",
-            socket_timeout=7,
-        ) as client:
-            config = Config.of(client)
-        theirs: dict[str, Any] = {"client_name": "me", "timeout": 7.0, "connect_timeout": config.connect_timeout}
-        assert config == Config(topology="cluster", nodes=(Address("127.0.0.1", one_node.port),), **theirs)
-        with redis.RedisCluster.from_url(f"redis://{one_node}?client_name=me") as client:
-            config = Config.of(client)
-        assert (config.topology, config.client_name, config.ssl) == ("cluster", "me", False)
-        assert config.nodes == (one_node,)
-
-    def test_a_handshake_of_the_user(self, one_node: Address) -> None:
-        def greet(connection: Any) -> None:
-            connection.on_connect()
-
-        with (
-            redis.RedisCluster(*one_node, redis_connect_func=greet) as client,
-            pytest.raises(ConfigError, match="redis_connect_func"),
-        ):
-            Config.of(client)
+    def test_clusters_for_threads(self) -> None:
+        """Such a client asks the cluster when it is made."""
+        with Cluster(masters=1, replicas=0) as running:
+            node = Address(*running.nodes[0].address)
+            startup: list[Any] = [ClusterNode(*node)]  # type: ignore[no-untyped-call]
+            with redis.RedisCluster(startup_nodes=startup, client_name="me", socket_timeout=7) as client:
+                config = Config.of(client)
+            theirs: dict[str, Any] = {"client_name": "me", "timeout": 7.0, "connect_timeout": config.connect_timeout}
+            assert config == Config(topology="cluster", nodes=(Address("127.0.0.1", node.port),), **theirs)
+            with redis.RedisCluster.from_url(f"redis://{node}?client_name=me") as client:
+                config = Config.of(client)
+            assert (config.topology, config.client_name, config.ssl, config.nodes) == ("cluster", "me", False, (node,))
+            # A handshake of the user.
+            with (
+                redis.RedisCluster(*node, redis_connect_func=lambda connection: connection.on_connect()) as client,
+                pytest.raises(ConfigError, match="redis_connect_func"),
+            ):
+                Config.of(client)

@@ -10,6 +10,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 def section(name: str, settings: str, root: str = "") -> str:
-    lines = "\n".join(f"  {line}" for line in settings.strip().splitlines())
-    return f"{name}:\n{lines}\n{root}\n"
+    return f"{name}:\n{textwrap.indent(settings.strip(), '  ')}\n{root}\n"
 
 
 def several(kind: str, addresses: str, settings: str = "", root: str = "") -> str:
@@ -239,26 +239,24 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return both
 
 
+OVER_TLS = ("rediss", "rediss+cluster", "rediss+replicated", "valkeys+cluster")
+
+
 def tls(settings: str) -> str:
     return single(settings).replace("redis://", "rediss://")
 
 
 class TestTls:
     @pytest.mark.parametrize(
-        ("text", "servers", "sentinels"),
+        ("text", "of_servers", "of_sentinels"),
         [
             ("redis://h", None, None),
             ("rediss://h:6380", CHECKED, None),
-            ("rediss://h?ssl_cert_reqs=none", UNCHECKED, None),
             ("rediss://h?ssl_check_hostname=false", BY_CA, None),
-            ("rediss+cluster://h?ssl_cert_reqs=none", UNCHECKED, None),
-            ("rediss+replicated://h?ssl_cert_reqs=none", UNCHECKED, None),
-            ("valkeys+cluster://h?ssl_cert_reqs=none", UNCHECKED, None),
+            *((f"{scheme}://h?ssl_cert_reqs=none", UNCHECKED, None) for scheme in OVER_TLS),
             ("rediss+sentinel://s/m", CHECKED, None),
             ("redis+sentinel://s/m?sentinel_ssl=true&sentinel_ssl_check_hostname=false", None, BY_CA),
-            ("redis+sentinel://s/m?sentinel_ssl=True", None, CHECKED),
-            ("redis+sentinel://s/m?sentinel_ssl=1", None, CHECKED),
-            ("redis+sentinel://s/m?sentinel_ssl=yes", None, CHECKED),
+            *((f"redis+sentinel://s/m?sentinel_ssl={yes}", None, CHECKED) for yes in ("True", "1", "yes")),
             # The options are for both, unless the Sentinels have their own.
             ("redis+sentinel://s/m?sentinel_ssl=true&ssl_cert_reqs=none", None, UNCHECKED),
             (f"rediss+sentinel://s/m?sentinel_ssl=1&ssl_cert_reqs=none&{FOR_SENTINELS}", UNCHECKED, CHECKED),
@@ -277,22 +275,26 @@ class TestTls:
             (sentinel("sentinelAddresses: [redis://a]"), None, None),
         ],
     )
-    def test_what_is_verified(self, text: str, servers: Any, sentinels: Any) -> None:
+    def test_what_is_verified(self, text: str, of_servers: Any, of_sentinels: Any) -> None:
         config = read(text)
-        assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (servers, sentinels)
-        assert (config.ssl, config.sentinel_ssl) == (servers is not None, sentinels is not None)
+        assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (of_servers, of_sentinels)
+        assert (config.ssl, config.sentinel_ssl) == (of_servers is not None, of_sentinels is not None)
+
+    @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+    def test_key_stores(self, pem: Path, tmp_path: Path, prefix: str) -> None:
+        context = Config.from_yaml(tls(f"sslTruststore: {prefix}{pem}\nsslKeystore: {prefix}{pem}")).ssl_context
+        assert context is not None
+        subjects = [authority["subject"] for authority in context.get_ca_certs()]
+        assert subjects == [((("commonName", "h"),),)]  # and none of the system's
+        store = tmp_path / "store.jks"
+        store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
+        with pytest.raises(ConfigError, match="sslTruststore: Java's key stores"):
+            Config.from_yaml(tls(f"sslTruststore: {prefix}{store}"))
 
     def test_the_version(self) -> None:
         context = Config.of("rediss://h:6380?ssl_min_version=772").ssl_context
         assert context is not None
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
-
-    @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
-    def test_pem_stores(self, pem: Path, prefix: str) -> None:
-        context = Config.from_yaml(tls(f"sslTruststore: {prefix}{pem}\nsslKeystore: {prefix}{pem}")).ssl_context
-        assert context is not None
-        subjects = [authority["subject"] for authority in context.get_ca_certs()]
-        assert subjects == [((("commonName", "h"),),)]  # and none of the system's
 
     def test_protocols_and_ciphers(self) -> None:
         settings = "sslProtocols: [TLSv1.3, TLSv1.2]\nsslCiphers: [ECDHE-RSA-AES128-GCM-SHA256]"
@@ -301,30 +303,20 @@ class TestTls:
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert "ECDHE-RSA-AES128-GCM-SHA256" in [cipher["name"] for cipher in context.get_ciphers()]
 
-    def test_java_key_stores(self, tmp_path: Path) -> None:
-        store = tmp_path / "store.jks"
-        store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
-        with pytest.raises(ConfigError, match="sslTruststore: Java's key stores"):
-            Config.from_yaml(tls(f"sslTruststore: {store}"))
 
-
-class TestFilesOfRedisson:
-    @pytest.mark.parametrize("version", ["3.27.2", "4.7.0"])
-    @pytest.mark.parametrize("mode", EXPECTED)
-    def test_all_settings(self, mode: str, version: str) -> None:
-        retries = {"retry_attempts": 4} if version == "4.7.0" else {}  # each writes its own default
-        config = Config.from_yaml(FILES / f"{mode}-{version}.yaml")
-        assert config == Config(**{**SET_IN_EACH_FILE, **retries, **EXPECTED[mode]})
-
-    @pytest.mark.parametrize("mode", EXPECTED)
-    def test_what_has_no_meaning_is_logged_once(self, mode: str, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, logger="pyredisson")
-        Config.from_yaml(FILES / f"{mode}-4.7.0.yaml")
-        (record,) = caplog.records
-        ignored = set(record.getMessage().partition(": ")[2].split(", "))
-        assert {"threads", "retryDelay", "subscriptionTimeout"} <= ignored
-        assert ("readMode" in ignored) == (mode != "single")
-        assert not ignored & {"scanInterval", "natMapper", "checkLockSyncedSlaves", "nodeAddresses"}
+@pytest.mark.parametrize("version", ["3.27.2", "4.7.0"])
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_files_of_redisson(mode: str, version: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What has no meaning here is logged once."""
+    caplog.set_level(logging.INFO, logger="pyredisson")
+    retries = {"retry_attempts": 4} if version == "4.7.0" else {}  # each writes its own default
+    config = Config.from_yaml(FILES / f"{mode}-{version}.yaml")
+    assert config == Config(**{**SET_IN_EACH_FILE, **retries, **EXPECTED[mode]})
+    (record,) = caplog.records
+    ignored = set(record.getMessage().partition(": ")[2].split(", "))
+    assert {"threads", "retryDelay" if retries else "retryInterval", "subscriptionTimeout"} <= ignored
+    assert ("readMode" in ignored) == (mode != "single")
+    assert not ignored & {"scanInterval", "natMapper", "checkLockSyncedSlaves", "nodeAddresses"}
 
 
 ROOT = "username: u\npassword: p\ntcpKeepAlive: false"
