@@ -1,7 +1,6 @@
 """A semaphore of either kind with the same calls, what the server has of it, and what a Java client does there."""
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.support.backends import Backend, OtherOwner
@@ -80,18 +79,6 @@ class Stock:
     def is_heard(self) -> bool:
         """Whether a connection is subscribed."""
         return bool(self.redis.pubsub_numsub(CHANNEL)[0][1] == 1)
-
-    async def heard(self, work: Callable[[], Awaitable[None]]) -> list[int]:
-        """What is published while `work` runs."""
-        found = []
-        with self.redis.pubsub(ignore_subscribe_messages=True) as ear:
-            ear.subscribe(CHANNEL)
-            ear.get_message(timeout=5)
-            await work()
-            self.redis.publish(CHANNEL, "end")
-            while (message := ear.get_message(timeout=5)) is None or message["data"] != b"end":
-                found += [] if message is None else [int(message["data"])]
-        return found
 
     async def claimed(self) -> None:
         await self.backend.until(lambda: bool(self.redis.exists(CLAIM)))

@@ -13,7 +13,7 @@ import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.permits import count_down_latch as logic
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, lasting
+from tests.support.backends import WOKEN, Backend, fails, lasting
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.server_state import ServerState
 
@@ -85,78 +85,62 @@ class TestCount:
         assert (done.redis.exists("done"), await latch.get_count()) == (False, 0)
         assert await latch.delete() is False
 
-    async def test_when_its_keys_expire(self, done: Done, latch: Any) -> None:
-        await latch.try_set_count(2)
-        await latch.count_down()
-        [ours] = [key for key in done.redis.keys("*") if key != b"done"]
-        assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
-        assert 600 < done.redis.ttl(ours) <= 660
-        assert done.redis.ttl("done") == -1
-
 
 class TestNotCounting:
-    async def test_it_is_named_once(self, done: Done, latch: Any, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "pyredisson")
-        for timeout in (None, 0, TIME_LIMIT):
-            assert await latch.wait(timeout)
-        assert await done.client.get_count_down_latch("other").wait()
-        said = [record for record in caplog.records if "latch" in record.getMessage()]
-        assert ["'done'" in record.getMessage() for record in said] == [True, False]
-        assert {record.levelno for record in said} == {logging.INFO}
-
     async def test_one_that_must_exist(self, done: Done) -> None:
         latch = done.client.get_count_down_latch("done", must_exist=True)
         await fails(pyredisson.NotSetError, latch.wait, match="'done'")
         assert (await latch.try_set_count(1), await latch.wait(0)) == (True, False)
         waiter = await done.backend.begin(latch.wait, done.listeners)
-        await latch.count_down()
-        # A caller that waited before is released; a later caller can't know the earlier count.
-        assert await waiter.result() is True
-        await fails(pyredisson.NotSetError, latch.wait, 1, match="'done'")
-
-
-class TestWaiting:
-    async def test_an_open_one(self, done: Done, latch: Any) -> None:
-        before = done.gets()
-        for timeout in (None, 0, math.inf):
-            assert await latch.wait(timeout) is True
-        assert done.gets() == before + 3
-        await done.backend.until(lambda: done.listeners() == 0)
-
-    async def test_not_in_time(self, latch: Any) -> None:
-        await latch.try_set_count(1)
-        assert await latch.wait(0) is False
-        with lasting(0.2, WOKEN):
-            assert await latch.wait(timedelta(seconds=0.2)) is False
-
-    @pytest.mark.parametrize(
-        ("timeout", "way"), [(None, "count_down"), (30, "count_down"), (None, "delete")], ids=lambda value: str(value)
-    )
-    async def test_all_go_on_when_it_opens(self, done: Done, latch: Any, timeout: float | None, way: str) -> None:
-        theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
-        await latch.try_set_count(2)
-        others = [done.backend.spawn(partial(one.wait, timeout)) for one in theirs * 3]
-        await done.backend.until(lambda: done.listeners() == 2)
-        await latch.count_down()
-        await done.backend.sleep(0.05)
-        assert not any(other.done() for other in others)
-        with lasting(0, WOKEN):
-            await getattr(latch, way)()
-            assert [await other.result() for other in others] == [True] * 6
-
-    async def test_java_counts_down_and_is_counted_for(self, done: Done, latch: Any) -> None:
-        other = await done.waiter()
+        # Java counts for it, and it for Java.
         done.redis.set("done", 3)
         done.java_counts_down()
         await latch.count_down()
         done.java_counts_down()
-        assert await other.result() is True
+        # A caller that waited before is released; a later caller can't know the earlier count.
+        assert await waiter.result() is True
+        await fails(pyredisson.NotSetError, latch.wait, 1, match="'done'")
 
-    async def test_a_message_that_was_lost(self, done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(logic, "LONGEST_WAIT", 0.1)
-        other = await done.waiter()
-        done.redis.delete("done")
-        assert await other.result() is True
+    async def test_an_open_one_is_named_once(self, done: Done, latch: Any, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "pyredisson")
+        before = done.gets()
+        for timeout in (None, 0, math.inf, 10):
+            assert await latch.wait(timeout) is True
+        assert done.gets() == before + 4
+        await done.backend.until(lambda: done.listeners() == 0)
+        assert await done.client.get_count_down_latch("other").wait()
+        said = [record for record in caplog.records if "latch" in record.getMessage()]
+        assert ["'done'" in record.getMessage() for record in said] == [True, False]
+        assert {record.levelno for record in said} == {logging.INFO}
+
+
+class TestWaiting:
+    @pytest.mark.parametrize("timeout", [None, 30])
+    @pytest.mark.parametrize("way", ["count_down", "delete", "no message"])
+    async def test_all_go_on_when_it_opens(
+        self, done: Done, latch: Any, monkeypatch: pytest.MonkeyPatch, timeout: float | None, way: str
+    ) -> None:
+        theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
+        await latch.try_set_count(2)
+        [ours] = [key for key in done.redis.keys("*") if key != b"done"]
+        assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
+        assert 600 < done.redis.ttl(ours) <= 660
+        assert done.redis.ttl("done") == -1
+        if way == "no message":
+            monkeypatch.setattr(logic, "LONGEST_WAIT", 0.1)
+        others = [done.backend.spawn(partial(one.wait, timeout)) for one in theirs * 3]
+        await done.backend.until(lambda: done.listeners() == 2)
+        await latch.count_down()
+        assert await latch.wait(0) is False
+        with lasting(0.2, WOKEN):
+            assert await latch.wait(timedelta(seconds=0.2)) is False
+        assert not any(other.done() for other in others)
+        with lasting(0, WOKEN):
+            if way == "no message":
+                done.redis.delete("done")
+            else:
+                await getattr(latch, way)()
+            assert [await other.result() for other in others] == [True] * 6
 
     async def test_nothing_is_asked_while_waiting(self, done: Done) -> None:
         before = done.gets() + 2

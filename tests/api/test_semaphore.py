@@ -35,7 +35,21 @@ async def test_set_and_delete(stock: Stock) -> None:
     await semaphore.acquire()
     assert await semaphore.delete() is True
     assert not stock.redis.exists("stock", USED)
+    if stock.kind == "semaphore":
+        assert (await semaphore.drain_permits(), stock.redis.exists("stock")) == (0, 0)
     assert await semaphore.try_set_permits(4)
+    if stock.kind == "semaphore":
+        assert (await semaphore.drain_permits(), await semaphore.drain_permits(), stock.free()) == (4, 0, 0)
+
+
+@counts
+async def test_set_for_a_time(stock: Stock) -> None:
+    semaphore = stock.open()
+    assert await semaphore.try_set_permits(5, ttl=timedelta(seconds=50)) is True
+    assert 45_000 < stock.redis.pttl("stock") <= 50_000
+    await semaphore.delete()
+    assert await semaphore.try_set_permits(5, 0.05)
+    await stock.backend.until(lambda: not stock.redis.exists("stock"))
 
 
 async def test_an_uncontended_pair_is_two_commands_and_leaves_a_key_that_ends(stock: Stock, proxy: Proxy) -> None:
@@ -77,16 +91,13 @@ SOMETHING: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-async def test_no_permits_at_all(stock: Stock) -> None:
-    semaphore: Any = stock.open()._own
+async def test_no_permits_at_all_and_a_closed_client(stock: Stock) -> None:
+    semaphore = stock.open()
     before = stock.commands()
     for name, argument, result in NOTHING[stock.kind]:
-        assert await getattr(semaphore, name)(argument) == result
+        assert await getattr(semaphore._own, name)(argument) == result
     assert (stock.commands(), stock.redis.keys()) == (before, [])
-
-
-async def test_a_closed_client(stock: Stock) -> None:
-    semaphore = await stock.made(3)
+    await semaphore.try_set_permits(3)
     taken = await semaphore.acquire()
     await semaphore.client.close()
     for name, *arguments in [*SOMETHING[stock.kind], *(nothing[:2] for nothing in NOTHING[stock.kind])]:
@@ -140,39 +151,14 @@ class TestNeverSet:
 
 
 @counts
-async def test_set_for_a_time(stock: Stock) -> None:
-    semaphore = stock.open()
-    assert await semaphore.try_set_permits(5, ttl=timedelta(seconds=50)) is True
-    assert 45_000 < stock.redis.pttl("stock") <= 50_000
-    await semaphore.delete()
-    assert await semaphore.try_set_permits(5, 0.05)
-    await stock.backend.until(lambda: not stock.redis.exists("stock"))
-
-
-@counts
-async def test_drain(stock: Stock) -> None:
-    semaphore = stock.open()
-    assert await semaphore.drain_permits() == 0
-    assert not stock.redis.exists("stock")
-    await semaphore.try_set_permits(5)
-    assert (await semaphore.drain_permits(), await semaphore.drain_permits()) == (5, 0)
-    assert stock.free() == 0
-
-
-@counts
-async def test_a_block_acquires_one_permit(stock: Stock) -> None:
+async def test_a_block(stock: Stock) -> None:
     semaphore = await made(stock, 2)
     async with semaphore as entered:
         assert entered is semaphore
         assert stock.free() == 1
         async with semaphore:
             assert stock.free() == 0
-    assert stock.free() == 2
-
-
-@counts
-async def test_the_bodys_own_exception_is_seen(stock: Stock) -> None:
-    semaphore = await made(stock, 2)
+    # The body's own exception is seen.
     with pytest.raises(KeyError) as raised:
         async with semaphore:
             raise KeyError

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-import pyredisson
 from pyredisson.logic.permits import permit_wait
-from tests.support.backends import TIME_LIMIT, WOKEN, OtherOwner, fails, finished, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, OtherOwner, finished, lasting
 
 from .kinds import PERMITS
-from .permits import CHANNEL, CLAIM, ID, TURN, USED, Permits, Stock
+from .permits import CHANNEL, CLAIM, ID, TURN, Permits, Stock
 
 OFTEN = 0.1
 OTHERS_TURN = 5_000
@@ -34,49 +33,19 @@ def only_messages_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     indirect=["stock"],
 )
 async def test_every_way_to_add_permits_wakes_waiters_of_other_clients(stock: Stock, call: str) -> None:
-    """Also those who wait for a semaphore that isn't there."""
+    """Also those who wait for a semaphore that isn't there, or was deleted meanwhile."""
     holder = stock.open()
     added: Any = 3
     if call == "release":
         await holder.try_set_permits(3)
         added = await holder.acquire(3)
     other = await stock.waiter(stock.open())
+    if call == "try_set_permits":
+        stock.redis.set("stock", 0)
+        assert await holder.delete()
     await getattr(holder, call)(added)
     assert await other.result()
     assert stock.free() == 2
-
-
-async def test_java_is_notified_of_every_permit(stock: Stock) -> None:
-    """It wakes as many as the message says, and doesn't look again."""
-    semaphore = stock.open()
-
-    async def by_number() -> None:
-        await semaphore.try_set_permits(2)
-        await semaphore.acquire(2)
-        await semaphore.release(2)
-        await semaphore.release(3)
-        await semaphore.reduce_permits(7)
-        await semaphore.add_permits(2)
-        await semaphore.drain_permits()
-        await semaphore.add_permits(4)
-        await semaphore.delete()
-
-    async def by_id() -> None:
-        await semaphore.try_set_permits(2)
-        await semaphore.release(await semaphore.acquire_many(2))
-        await semaphore.add_permits(3)
-        ended = await semaphore.acquire_many(5, 60)
-        stock.redis.zadd(USED, {bytes.fromhex(permit): 1 for permit in ended})
-        await semaphore.acquire_many(1)  # of those that ended
-        assert await semaphore.available_permits() == 4
-        await semaphore.set_permits(1)
-        await semaphore.set_permits(7)
-        await semaphore.delete()
-
-    if stock.kind == "semaphore":
-        assert await stock.heard(by_number) == [2, 2, 5, 4]
-    else:
-        assert await stock.heard(by_id) == [2, 2, 5, 4, 6]
 
 
 async def test_the_time_to_wait(stock: Stock) -> None:
@@ -124,23 +93,6 @@ async def test_a_message_that_was_lost(
     assert stock.free() == 0
 
 
-async def test_a_deleted_one_is_waited_for(stock: Stock) -> None:
-    semaphore = await stock.made(0)
-    other = await stock.waiter(semaphore)
-    await semaphore.delete()
-    await stock.backend.sleep(0.05)
-    assert not other.done()
-    await semaphore.try_set_permits(1)
-    await other.result()
-
-
-async def test_closed_while_waiting(stock: Stock) -> None:
-    semaphore = stock.open()
-    other = await stock.waiter(semaphore)
-    await semaphore.client.close()
-    await fails(pyredisson.ClosedError, other.result)
-
-
 @expirable
 async def test_a_holder_that_died_frees_its_permit_when_the_lease_ends(stock: Stock) -> None:
     stock.redis.set("stock", 1)
@@ -170,27 +122,23 @@ async def test_java_releases_by_id(stock: Stock) -> None:
 
 
 async def test_java_wakes_one_after_the_other(stock: Stock) -> None:
-    """The first one hears Java's message. Each one that has come wakes the next one, as long as permits are free."""
-    holder = await stock.made(1)
-    await holder.acquire()
-    others = [await stock.waiter(stock.open()) for _ in range(6)]
-    stock.java_adds(6)
-    await finished(others)
-    assert stock.free() == 0
+    """The first one hears Java's message. Each one that has come wakes the next one, as long as permits are free.
 
-
-async def test_the_second_one_hears_java_when_the_first_one_has_left(stock: Stock) -> None:
+    The second one hears Java when the first one has left.
+    """
     holder = await stock.made(1)
     await holder.acquire()
     first = stock.open()
     leaver = stock.backend.spawn(lambda: first.try_acquire(1, 1.0))
     await stock.backend.until(lambda: stock.redis.zcard("pyredisson_waiting:{stock}") == 1)
-    others = [await stock.waiter(stock.open()) for _ in range(3)]
+    others = [await stock.waiter(stock.open()) for _ in range(6)]
     assert not await leaver.result()
-    await stock.backend.until(lambda: stock.redis.zcard("pyredisson_waiting:{stock}") == 3)
+    await stock.backend.until(lambda: stock.redis.zcard("pyredisson_waiting:{stock}") == 6)
     for number in range(3):
         stock.java_adds(1)
         await stock.backend.until(lambda: sum(other.done() for other in others) == number + 1)  # noqa: B023
+    stock.java_adds(3)
+    await finished(others)
     assert stock.free() == 0
 
 
@@ -272,18 +220,15 @@ class TestClaims:
 
     @pytest.mark.parametrize("clients", ["the same client", "other clients"])
     async def test_a_waiter_for_several_permits_succeeds_beside_single_ones(self, stock: Stock, clients: str) -> None:
-        """However long the callers of its own client may hand permits on."""
+        """However long the callers of its own client may hand permits on; and several of them, one after the other."""
         large = await stock.made(4, local_hand_over_time=60)
         singles = [large] if clients == "the same client" else [stock.open(), stock.open()]
-        await beside_singles(stock, singles, partial(take, large, 4))
 
-    async def test_two_waiters_for_several_permits_succeed_one_after_the_other(self, stock: Stock) -> None:
-        first, second = await stock.made(4), stock.open()
+        async def work() -> None:
+            await take(large, 4)
+            await finished([stock.backend.spawn(partial(take, each, 3)) for each in (large, stock.open(), large)])
 
-        async def three() -> None:
-            await finished([stock.backend.spawn(partial(take, each, 3)) for each in (first, second, first)])
-
-        await beside_singles(stock, [stock.open()], three)
+        await beside_singles(stock, singles, work)
 
     async def test_what_a_claimant_leaves_wakes_others(self, stock: Stock) -> None:
         semaphore, holder = await stock.made(4), stock.open()
