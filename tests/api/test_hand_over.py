@@ -59,12 +59,13 @@ class Contention:
         self.waiting = await self.backend.begin(self.waiter.acquire, self.asleep)
         return self
 
-    async def strike(self, proxy: Proxy) -> None:
+    async def strike(self, proxy: Proxy) -> Self:
         """The server has executed the hand-over, and its reply is held up."""
         await self.begin()
         self.reply = proxy.hold_reply(HAND_OVER[self.kind])
         self.releasing = asyncio.ensure_future(self.holder.release())
         assert await asyncio.to_thread(self.reply.held.wait, TIME_LIMIT)
+        return self
 
     def asleep(self) -> bool:
         """Whether another caller waits."""
@@ -120,23 +121,18 @@ async def test_the_hold_was_lost(backend: Backend, state: ServerState, kind: str
     assert left(state.redis) == set()
 
 
-async def test_a_semaphore_that_was_deleted(backend: Backend, state: ServerState) -> None:
-    """A release makes a new one, and the waiter takes the permit."""
+async def test_the_semaphore_was_deleted_or_spoilt(backend: Backend, state: ServerState) -> None:
+    """A release makes a new one, and the waiter takes the permit; or it fails as without a waiter, and so does that."""
     it = await Contention(backend, state, "semaphore").begin()
     state.redis.delete("orders")
     assert not await it.holder.release_if_exists()
-    await backend.sleep(0.05)
     assert not it.waiting.done()
     await it.holder.release()
     await it.waiting.result()
     assert state.redis.get("orders") == b"0"
-
-
-async def test_the_server_refuses(backend: Backend, state: ServerState) -> None:
-    """The release fails as without a waiter, and so does the waiter."""
-    it = await Contention(backend, state, "semaphore").begin()
+    waiting = await backend.begin(it.waiter.acquire, it.asleep)
     state.redis.set("orders", "text")
-    for call in (it.holder.release, it.waiting.result):
+    for call in (it.holder.release, waiting.result):
         await fails(ResponseError, call)
 
 
@@ -210,36 +206,26 @@ class TestTheNextOwner:
 class TestReaders:
     """The number of calls with which they are let in, and wait."""
 
-    async def test_one_call_lets_all_in(self, orders: Orders) -> None:
-        # A writer that has waited for a reader: its client knows that it holds the lock.
-        read, write = orders.read(99), orders.write(1)
+    @pytest.mark.parametrize("claimed", [False, True])
+    async def test_one_call_lets_all_in(self, orders: Orders, claimed: bool) -> None:
+        """They know that the writer keeps them out, and make no attempt, neither when they come nor before its turn."""
+        read, write, owners = orders.read(99), orders.write(1), range(2, 10 if claimed else 66)
         await read.lock()
+        # A writer that waits for a reader: its client knows that it holds the lock, or claims it.
         writing = await orders.writes(1)
+        before = orders.scripts()
+        readers = await orders.reads(*owners) if claimed else []
         await read.unlock()
         await finished(writing)
-        before = orders.scripts()
-        readers = await orders.reads(*range(2, 66))
-        # They know that the writer keeps them out, and make no attempt.
+        readers = readers or await orders.reads(*owners)
         await write.unlock()
-        await finished(readers)
-        assert before + 1 <= orders.scripts() <= before + 1 + BY_TIME
-        assert len(orders.holds()) == 65
-        for owner in range(2, 66):
-            await orders.read(owner).unlock()
-        assert orders.redis.keys() == []
-
-    async def test_they_wait_for_a_claim_of_their_client(self, orders: Orders) -> None:
-        """They make no attempt: neither when they come, nor when the last reader has left and the writer is next."""
-        await orders.read(99).lock()
-        writing = await orders.writes(1)
-        before = orders.scripts()
-        readers = await orders.reads(*range(2, 10))
-        await orders.read(99).unlock()
-        await finished(writing)
-        await orders.write(1).unlock()
         await finished(readers)
         # The releases of the first reader and of the writer, and the attempt of the writer.
         assert before + 3 <= orders.scripts() <= before + 3 + BY_TIME
+        assert len(orders.holds()) == 1 + len(owners)
+        for owner in owners:
+            await orders.read(owner).unlock()
+        assert orders.redis.keys() == []
 
     async def test_beside_a_writer(self, orders: Orders) -> None:
         """At most three calls for each hold, refused attempts included."""
@@ -265,11 +251,10 @@ class TestInFlight:
     """While the reply of the hand-over is under way."""
 
     @pytest.fixture
-    def it(self, tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> Contention:
-        return Contention(tasks, state, kind, proxy.url)
+    async def it(self, tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> Contention:
+        return await Contention(tasks, state, kind, proxy.url).strike(proxy)
 
-    async def test_the_waiter_is_cancelled(self, it: Contention, proxy: Proxy) -> None:
-        await it.strike(proxy)
+    async def test_the_waiter_is_cancelled(self, it: Contention) -> None:
         it.waiting._task.cancel()  # type: ignore[attr-defined]
         await fails(asyncio.CancelledError, it.waiting.result)
         it.reply.deliver()
@@ -278,9 +263,8 @@ class TestInFlight:
         await it.waiter.acquire()
 
     @pytest.mark.parametrize("leaves", [False, True])
-    async def test_the_release_is_cancelled(self, it: Contention, proxy: Proxy, *, leaves: bool) -> None:
+    async def test_the_release_is_cancelled(self, it: Contention, *, leaves: bool) -> None:
         """The waiter finds out that it was entered. If it leaves as well, nobody has the lock."""
-        await it.strike(proxy)
         cancelled = [it.releasing, it.waiting._task] if leaves else [it.releasing]  # type: ignore[attr-defined]
         for call in cancelled:
             call.cancel()
@@ -294,8 +278,7 @@ class TestInFlight:
             await it.waiter.release()
         await it.free()
 
-    async def test_the_client_is_closed(self, it: Contention, proxy: Proxy) -> None:
-        await it.strike(proxy)
+    async def test_the_client_is_closed(self, it: Contention) -> None:
         await it.client.close()
         for ended in (it.waiting.result(), it.releasing):
             with pytest.raises(ClosedError):
@@ -355,24 +338,21 @@ class Batch:
 
 
 class TestBatches:
-    async def test_two_calls_for_many(self, tasks: Backend, state: ServerState) -> None:
-        batch = Batch(tasks)
-        calls = await batch.release()
+    @pytest.mark.parametrize("refused", [False, True])
+    async def test_two_calls_for_many(self, tasks: Backend, state: ServerState, refused: bool) -> None:
+        calls = await Batch(tasks).release()
         before = state.scripts()
-        await asyncio.gather(*calls)
-        assert state.scripts() - before == 2
+        if refused:
+            state.redis.set("orders", "text")
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ResponseError if refused else type(None)] * 2 * Batch.COUNT
+        assert refused or state.scripts() - before == 2
 
     @LOSSES
     async def test_lost_replies(self, tasks: Backend, proxy: Proxy, lose: Lose) -> None:
         batch = Batch(tasks, proxy.url)
         lose(proxy, HAND_OVER["semaphore"])
         await batch.end(await batch.release())
-
-    async def test_the_server_refuses(self, tasks: Backend, state: ServerState) -> None:
-        calls = await Batch(tasks).release()
-        state.redis.set("orders", "text")
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ResponseError] * 2 * Batch.COUNT
 
     async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend) -> None:
         """By somebody who cancels all tasks of the event loop that he doesn't know."""

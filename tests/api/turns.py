@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.server_state import listeners
 
-from .kinds import PERMITS, lock_of
+from .kinds import PERMITS, left, lock_of
 
 
 def handle_of(client: Any, kind: str, owner: Any = None) -> Any:
@@ -48,3 +48,8 @@ async def held(client: Any, kind: str = "lock", permits: int = 1) -> AsyncExitSt
 def listening(redis: Any, kind: str) -> int:
     """How many clients hear of a release: for permits those that listen to Redisson's channel after their own one."""
     return redis.pubsub_numsub("redisson_sc:{orders}")[0][1] if kind in PERMITS else listeners(redis, "orders")
+
+
+def whole(redis: Any, kind: str, permits: int = 1) -> bool:
+    """Nobody has the lock, or one of so many permits."""
+    return int(redis.get("orders")) == permits if kind in PERMITS else left(redis) == set()
