@@ -25,7 +25,7 @@ from tests.support.backends import TIME_LIMIT, Backend, fails, finished
 from tests.support.faults import LOSSES, Lose
 from tests.support.server_state import ServerState
 
-from .kinds import COUNTER, WAYS, assert_lost, one_waits
+from .kinds import COUNTER, WAYS, assert_lost, use
 
 DELETED = "pyredisson_fenced_newest:{orders}"
 NEWEST = "pyredisson_fencing:{report}"
@@ -78,17 +78,13 @@ class TestTokens:
         assert (state.redis.keys(), state.redis.ttl(COUNTER)) == ([COUNTER.encode()], -1)
         assert await lock.get_token() == newest
 
-    async def test_no_token_without_the_lock(self, client: Any) -> None:
-        lock, other = client.get_fenced_lock("orders"), client.get_fenced_lock("orders", owner=2)
-        token = await lock.lock_and_get_token()
-        assert await other.try_lock_and_get_token() is None
-        assert await other.try_lock_and_get_token(wait_time=0.05) is None
-        await fails(LockTimeoutError, other.hold(wait_time=0).__aenter__)
-        assert await lock.get_token() == token
-
     async def test_a_waiter_gets_a_token_above_the_holders(self, backend: Backend, state: ServerState) -> None:
         holder, waiter = backend.connect().get_fenced_lock("orders"), backend.connect().get_fenced_lock("orders")
         token = await holder.lock_and_get_token()
+        assert await waiter.try_lock_and_get_token() is None
+        assert await waiter.try_lock_and_get_token(wait_time=0.05) is None
+        await fails(LockTimeoutError, waiter.hold(wait_time=0).__aenter__)
+        assert await holder.get_token() == token
 
         async def take(wait: Callable[[], Awaitable[int | None]]) -> tuple[int | None, int]:
             mine, known = await wait(), waiter.token
@@ -104,18 +100,6 @@ class TestTokens:
             token = await holder.lock_and_get_token()
             assert token > mine
 
-    async def test_it_wakes_and_is_woken_by_a_plain_lock_of_the_name(self, backend: Backend) -> None:
-        client, another = backend.connect(), backend.connect()
-        fenced, _, waiting = await one_waits(backend, client, "fenced", another)
-        other = backend.spawn(another.get_lock("orders", owner=3).lock)
-        await fenced.unlock()
-        await waiting.result()
-        await another.get_fenced_lock("orders", owner=2).unlock()
-        await other.result()
-        other = backend.spawn(fenced.lock)
-        await another.get_lock("orders", owner=3).unlock()
-        await other.result()
-
     async def test_one_owner_in_many_calls_each_gets_its_own_token(self, backend: Backend) -> None:
         lock = backend.connect().get_fenced_lock("orders", owner=7)
 
@@ -129,7 +113,7 @@ class TestTokens:
         assert await lock.get_token() == lock.token == max(tokens)
         assert await lock.get_hold_count() == 100
 
-    async def test_the_token_of_a_hold(self, client: Any) -> None:
+    async def test_the_token_of_a_hold(self, client: Any, state: ServerState) -> None:
         lock, plain = client.get_fenced_lock("orders"), client.get_lock("orders")
         for _ in range(2):
             with pytest.raises(LockNotHeldError, match="'orders'"):
@@ -137,21 +121,20 @@ class TestTokens:
             async with lock:
                 # A plain lock of the name doesn't take it away.
                 token = lock.token
-                await plain.lock()
+                await use(plain)
                 assert lock.token == token
-                await plain.unlock()
         async with plain:
             with pytest.raises(LockNotHeldError, match="fenced"):
                 _ = lock.token
         # It is not another owner's.
-        await client.get_fenced_lock("orders", owner=1).lock()
-        with pytest.raises(LockNotHeldError):
-            _ = lock.token
-
-    async def test_tokens_grow_after_delete(self, backend: Backend, state: ServerState) -> None:
-        lock = backend.connect().get_fenced_lock("orders")
-        assert await lock.delete() is False
-        token = await lock.lock_and_get_token()
+        async with client.get_fenced_lock("orders", owner=1) as other:
+            token = other.token
+            with pytest.raises(LockNotHeldError):
+                _ = lock.token
+        # Tokens grow after `delete`, too.
+        assert await lock.delete() is True
+        assert await lock.lock_and_get_token() > token
+        token = lock.token
         assert await lock.delete() is True
         assert (state.redis.keys(), lock.lost.is_set()) == ([DELETED.encode()], True)
         assert await lock.get_token() == 0
@@ -362,6 +345,8 @@ class TestSql:
         with pytest.raises(TypeError, match="SimpleNamespace"):
             fencing.claim(SimpleNamespace(), "report", 1)
         assert newest(connection) == {}
+        with closing(sqlite3.connect(":memory:")) as other, pytest.raises(sqlite3.OperationalError):
+            fencing.claim(other, "report", 1)
 
     def test_a_connection_that_commits_each_statement(self, database: Database) -> None:
         """The claim would not keep others from coming between it and the write. As of sqlite3, and of psycopg."""
@@ -390,7 +375,3 @@ class TestSql:
 
         with pytest.raises(TypeError, match="asyncio"):
             fencing.claim(database(Connection), "report", 1)
-
-    def test_without_the_table(self) -> None:
-        with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(sqlite3.OperationalError):
-            fencing.claim(connection, "report", 1)

@@ -26,6 +26,7 @@ from .test_renewed_leases import LEASE, kept
 
 MOVES = {kind: script("read_move" if kind == "read" else "lock_move", with_shebang=FLAGS).sha for kind in KINDS}
 """What a proxy finds the commands by."""
+PROD = "prod:{}".format
 GONE = "isn't there"
 HANDED_OFF = "was handed off"
 
@@ -126,7 +127,7 @@ async def test_exactly_one_adopts_it(backend: Backend, lock: Any, redis: Any, ki
     assert sum(len(client.holds()) for client in clients) == len(holders(redis)) == 1
 
 
-async def test_what_the_former_owner_is_told(lock: Any, other: Any) -> None:
+async def test_what_the_former_owner_is_told(lock: Any, other: Any, redis: Any) -> None:
     """By the client alone. It forgets that when the owner acquires the lock again."""
     adopted = await other.adopt(await handed_off(lock))
     for call in (lock.unlock, lock.release, lock.hand_off):
@@ -134,9 +135,20 @@ async def test_what_the_former_owner_is_told(lock: Any, other: Any) -> None:
     await adopted.unlock()
     await use(lock)
     assert not (await fails(LockNotHeldError, lock.unlock, match="has no hold")).handed_off
+    # The server has forgotten it.
+    for step in ("hand_off", "adopt"):
+        await lock.lock()
+        token = await lock.hand_off() if step == "adopt" else ""
+        redis.flushall()
+        if step == "hand_off":
+            await fails(LockLostError, lock.hand_off)
+        else:
+            assert (await fails(LockNotHeldError, other.adopt, token, match=GONE)).holder is None
+        await use(lock)
 
 
-async def test_a_block_is_left(client: Any, lock: Any, other: Any, redis: Any) -> None:
+@pytest.mark.filterwarnings("ignore:.*left on another")
+async def test_a_block_is_left(backend: Backend, client: Any, lock: Any, other: Any, redis: Any) -> None:
     for enter in (lambda: lock, lock.hold):
         async with enter():
             adopted = await other.adopt(await lock.hand_off())
@@ -153,28 +165,23 @@ async def test_a_block_is_left(client: Any, lock: Any, other: Any, redis: Any) -
             await (await other.adopt(await lock.hand_off())).unlock()
             await lock.lock()
         assert not redis.exists("orders")
+        # Another owner leaves it.
+        block = enter()
+        await block.__aenter__()
+        adopted = await other.adopt(await lock.hand_off())
+        await backend.as_another_owner(lambda: block.__aexit__(None, None, None))  # noqa: B023
+        assert await adopted.is_held()
+        await adopted.unlock()
+    # A client that was closed doesn't release what was handed off.
+    await client.get_lock("stock").lock()
     async with lock:
         token = await lock.hand_off()
         await client.close()
-    await (await other.adopt(token)).unlock()
-
-
-async def test_a_block_in_which_it_fails(backend: Backend, proxy: Proxy) -> None:
-    lock = backend.connect(proxy.url, timeout=0.5, retry_attempts=0).get_lock("orders")
-    with pytest.raises((ConnectionError, TimeoutError)) as raised:
-        async with lock:
-            proxy.drop_reply(MOVES["lock"], 2)
-            await lock.hand_off()
-    assert not hasattr(raised.value, "__notes__")
-
-
-@pytest.mark.filterwarnings("ignore:.*left on another")
-async def test_a_block_that_another_owner_leaves(backend: Backend, client: Any, other: Any) -> None:
-    block = client.get_lock("orders").hold()
-    lock = await block.__aenter__()
-    adopted = await other.adopt(await lock.hand_off())
-    await backend.as_another_owner(lambda: block.__aexit__(None, None, None))
-    assert await adopted.is_held()
+    for call in (client.get_lock("stock").hand_off, lambda: client.adopt(token)):
+        await fails(ClosedError, call)
+    adopted = await other.adopt(token, owner=3)
+    assert await other.get_lock("orders").is_held_by(3)
+    await adopted.unlock()
 
 
 @LOSSES
@@ -197,9 +204,12 @@ async def test_a_lost_reply(backend: Backend, proxy: Proxy, redis: Any, lose: Lo
 async def test_it_fails(backend: Backend, proxy: Proxy, redis: Any, fault: str, kind: str) -> None:
     """A hand-off that fails releases the lock, and after an adoption that fails the token is as good as before."""
     client, other = backend.connect(proxy.url, timeout=0.5, retry_attempts=0), backend.connect()
-    lock = await acquired(lock_of(client, kind))
-    getattr(proxy, fault)(MOVES[kind], 2)
-    await fails((ConnectionError, TimeoutError), lock.hand_off)
+    lock = lock_of(client, kind)
+    with pytest.raises((ConnectionError, TimeoutError)) as raised:
+        async with lock:
+            getattr(proxy, fault)(MOVES[kind], 2)
+            await lock.hand_off()
+    assert not hasattr(raised.value, "__notes__")
     await backend.until(lambda: left(redis) == set())
     assert not client.holds()
     again = await fails(LockNotHeldError, lock.unlock, match="hand_off")
@@ -339,58 +349,28 @@ async def test_wrong_tokens(client: Any, token: str) -> None:
     await fails(ValueError, client.adopt, token, match="token")
     await fails(LockNotHeldError, client.adopt, token_of(), match=GONE)
     for wrong in (None, token.encode(), 1):
-        with pytest.raises(TypeError, match="token"):
-            await client.adopt(wrong)
+        await fails(TypeError, client.adopt, wrong, match="token")
 
 
-async def test_closed_clients(client: Any, lock: Any, other: Any) -> None:
-    """What was handed off isn't released by its former client."""
-    token = await handed_off(lock)
-    await client.get_lock("stock").lock()
-    await client.close()
-    for call in (client.get_lock("stock").hand_off, lambda: client.adopt(token)):
-        await fails(ClosedError, call)
-    adopted = await other.adopt(token, owner=3)
-    assert await other.get_lock("orders").is_held_by(3)
-    await adopted.unlock()
-
-
-async def test_a_server_that_has_forgotten_it(client: Any, lock: Any, redis: Any) -> None:
-    lock, handed = client.get_lock("orders"), client.get_lock("stock")
-    await lock.lock()
-    await handed.lock()
-    token = await handed.hand_off()
-    redis.flushall()
-    await fails(LockLostError, lock.hand_off)
-    with pytest.raises(LockNotHeldError, match=GONE) as raised:
-        await client.adopt(token)
-    assert raised.value.holder is None
-    for each in (lock, handed):
-        await use(each)
-
-
-async def test_names(backend: Backend) -> None:
+async def test_names_and_events(backend: Backend) -> None:
     """The adopting client doesn't map the key once more."""
-    client = backend.connect(name_mapper="prod:{}".format)
-    for other in (backend.connect(name_mapper="prod:{}".format), backend.connect()):
+    mappers = (PROD, PROD, None)
+    recording = [backend.connect(name_mapper=each, observer=Recorder("acquired", "released")) for each in mappers]
+    client, *others = recording
+    for other in others:
         for name in ("orders", "größe", b"stock"):
             lock = client.get_lock(name)
             adopted = await other.adopt(await handed_off(lock))
             assert adopted._logic.key == lock._logic.key
             assert adopted.name == (name if isinstance(name, str) else "prod:stock")
             await adopted.unlock()
-    plain = backend.connect()
+    for each, times in zip(recording, (6, 3, 3), strict=True):
+        assert [event.what for event in told(each)] == ["acquired", "released"] * times
+    plain = others[1]
     lock = plain.get_lock(b"\xff:a")
     adopted = await plain.adopt(await handed_off(lock))
     assert adopted.name == b"\xff:a"
     await adopted.unlock()
-
-
-async def test_events(backend: Backend) -> None:
-    client, other = (backend.connect(observer=Recorder("acquired", "released")) for _ in range(2))
-    await (await other.adopt(await handed_off(client.get_lock("orders")))).unlock()
-    for each in (client, other):
-        assert [(event.what, event.name) for event in told(each)] == [("acquired", "orders"), ("released", "orders")]
 
 
 WORKER = """

@@ -92,6 +92,31 @@ class TestLostBody:
             assert (await lock.get_hold_count(), await stock.is_locked()) == (0, False)
             await tasks.until(lambda: not redis.keys())
             await fails(LockNotHeldError, lock.unlock, match="is free")
+        # The body's own exception wins.
+        with pytest.raises(KeyError) as caught:
+            async with lock:
+                try:
+                    await until_lost(redis)
+                except asyncio.CancelledError:
+                    raise KeyError("mine") from None
+        assert any("LockLostError" in note for note in caught.value.__notes__)
+        # The outer block is cancelled, whatever became of the inner one and of other tasks that use the same object.
+        hold = lock.hold()
+        inside: list[int] = []
+
+        async def job() -> None:
+            async with hold:
+                inside.append(1)
+                await asyncio.sleep(0.01)
+                assert len(inside) == 1
+                inside.pop()
+
+        await asyncio.gather(job(), job(), job())
+        with pytest.raises(LockLostError):
+            async with hold:
+                async with hold:
+                    pass
+                await until_lost(redis)
         async with lock:
             assert await lock.is_held()
 
@@ -135,15 +160,6 @@ class TestLostBody:
             await asyncio.sleep(0)
             await asyncio.wait_for(lock.force_unlock(), TIME_LIMIT)
 
-    async def test_the_bodys_own_exception_wins(self, lock: Lock, redis: Any) -> None:
-        with pytest.raises(KeyError) as caught:
-            async with lock:
-                try:
-                    await until_lost(redis)
-                except asyncio.CancelledError:
-                    raise KeyError("mine") from None
-        assert any("LockLostError" in note for note in caught.value.__notes__)
-
     @pytest.mark.parametrize("also_lost", [False, True])
     async def test_a_cancellation_from_outside_stays_one(self, lock: Lock, *, also_lost: bool) -> None:
         """Who was cancelled from outside must end, whatever else happened."""
@@ -177,26 +193,6 @@ async def test_the_watchdog_does_not_need_the_loop(tasks: Backend) -> None:
 async def test_two_loops_at_a_time(tasks: Backend) -> None:
     lock = await acquired(tasks.connect().get_lock("orders", owner=1))
     await fails(RuntimeError, asyncio.to_thread, lambda: asyncio.run(lock.is_locked()), match="loop")
-
-
-async def test_one_hold_object_for_several_blocks(tasks: Backend, redis: Any) -> None:
-    """The outer block is cancelled when the lock is lost, whatever became of the inner one and of other tasks."""
-    hold = tasks.connect(lock_watchdog_timeout=0.9).get_lock("orders").hold()
-    inside: list[int] = []
-
-    async def job() -> None:
-        async with hold:
-            inside.append(1)
-            await asyncio.sleep(0.01)
-            assert len(inside) == 1
-            inside.pop()
-
-    await asyncio.gather(job(), job(), job())
-    with pytest.raises(LockLostError):
-        async with hold:
-            async with hold:
-                pass
-            await until_lost(redis)
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import gc
-import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,45 +15,41 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, fails
+from tests.support.backends import TIME_LIMIT, Backend, fails
 from tests.support.waiting import eventually
 
 from .kinds import all_blocks, left, lock_of
 
+Serve = Callable[[Callable[[], Any], Callable[[], None]], None]
 
-class Pools:
-    """Enters blocks on threads of one pool and leaves them on others, as a web framework does with dependencies."""
 
-    def __init__(self, first: ThreadPoolExecutor, second: ThreadPoolExecutor) -> None:
-        self.first, self.second = first, second
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """60 requests, 6 at a time, each of which has a lock and works in it.
 
-    def enter(self, scope: Any) -> contextlib.AbstractContextManager[None]:
+    Requests enter blocks on threads of one pool and leave them on others, as a web framework does with dependencies.
+    """
+
+    def served(lock: Callable[[], Any], work: Callable[[], None]) -> None:
         @contextlib.contextmanager
         def dependency() -> Iterator[None]:
-            with scope:
+            with lock():
                 yield
 
-        block = dependency()
-        self.first.submit(block.__enter__).result(TIME_LIMIT)
-        return block
-
-    def leave(self, block: Any, error: BaseException | None = None) -> Any:
-        kind = None if error is None else type(error)
-        return self.second.submit(block.__exit__, kind, error, None).result(TIME_LIMIT)
-
-    def serve(self, lock: Callable[[], Any], work: Callable[[], None]) -> None:
-        """60 requests, 6 at a time; each works on a thread that others use as well."""
-
         def request() -> None:
-            block = self.enter(lock())
+            block = dependency()
+            first.submit(block.__enter__).result(TIME_LIMIT)
             try:
-                self.second.submit(work).result(TIME_LIMIT)
+                second.submit(work).result(TIME_LIMIT)
             finally:
-                self.leave(block)
+                second.submit(block.__exit__, None, None, None).result(TIME_LIMIT)
 
         with ThreadPoolExecutor(6) as server:
-            for served in [server.submit(request) for _ in range(60)]:
-                served.result(60)
+            for each in [server.submit(request) for _ in range(60)]:
+                each.result(60)
+
+    with ThreadPoolExecutor(16) as first, ThreadPoolExecutor(16) as second:
+        yield served
 
 
 @pytest.fixture
@@ -63,12 +57,6 @@ def client(server: Server) -> Iterator[pyredisson.Client]:
     """For threads."""
     with pyredisson.connect(server.url) as made:
         yield made
-
-
-@pytest.fixture
-def pools() -> Iterator[Pools]:
-    with ThreadPoolExecutor(16) as first, ThreadPoolExecutor(16) as second:
-        yield Pools(first, second)
 
 
 @all_blocks
@@ -80,19 +68,29 @@ async def test_left_by_another_caller(backend: Backend, redis: Any, kind: str) -
         assert redis.exists("orders")
         await backend.as_another_owner(lambda: scope.__aexit__(None, None, None))  # noqa: B023
         assert left(redis) == set()
+    # An exit without an entry.
+    await lock.lock()
+    await lock.__aexit__(None, None, None)
+    assert left(redis) == set()
     assert not getattr(lock, "_target", lock)._blocks
 
 
 @pytest.mark.filterwarnings("ignore:.*left on another")
 async def test_a_lost_block_is_not_taken_for_a_later_one(backend: Backend) -> None:
     """The exit of a block that was lost must not release the lock of who holds it now."""
-    lock = backend.connect().get_lock("orders")
+    lock: Any = backend.connect().get_lock("orders")
     await backend.as_another_owner(lock.__aenter__)
     await lock.force_unlock()
     async with lock:
         await fails(pyredisson.LockLostError, backend.as_another_owner, lambda: lock.__aexit__(None, None, None))
         assert await lock.is_held()
     assert not await lock.is_locked()
+    # The body's exception wins.
+    await backend.as_another_owner(lock.__aenter__)
+    await lock.force_unlock()
+    error = KeyError("mine")
+    assert not await backend.as_another_owner(lambda: lock.__aexit__(KeyError, error, None))
+    assert any("LockLostError" in note for note in error.__notes__)
     await backend.as_another_owner(lock.__aenter__)
     await backend.as_another_owner(lambda: lock.__aexit__(None, None, None))
     assert not await lock.is_locked()
@@ -120,18 +118,18 @@ async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
     assert not getattr(lock, "_target", lock)._blocks
 
 
-def test_requests_that_share_a_pool(client: pyredisson.Client, pools: Pools, redis: Any) -> None:
+def test_requests_that_share_a_pool(client: pyredisson.Client, serve: Serve, redis: Any) -> None:
     """Each block is left, and nothing raised; but threads of the pool are no owners to rely on: one warning says so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        pools.serve(lambda: client.get_lock("orders"), lambda: None)
+        serve(lambda: client.get_lock("orders"), lambda: None)
     [warning] = caught
     assert (warning.filename, warning.category) == (__file__, RuntimeWarning)
     assert "owner=pyredisson.new_owner()" in str(warning.message)
     assert not redis.exists("orders")
 
 
-def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Pools, redis: Any) -> None:
+def test_requests_with_owners_of_their_own(client: pyredisson.Client, serve: Serve, redis: Any) -> None:
     account = {"balance": 0}
 
     def update() -> None:
@@ -139,26 +137,8 @@ def test_requests_with_owners_of_their_own(client: pyredisson.Client, pools: Poo
         time.sleep(0.001)
         account["balance"] = balance + 1
 
-    pools.serve(lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
+    serve(lambda: client.get_lock("orders", owner=pyredisson.new_owner()), update)
     assert (account, redis.exists("orders")) == ({"balance": 60}, False)
-
-
-def test_an_exit_without_an_entry(client: pyredisson.Client) -> None:
-    lock = client.get_lock("orders")
-    with contextlib.ExitStack() as stack:
-        lock.lock()
-        stack.push(lock)
-    assert not lock.is_locked()
-
-
-@pytest.mark.filterwarnings("ignore:.*left on another")
-def test_the_bodys_exception_wins(client: pyredisson.Client, pools: Pools) -> None:
-    lock = client.get_lock("orders")
-    block = pools.enter(lock)
-    lock.force_unlock()
-    error = KeyError("mine")
-    assert not pools.leave(block, error)
-    assert any("LockLostError" in note for note in error.__notes__)
 
 
 entered_by = pytest.mark.parametrize(
@@ -218,11 +198,12 @@ class TestTasks:
         assert redis.keys() == []
 
     async def test_a_foreign_cancellation_stays_one(self, tasks: Backend) -> None:
-        """Of a block that was lost after its task had ended."""
-        lock = tasks.connect().get_lock("orders")
-        hold = lock.hold()
+        """Of a block that was lost after its task had ended; and while a lost block is left."""
+        client = tasks.connect()
+        members = [client.get_lock(name) for name in ("orders", "other", "third")]
+        hold = members[0].hold()
         await asyncio.create_task(hold.__aenter__())
-        await lock.force_unlock()
+        await members[0].force_unlock()
 
         async def leave() -> None:
             error = asyncio.CancelledError()
@@ -233,14 +214,10 @@ class TestTasks:
                 raise
 
         await fails(asyncio.CancelledError, asyncio.create_task, leave())
-
-    async def test_a_foreign_cancellation_while_a_lost_block_is_left_stays_one(self, tasks: Backend) -> None:
-        """A red lock awaits the release of its other members then."""
-        client = tasks.connect()
-        members = [client.get_lock(name) for name in ("orders", "other", "third")]
         task: asyncio.Task[None]
 
         async def body() -> None:
+            # A red lock awaits the release of its other members then.
             async with client.get_red_lock(*members):
                 for member in members[:2]:
                     await member.force_unlock()
@@ -269,28 +246,6 @@ def test_abandoned_after_its_event_loop(server: Server, redis: Any) -> None:
     eventually(lambda: not redis.exists("orders"))
     asyncio.run(client.close())
     gc.collect()
-
-
-def test_many_threads_of_one_client_pass_over_nobody(client: pyredisson.Client) -> None:
-    """Between two acquisitions of one thread each other one has about one; 20 times as many would be a convoy."""
-    threads, rounds = 64, 30
-    order: list[int] = []
-    together = threading.Barrier(threads)
-
-    def work(place: int) -> None:
-        lock = client.get_lock("orders")
-        together.wait(TIME_LIMIT)
-        for _ in range(rounds):
-            with lock:
-                order.append(place)
-
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work, place) for place in range(threads)]:
-            done.result(WORK_LIMIT)
-    assert len(order) == threads * rounds
-    for place in range(threads):
-        turns = [turn for turn, who in enumerate(order) if who == place]
-        assert max(later - turn for turn, later in pairwise(turns)) <= 20 * threads
 
 
 class TestOnTheThreadOfAnEventLoop:
