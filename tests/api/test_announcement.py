@@ -337,6 +337,8 @@ async def test_a_name_that_a_person_recognizes(backend: Backend, redis: Any, cho
     await backend.until(lambda: set(names(redis)) == {name})
     await lock.unlock()
     await other.result()
+    await client.close()
+    await backend.until(lambda: name not in names(redis))
 
 
 async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -> None:

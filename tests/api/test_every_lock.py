@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
@@ -20,7 +19,7 @@ from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import asleep
 
-from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, use
+from .kinds import COUNTER, GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, use
 
 kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 reentrant = pytest.mark.parametrize("kind", REENTRANT)
@@ -89,13 +88,6 @@ async def test_questions(backend: Backend, client: Any, kind: str) -> None:
 
 
 @kinds
-async def test_a_key_that_never_expires(lock: Any, admin: Redis, kind: str) -> None:
-    admin.hset("orders", "somebody", 1)
-    assert kind in ("read", "write") or await lock.remain_time_to_live() == math.inf
-    assert not await lock.try_lock()
-
-
-@kinds
 async def test_another_owner_does_not_get_it(client: Any, other: Any, state: ServerState, kind: str) -> None:
     await lock_of(client, rival_of(kind), owner=1).lock()
     before = state.holds("orders")
@@ -109,18 +101,6 @@ async def test_another_owner_does_not_get_it(client: Any, other: Any, state: Ser
     for text in ("orders", f"{other.id}:2", f"{client.id}, thread 1"):
         assert text in str(refused)
     assert state.holds("orders") == before
-
-
-@kinds
-async def test_handles_of_one_name_are_the_same_lock(backend: Backend, client: Any, kind: str) -> None:
-    await lock_of(client, kind, owner=5).lock()
-    other = lock_of(client, kind, b"orders", owner=5)  # type: ignore[arg-type]
-    assert await other.is_held()
-    # Whichever thread or task calls it.
-    await backend.as_another_owner(other.unlock)
-    assert not await other.is_locked()
-    assert await lock_of(client, kind, "stock").try_lock()
-    assert await lock_of(client, kind).try_lock()
 
 
 @reentrant
@@ -206,18 +186,26 @@ async def test_what_lets_in_another_client(backend: Backend, state: ServerState,
 
 
 @kinds
-@pytest.mark.parametrize("way", ["force_unlock", "delete"])
-async def test_force_unlock_and_delete(client: Any, state: ServerState, kind: str, way: str) -> None:
-    lock, holder = lock_of(client, kind), lock_of(client, kind, owner=1)
-    assert await getattr(lock, way)() is False
+async def test_handles_of_one_name_are_the_same_lock(
+    backend: Backend, client: Any, lock: Any, state: ServerState, kind: str
+) -> None:
+    holder, other = lock_of(client, kind, owner=5), lock_of(client, kind, b"orders", owner=5)  # type: ignore[arg-type]
     await holder.lock()
-    if kind not in NON_REENTRANT:
+    assert await other.is_held()
+    # Whichever thread or task calls it.
+    await backend.as_another_owner(other.unlock)
+    assert not await other.is_locked()
+    for way in ("force_unlock", "delete"):
+        # The tokens of a fenced lock remain.
+        assert await getattr(lock, way)() is ((kind, way) == ("fenced", "delete"))
         await holder.lock()
-    assert await getattr(lock, way)() is True
-    assert not state.redis.exists("orders")
-    # The tokens of a fenced lock go on growing.
-    assert (kind, way) != ("fenced", "force_unlock") or state.redis.exists("redisson_lock_token:{orders}")
-    assert await getattr(lock, way)() is False
+        if kind not in NON_REENTRANT:
+            await holder.lock()
+        assert await getattr(lock, way)() is True
+        assert not state.redis.exists("orders")
+        assert (kind, way) != ("fenced", "force_unlock") or state.redis.exists(COUNTER)
+        assert await getattr(lock, way)() is False
+    assert await lock_of(client, kind, "stock").try_lock()
     assert await lock.try_lock()
 
 
@@ -272,16 +260,13 @@ async def test_extending_a_lease(client: Any, state: ServerState, kind: str) -> 
     assert lock.lost.is_set()
     await fails(LockLostError, lock.unlock)
     assert left(redis) == set()
-
-
-@kinds_and_groups
-async def test_extending_what_is_renewed(client: Any, lock: Any, state: ServerState, kind: str) -> None:
+    # What is renewed.
     await lock.lock()
     await lock.extend(60)
-    assert 50_000 < state.redis.pttl("orders") <= 60_000
+    assert 50_000 < redis.pttl("orders") <= 60_000
     assert all(50 < hold.valid_for <= 60 and hold.renewed for hold in client.holds())
     await lock.unlock()
-    assert left(state.redis) == set()
+    assert left(redis) == set()
 
 
 async def test_extending_with_a_majority(client: Any, state: ServerState) -> None:
@@ -340,6 +325,8 @@ async def test_beside_a_java_client(lock: Any, state: ServerState, kind: str) ->
     mode = {"mode": "write"} if kind in ("read", "write") else {}
     java = f"{JAVA}:write" if mode else JAVA
     state.redis.hset("orders", mapping={**mode, java: 2})
+    assert mode or await lock.remain_time_to_live() == math.inf
+    assert not await lock.try_lock()
     state.redis.pexpire("orders", 30_000)
     before = state.redis.hgetall("orders")
     assert (await lock.is_held(), await lock.try_lock(wait_time=0.02)) == (False, False)
@@ -400,17 +387,3 @@ async def test_closing_releases_held_locks_and_no_others(backend: Backend, state
         await other.result()
     assert left(state.redis) == {"lock:2", "fair:2", "taken", "redisson_lock_token:{fenced}"}
     assert state.holds("taken") == {"somebody:1": "1"}
-
-
-async def test_no_connection_remains(backend: Backend, state: ServerState) -> None:
-    client = backend.connect(client_name="to-be-closed", lock_watchdog_timeout=0.9)
-    ours = [client.get_lock("orders", owner=owner) for owner in (1, 2)]
-    await ours[0].lock()
-    assert not await ours[1].try_lock(wait_time=0.2)
-
-    def connections() -> int:
-        return sum(entry["name"] == "to-be-closed" for entry in state.redis.client_list())
-
-    await backend.until(lambda: connections() >= 2)
-    await client.close()
-    await backend.until(lambda: connections() == 0)

@@ -18,6 +18,7 @@ from pyredisson.identity import identity
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend, fails
 from tests.support.faults import FLAGS
+from tests.support.inspecting import session_of
 from tests.support.kinds import KINDS, acquired
 
 from .kinds import GROUPS, assert_lost, lock_of, rival_of
@@ -111,8 +112,14 @@ async def test_a_holder_that_is_announced(client: Any, redis: Any) -> None:
     )
     assert re.fullmatch(said, str(error))
     announce(redis, name="invoices")
-    with pytest.raises(LockNotHeldError, match=r"'orders' is held by invoices on web-3 \(pid 812\), free in"):
-        await client.get_lock("orders").unlock()
+    lock = client.get_lock("orders")
+    await fails(LockNotHeldError, lock.unlock, match=r"'orders' is held by invoices on web-3 \(pid 812\), free in")
+    # It is kept after its release.
+    redis.rename("orders", "before")
+    redis.hset("orders", f"{ID}:{2**32}:kept", 1)
+    redis.pexpire("orders", 41_000)
+    await refused(lock, r"kept for another [34]\d\.\d s after a run on invoices on web-3 \(pid 812\)")
+    assert (await holder_of(lock)).kept
 
 
 async def test_an_announcement_that_makes_no_sense(lock: Any, redis: Any) -> None:
@@ -143,15 +150,6 @@ async def test_an_unread_announcement_hides_nobody(backend: Backend, redis: Any,
     # Nor does a server that can't be asked hide a timeout.
     proxy.cut_reply(HOLDER)
     assert (await refused(lock, "can't be told")).holder is None
-
-
-async def test_a_lock_that_is_kept(lock: Any, redis: Any) -> None:
-    announce(redis)
-    redis.hdel("orders", f"{ID}:{OWNER}")
-    redis.hset("orders", f"{ID}:{2**32}:kept", 1)
-    redis.pexpire("orders", 41_000)
-    await refused(lock, r"kept for another [34]\d\.\d s after a run on web-3 \(pid 812\)")
-    assert (await holder_of(lock)).kept
 
 
 @kinds
@@ -207,10 +205,6 @@ async def test_what_is_shown_names_the_lock(lock: Any, kind: str) -> None:
     assert repr(lock.hold()).endswith(": waits without end, renewed>")
 
 
-def own(client: Any) -> Any:
-    return getattr(client, "_target", client)
-
-
 async def test_all_kinds(client: Any) -> None:
     assert client.holds() == []
     before = datetime.now(UTC)
@@ -243,30 +237,25 @@ async def test_all_kinds(client: Any) -> None:
     assert client.holds() == []
 
 
-async def test_what_is_lost_and_not_released(client: Any) -> None:
-    lock = await acquired(client.get_lock("a"))
+async def test_what_a_debugger_shows(backend: Backend, client: Any) -> None:
+    lock, other = client.get_lock("orders"), client.get_lock("orders", owner=7)
+    package, caller = ("", "thread") if backend.name == "threads" else (".asyncio", "task")
+    prefix = f"<pyredisson{package}.Lock 'orders'"
+    assert repr(lock) == repr(other) == f"{prefix}>"
+    await lock.lock()
+    assert re.fullmatch(rf"{prefix}: held by this {caller} for \d+\.\d s>", repr(lock))
+    assert repr(other) == f"{prefix}>"
+    [hold] = session_of(client).holds.table.values()
+    assert repr(hold) == f"<Hold of lock 'orders' by {hold.owner.decode()}: held, 1 level>"
     await lock.force_unlock()
-    [hold] = client.holds()
-    assert (hold.lost, hold.valid_for) == (True, 0.0)
+    assert repr(lock) == f"{prefix}: lost>"
+    [found] = client.holds()
+    assert (found.lost, found.valid_for) == (True, 0)
     await lock.lock()
     assert sorted(hold.lost for hold in client.holds()) == [False, True]
     await lock.unlock()
     await assert_lost(lock)
     assert client.holds() == []
-
-
-async def test_what_a_debugger_shows(backend: Backend, client: Any) -> None:
-    lock, other = client.get_lock("orders"), client.get_lock("orders", owner=7)
-    package, caller = type(own(lock)).__module__, "thread" if backend.name == "threads" else "task"
-    prefix = "<pyredisson.asyncio.Lock 'orders'" if ".aio." in package else "<pyredisson.Lock 'orders'"
-    assert repr(lock) == repr(other) == f"{prefix}>"
-    await lock.lock()
-    assert re.fullmatch(rf"{prefix}: held by this {caller} for \d+\.\d s>", repr(lock))
-    assert repr(other) == f"{prefix}>"
-    [hold] = own(client)._session.holds.table.values()
-    assert repr(hold) == f"<Hold of lock 'orders' by {hold.owner.decode()}: held, 1 level>"
-    await lock.force_unlock()
-    assert repr(lock) == f"{prefix}: lost>"
     await other.lock()
     assert repr(other).startswith(f"{prefix}: held by owner 7 for ")
 
@@ -302,8 +291,18 @@ class TestPermit:
                     assert await semaphore.available_permits() == 0
         assert await semaphore.available_permits() == 2
         assert repr(block).endswith("not acquired>")
+        # One that has ended.
+        with pytest.raises(PermitNotHeldError):
+            async with semaphore.permit() as permit:
+                await semaphore.release(permit)
+        with pytest.raises(KeyError) as caught:
+            async with semaphore.permit() as permit:
+                await semaphore.release(permit)
+                raise KeyError("mine")
+        assert any("PermitNotHeldError" in note for note in caught.value.__notes__)
+        assert await semaphore.available_permits() == 2
 
-    async def test_not_in_time(self, semaphore: Any) -> None:
+    async def test_its_time(self, semaphore: Any, backend: Backend, proxy: Proxy) -> None:
         await semaphore.set_permits(1)
         block = semaphore.permit(wait_time=0.02)
         async with semaphore.permit():
@@ -313,23 +312,9 @@ class TestPermit:
             assert caught.value.name == "licenses"
         async with block:
             assert await semaphore.available_permits() == 0
-
-    async def test_without_waiting_it_is_sent_again(self, semaphore: Any, backend: Backend, proxy: Proxy) -> None:
-        await semaphore.set_permits(1)
+        # Without time to wait it is sent again.
         other = backend.connect(proxy.url, timeout=0.5).get_permit_expirable_semaphore("licenses")
         fault = proxy.drop_reply(b"licenses", 2)
         async with other.permit(wait_time=0):
             assert fault.happened.is_set()
             assert await semaphore.available_permits() == 0
-
-    async def test_one_that_ended(self, semaphore: Any) -> None:
-        await semaphore.set_permits(1)
-        with pytest.raises(PermitNotHeldError):
-            async with semaphore.permit() as permit:
-                await semaphore.release(permit)
-        with pytest.raises(KeyError) as caught:
-            async with semaphore.permit() as permit:
-                await semaphore.release(permit)
-                raise KeyError("mine")
-        assert any("PermitNotHeldError" in note for note in caught.value.__notes__)
-        assert await semaphore.available_permits() == 1

@@ -74,15 +74,11 @@ async def test_the_database(backend: Backend, server: Server, admin: redis.Redis
     assert not await backend.connect(server.url, database=3).get_lock("orders").try_lock()
 
 
-async def test_a_config(backend: Backend, server: Server) -> None:
+async def test_a_config_and_fields_beside_an_address(backend: Backend, server: Server, admin: redis.Redis) -> None:
     config = Config(host=server.host, port=server.port, lock_watchdog_timeout=7)
     assert 6 < await works(backend, config) <= 7
-
-
-async def test_fields_can_be_given_beside_an_address(backend: Backend, server: Server) -> None:
     assert 8 < await works(backend, server.url, lock_watchdog_timeout=9, client_name="me") <= 9
-    with server.redis() as admin:
-        assert "me" in [entry["name"] for entry in admin.client_list()]
+    assert "me" in [entry["name"] for entry in admin.client_list()]
 
 
 async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> None:
@@ -98,16 +94,13 @@ async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> 
     await fails(NoPermissionError, backend.connect(alice).get_lock("another key").lock)
 
 
-async def test_connecting_never_blocks(backend: Backend) -> None:
+async def test_connecting_never_blocks_and_needs_no_server_yet(backend: Backend, own_server: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with lasting(0, 1.8):
             address = f"redis://127.0.0.1:{silent.getsockname()[1]}"
             client = backend.connect(address, connect_timeout=2, timeout=2, retry_attempts=0)
             client.get_lock("orders")
         await fails(redis.exceptions.TimeoutError, client.get_lock("orders").try_lock)
-
-
-async def test_no_server_is_needed_yet(backend: Backend, own_server: Server) -> None:
     own_server.kill()
     lock = backend.connect(own_server.url).get_lock("orders")
     own_server.start()
@@ -117,22 +110,16 @@ async def test_no_server_is_needed_yet(backend: Backend, own_server: Server) -> 
 
 async def test_errors_are_also_those_of_python() -> None:
     bases = {
-        "ConfigError": ValueError,
-        "ClosedError": RuntimeError,
-        "LockNotHeldError": RuntimeError,
+        **dict.fromkeys(("ConfigError", "PermitNotHeldError"), ValueError),
+        **dict.fromkeys(("ClosedError", "LockNotHeldError", "LockAlreadyHeldError", "LockUpgradeError"), RuntimeError),
         "LockLostError": pyredisson.LockNotHeldError,
-        "LockAlreadyHeldError": RuntimeError,
-        "LockUpgradeError": RuntimeError,
         "LockTimeoutError": TimeoutError,
-        "PermitNotHeldError": ValueError,
     }
-    errors = {
-        name: each
-        for name, each in vars(pyredisson.errors).items()
-        if isinstance(each, type) and issubclass(each, pyredisson.RedissonError) and not name.startswith("_")
-    }
-    assert errors.keys() - {"UnsupportedServerError"} <= set(pyredisson.__all__)
-    for name in errors.keys() & set(pyredisson.__all__):
+    found = [each for each in vars(pyredisson.errors).values() if isinstance(each, type)]
+    errors = {each.__name__: each for each in found if issubclass(each, pyredisson.RedissonError)}
+    public = {name for name in errors if not name.startswith("_")} - {"UnsupportedServerError"}
+    assert public <= {*pyredisson.__all__}
+    for name in public:
         assert errors[name] is getattr(pyredisson, name)
         assert issubclass(errors[name], bases.get(name, Exception))
 

@@ -49,9 +49,6 @@ class Locks:
         for name in names:
             self.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
 
-    async def exists(self, name: str, *, there: bool = True) -> None:
-        await self.backend.until(lambda: bool(self.redis.exists(name)) is there)
-
 
 @pytest.fixture
 def locks(backend: Backend, admin: Redis) -> Locks:
@@ -137,8 +134,7 @@ class TestOrder:
         """As Java does: it has the last, and waits for the first."""
         group = locks.group()
         locks.redis.hset("b", "java:1", 1)
-        other = locks.backend.spawn(group.lock)
-        await locks.exists("a")
+        other = await locks.backend.begin(group.lock, lambda: locks.redis.exists("a"))
         await locks.backend.until(lambda: locks.redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
         assert not other.done()
         locks.somebody_frees("a", "b")
@@ -146,45 +142,20 @@ class TestOrder:
         assert locks.counts() == [[b"1"], [b"1"]]
 
 
-class TestUnlock:
-    async def test_each_member_is_tried(self, locks: Locks) -> None:
-        group = await acquired(locks.group("abc"))
-        await locks["b"].unlock()
-        # Only the member that is not held any more is named.
-        message = r"is not held any more: 'b' on [^']*: it was released separately$"
-        await assert_lost(group, message)
-        # In the background: the group is known not to be held any more.
-        await locks.backend.until(lambda: not locks.keys())
-
-    async def test_by_another_owner(self, locks: Locks) -> None:
-        group = locks.group()
-        async with group:
-            holder = next(iter(locks.redis.hgetall("a"))).decode()
-            assert not await locks.backend.as_another_owner(group.is_held)
-            raised = await fails(LockNotHeldError, locks.backend.as_another_owner, group.unlock, match=holder)
-            assert (len(raised.__notes__), await group.is_held()) == (1, True)
-        # The owners of the members count, and not the caller.
-        get = locks.client.get_lock
-        group = await acquired(locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2)))
-        await locks.backend.as_another_owner(group.unlock)
-        assert locks.keys() == []
-
-
 class TestMembers:
-    async def test_one_that_is_not_reentrant(self, locks: Locks) -> None:
-        group = locks.client.get_multi_lock(locks["a"], locks.client.get_non_reentrant_lock("b"))
-        async with group:
-            await fails(LockAlreadyHeldError, group.try_lock)
-            # Given back in the background.
-            await locks.backend.until(lambda: locks.counts() == [[b"1"], [b"1"]])
-
     @pytest.mark.parametrize("first", ["read", "write"])
-    async def test_both_sides_of_a_read_write_lock(self, locks: Locks, first: str) -> None:
+    async def test_of_other_kinds(self, locks: Locks, first: str) -> None:
+        """Both sides of a read-write lock, and one that is not re-entrant."""
         pair = locks.client.get_read_write_lock("rw")
         sides = [pair.read_lock(), pair.write_lock()]
         async with locks.client.get_multi_lock(*(sides if first == "read" else reversed(sides))):
             assert (locks.redis.hget("rw", "mode"), locks.redis.hlen("rw")) == (b"write", 3)
         assert locks.keys() == []
+        group = locks.client.get_multi_lock(locks["a"], locks.client.get_non_reentrant_lock("b"))
+        async with group:
+            await fails(LockAlreadyHeldError, group.try_lock)
+            # Given back in the background.
+            await locks.backend.until(lambda: locks.counts() == [[b"1"], [b"1"]])
 
     async def test_that_make_no_group(self, backend: Backend) -> None:
         client = backend.connect(NOWHERE)
@@ -256,9 +227,9 @@ class TestLease:
         starts = []
         other = locks.backend.spawn(lambda: group.lock(lease_time=2))
         for _ in range(3):
-            await locks.exists("a")
+            await locks.backend.until(lambda: locks.redis.exists("a"))
             starts.append(locks.redis.pttl("a"))
-            await locks.exists("a", there=False)
+            await locks.backend.until(lambda: not locks.redis.exists("a"))
         locks.somebody_frees("b")
         await other.result()
         starts += [locks.redis.pttl("a"), locks.redis.pttl("b")]
@@ -269,22 +240,40 @@ class TestLease:
         group, holder = locks.group(), locks.backend.connect().get_lock("b")
         await holder.lock()
         other = await locks.backend.begin(lambda: group.lock(2), lambda: listeners(locks.redis, "b"))
-        await locks.exists("a")
+        await locks.backend.until(lambda: locks.redis.exists("a"))
         locks.redis.delete("a")
         locks.somebody_takes("a")
         # The loss is found by the extension, which is made when some of the lease is over.
         await locks.backend.sleep(0.3)
         await holder.unlock()
-        await locks.exists("b", there=False)
+        await locks.backend.until(lambda: not locks.redis.exists("b"))
         assert not other.done()
         locks.somebody_frees("a")
         await other.result()
         assert (locks.counts(), locks.redis.hexists("a", "another:1")) == ([[b"1"], [b"1"]], False)
 
 
-class TestLost:
-    async def test_when_any_is(self, locks: Locks) -> None:
+class TestUnlock:
+    async def test_by_another_owner(self, locks: Locks) -> None:
         group = locks.group()
+        async with group:
+            holder = next(iter(locks.redis.hgetall("a"))).decode()
+            assert not await locks.backend.as_another_owner(group.is_held)
+            raised = await fails(LockNotHeldError, locks.backend.as_another_owner, group.unlock, match=holder)
+            assert (len(raised.__notes__), await group.is_held()) == (1, True)
+        # The owners of the members count, and not the caller.
+        get = locks.client.get_lock
+        group = await acquired(locks.client.get_multi_lock(get("a", owner=1), get("b", owner=2)))
+        await locks.backend.as_another_owner(group.unlock)
+        assert locks.keys() == []
+
+    async def test_a_member_is_lost(self, locks: Locks) -> None:
+        group = await acquired(locks.group("abc"))
+        await locks["b"].unlock()
+        # Only the member that is not held any more is named.
+        await assert_lost(group, r"is not held any more: 'b' on [^']*: it was released separately$")
+        # In the background: the group is known not to be held any more.
+        await locks.backend.until(lambda: not locks.keys())
         notified: list[Any] = []
         group.on_lost(notified.append)
         await group.lock()
@@ -297,7 +286,7 @@ class TestLost:
         assert not await group.is_held()
         await assert_lost(group, r"'b'.*force_unlock")
         # In the background, as the loss was known before.
-        await locks.backend.until(lambda: locks.counts("a") == [[b"1"]])
+        await locks.backend.until(lambda: locks.counts("ac") == [[b"1"], [b"1"]])
         await assert_lost(group)
         await locks.backend.until(lambda: locks.keys() == [])
         assert len(notified) == 1

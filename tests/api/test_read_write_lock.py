@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
-from tests.support.backends import TIME_LIMIT, WOKEN, fails, finished, lasting
+from tests.support.backends import TIME_LIMIT, fails, finished
 from tests.support.kinds import acquired
 
 from .kinds import WAYS, assert_lost, lock_of
@@ -22,12 +22,6 @@ def watched(orders: Orders) -> Orders:
 
 
 class TestSides:
-    async def test_the_pair(self, orders: Orders) -> None:
-        pair = orders.client.get_read_write_lock("orders")
-        assert (pair.name, pair.read_lock().name, pair.write_lock().name) == ("orders",) * 3
-        for each, shown in ((pair, "ReadWriteLock"), (pair.read_lock(), "ReadLock"), (pair.write_lock(), "WriteLock")):
-            assert f"{shown} 'orders'" in repr(each)
-
     async def test_the_writer_may_read_and_write_again(self, orders: Orders) -> None:
         read, write = orders.sides(1)
         me = f"{orders.client.id}:1"
@@ -47,7 +41,10 @@ class TestSides:
         assert orders.redis.keys() == []
 
     async def test_each_is_asked_and_released_by_itself(self, orders: Orders) -> None:
-        read, write = orders.sides(1)
+        pair = orders.client.get_read_write_lock("orders", owner=1)
+        read, write = pair.read_lock(), pair.write_lock()
+        for each, shown in ((pair, "ReadWriteLock"), (read, "ReadLock"), (write, "WriteLock")):
+            assert (each.name, f"{shown} 'orders'" in repr(each)) == ("orders", True)
         for side, other in ((read, write), (write, read)):
             await side.lock()
             assert [await side.is_locked(), await side.locked(), await side.is_held()] == [True] * 3
@@ -75,34 +72,32 @@ class TestSides:
             await assert_lost(side, "force_unlock")
 
 
-class TestUpgrade:
+async def test_an_upgrade_is_refused_before_anything_is_sent(orders: Orders) -> None:
     """From reading to writing there is no way but to leave first."""
+    read, write = orders.sides(1)
+    await read.lock()
+    before = orders.scripts()
+    for way in WAYS:
+        await fails(LockUpgradeError, way, write, match=r"orders.*:1\b")
+    await read.unlock()
+    assert await write.try_lock()
+    assert orders.scripts() - before == 2
+    # So it is after a downgrade.
+    await read.lock()
+    await write.unlock()
+    await fails(LockUpgradeError, write.lock)
 
-    async def test_is_refused_before_anything_is_sent(self, orders: Orders) -> None:
-        read, write = orders.sides(1)
-        await read.lock()
-        before = orders.scripts()
-        for way in WAYS:
-            await fails(LockUpgradeError, way, write, match=r"orders.*:1\b")
-        await read.unlock()
-        assert await write.try_lock()
-        assert orders.scripts() - before == 2
-        # So it is after a downgrade.
-        await read.lock()
-        await write.unlock()
-        await fails(LockUpgradeError, write.lock)
 
-    async def test_after_a_read_that_was_lost(self, orders: Orders) -> None:
+class TestLeases:
+    async def test_a_read_that_was_lost_keeps_nobody_from_writing(self, orders: Orders) -> None:
         """The watchdog visits fixed leases too, but not before a third of its own."""
         read, write = orders.sides(1)
         await read.lock(0.05)
         assert await read.lost.wait(TIME_LIMIT)
         assert await write.try_lock(TIME_LIMIT)
 
-
-class TestWatchdog:
     @pytest.mark.parametrize("side", [0, 1], ids=["read", "write"])
-    async def test_of_a_side_survives_the_end_of_the_other(self, watched: Orders, side: int) -> None:
+    async def test_the_watchdog_of_a_side_survives_the_end_of_the_other(self, watched: Orders, side: int) -> None:
         sides = watched.sides(1)
         await sides[1].lock()
         await sides[0].lock()
@@ -111,7 +106,7 @@ class TestWatchdog:
         assert await sides[side].is_held()
         await sides[side].unlock()
 
-    async def test_keeps_the_lock_of_a_fixed_lease_that_java_shortened(self, watched: Orders) -> None:
+    async def test_the_watchdog_keeps_a_fixed_one_that_java_shortened(self, watched: Orders) -> None:
         read = await acquired(watched.read(1), 60)
         watched.java_reads(60_000)
         for _ in range(2):
@@ -131,12 +126,9 @@ class TestWatchdog:
             assert await side.lost.wait(TIME_LIMIT)
             await assert_lost(side)
 
-
-class TestLeasesOfBothSides:
-    """A writer with a fixed lease reads with another one."""
-
     @pytest.mark.parametrize("reads_on", [True, False])
     async def test_the_write_is_lost_when_its_own_lease_ends(self, orders: Orders, reads_on: bool) -> None:
+        """A writer with a fixed lease reads with another one."""
         read, write = orders.sides(1)
         await write.lock(0.8)
         await read.lock(30)
@@ -188,28 +180,25 @@ class TestNested:
         await orders.backend.until(lambda: not orders.redis.exists("orders"))
 
 
-class TestWaiting:
-    @pytest.mark.parametrize("payload", ["0", "1"])
-    async def test_one_message_wakes_all_readers(self, orders: Orders, payload: str) -> None:
-        orders.java_writes(60_000)
-        others = await orders.reads(*range(1, 6))
-        orders.redis.delete("orders")
-        orders.redis.publish(CHANNEL, payload)
-        await finished(others)
-        assert len(orders.holds()) == 6
-
-    async def test_one_message_makes_one_writer_try(self, orders: Orders) -> None:
-        orders.java_writes(60_000)
-        others = await orders.writes(*range(1, 6))
-        await orders.backend.sleep(0.1)
-        before = orders.scripts()
-        orders.redis.publish(CHANNEL, "1")
-        await orders.backend.until(lambda: orders.scripts() > before)
-        await orders.backend.sleep(0.1)
-        assert orders.scripts() == before + 1
-        await orders.client.close()
-        for other in others:
-            await fails(ClosedError, other.result)
+@pytest.mark.parametrize("payload", ["0", "1"])
+async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, payload: str) -> None:
+    orders.java_writes(60_000)
+    others = await orders.writes(*range(6, 11))
+    await orders.backend.sleep(0.1)
+    before = orders.scripts()
+    orders.redis.publish(CHANNEL, payload)
+    await orders.backend.until(lambda: orders.scripts() > before)
+    await orders.backend.sleep(0.1)
+    assert orders.scripts() == before + 1
+    await orders.client.close()
+    for other in others:
+        await fails(ClosedError, other.result)
+    orders.connect()
+    readers = await orders.reads(*range(1, 6))
+    orders.redis.delete("orders")
+    orders.redis.publish(CHANNEL, payload)
+    await finished(readers)
+    assert len(orders.holds()) == 6
 
 
 class TestClaims:
@@ -239,8 +228,3 @@ class TestClaims:
             await orders.backend.sleep(0.02)
         await orders.read(1).unlock()
         await finished(writers)
-
-    async def test_a_dead_writers_claim_ends(self, orders: Orders) -> None:
-        with lasting(0.2, WOKEN):
-            orders.redis.set(CLAIM, "dead:1:write", px=300)
-            await orders.read().lock()

@@ -45,26 +45,23 @@ async def test_at_most(backend: Backend, redis: Any) -> None:
 
 
 async def test_a_lease_of_its_own(backend: Backend, client: Any, redis: Any) -> None:
-    names = {
-        "lock": client.get_lock("lock", watchdog_timeout=LEASE),
-        "fair": client.get_fair_lock("fair", watchdog_timeout=LEASE),
-        "fenced": client.get_fenced_lock("fenced", watchdog_timeout=LEASE),
-        "spin": client.get_spin_lock("spin", watchdog_timeout=timedelta(seconds=LEASE)),
-        "once": client.get_non_reentrant_lock("once", watchdog_timeout=LEASE),
-        "fair once": client.get_non_reentrant_fair_lock("fair once", watchdog_timeout=LEASE),
-        "read": client.get_read_write_lock("read", watchdog_timeout=LEASE).read_lock(),
-        "write": client.get_read_write_lock("write", watchdog_timeout=LEASE).write_lock(),
-        "red": client.get_red_lock(client.get_lock("red", watchdog_timeout=LEASE)),
-    }
-    usual = client.get_lock("usual")
-    for lock in (*names.values(), usual):
+    lease = timedelta(seconds=LEASE)
+    read, write = (client.get_read_write_lock(name, watchdog_timeout=LEASE) for name in ("read", "write"))
+    kinds = ("lock", "fair_lock", "fenced_lock", "non_reentrant_lock", "non_reentrant_fair_lock")
+    locks = [
+        *(getattr(client, f"get_{kind}")(kind, watchdog_timeout=LEASE) for kind in kinds),
+        *(client.get_spin_lock("spin", watchdog_timeout=lease), read.read_lock(), write.write_lock()),
+    ]
+    names, usual = [lock.name for lock in locks] + ["red"], client.get_lock("usual")
+    locks += [client.get_red_lock(client.get_lock("red", watchdog_timeout=LEASE)), usual]
+    for lock in locks:
         await lock.lock()
     assert redis.pttl("usual") > 20_000
-    assert await kept(backend, redis, list(names), 1.5 * LEASE) >= 1.5 * LEASE
+    assert await kept(backend, redis, names, 1.5 * LEASE) >= 1.5 * LEASE
     assert redis.pttl("usual") > 20_000
-    for lock in (*names.values(), usual):
+    for lock in locks:
         await lock.unlock()
-    assert left(redis) <= {"redisson_lock_token:{fenced}"}
+    assert left(redis) <= {"redisson_lock_token:{fenced_lock}"}
 
 
 async def test_a_lock_that_was_handed_on(backend: Backend, redis: Any) -> None:
@@ -127,7 +124,7 @@ async def test_an_extension_that_comes_after_the_lease(backend: Backend, redis: 
     await backend.until(lambda: not redis.exists("orders"))
 
 
-async def test_an_extension_ends_at_the_limit(lock: Any, redis: Any) -> None:
+async def test_an_extension_ends_at_the_limit(client: Any, lock: Any, redis: Any) -> None:
     await lock.lock(at_most=10)
     await lock.extend(60)
     assert 5000 < redis.pttl("orders") <= 10_000
@@ -135,6 +132,10 @@ async def test_an_extension_ends_at_the_limit(lock: Any, redis: Any) -> None:
     await lock.lock()
     await lock.extend(60)
     assert redis.pttl("orders") > 50_000
+    assert "renewed, at most 90 s" in repr(lock.hold(at_most=timedelta(minutes=1.5)))
+    await client.get_lock("stock").lock(at_most=90)
+    hold = client.holds()[-1]
+    assert (hold.name, hold.renewed, hold.valid_for > 20) == ("stock", True, True)
 
 
 async def test_a_red_lock_acquires_its_members_again(tasks: Backend, redis: Any) -> None:
@@ -146,10 +147,3 @@ async def test_a_red_lock_acquires_its_members_again(tasks: Backend, redis: Any)
         await tasks.until(lambda: redis.exists("a", "b", "c") == 3)
     await tasks.until(red.lost.is_set)
     await tasks.until(lambda: not redis.exists("a", "b", "c"))
-
-
-async def test_how_it_is_shown(client: Any, lock: Any) -> None:
-    assert "renewed, at most 90 s" in repr(lock.hold(at_most=timedelta(minutes=1.5)))
-    await lock.lock(at_most=90)
-    [hold] = client.holds()
-    assert (hold.renewed, hold.valid_for > 20) == (True, True)

@@ -15,7 +15,7 @@ from pyredisson.inspection.deadlocks import DeadlockSearch
 from pyredisson.logic import waits
 from pyredisson.logic.groups import multi_lock, red_lock
 from pyredisson.logic.waiting import Waiter
-from tests.support.backends import Backend, fails
+from tests.support.backends import Backend, OtherOwner, fails, finished
 from tests.support.inspecting import inspector, session_of, state_of
 from tests.support.waits import Scene, confirmed, waiting_field
 
@@ -25,12 +25,18 @@ from .turns import held, take, turn_of
 pytestmark = pytest.mark.usefixtures("announced", "listed_soon")
 
 
+async def begin_to_wait(backend: Backend, admin: Redis, client: Any, kind: str = "lock") -> OtherOwner[Any]:
+    """Another owner, of which its client says that it waits."""
+    count = len(waiting_field(admin, client)) + 1
+    return await backend.begin(partial(take, turn_of(client, kind)), lambda: len(waiting_field(admin, client)) == count)
+
+
 class TestWaiters:
     @pytest.mark.parametrize("kind", ["lock", "fenced", "non-reentrant", "fair", "write", "read"])
     async def test_of_each_kind(self, backend: Backend, lock: Any, admin: Redis, kind: str) -> None:
         holder = await held(backend.connect(), rival_of(kind))
         client = backend.connect(client_name="billing")
-        other = await backend.begin(partial(take, turn_of(client, kind)), lambda: bool(waiting_field(admin, client)))
+        other = await begin_to_wait(backend, admin, client, kind)
         [waiter] = await lock.waiters()
         assert isinstance(waiter, pyredisson.Waiter)
         assert (waiter.client_id, waiter.client_name, waiter.host) == (client.id, "billing", socket.gethostname())
@@ -45,39 +51,33 @@ class TestWaiters:
         assert not await lock.waiters()
         await backend.until(lambda: not waiting_field(admin, client))
 
+    @pytest.mark.parametrize("kind", [*PERMITS, "spin", "latch"])
+    async def test_clients_that_the_user_names(self, backend: Backend, client: Any, admin: Redis, kind: str) -> None:
+        """The server doesn't know who waits for a spin lock."""
+        latch = client.get_count_down_latch("orders")
+        if kind == "latch":
+            await latch.try_set_count(1)
+            other = await backend.begin(latch.wait, lambda: bool(waiting_field(admin, client)))
+            end = latch.count_down
+        else:
+            end = (await held(backend.connect(), kind)).aclose
+            other = await begin_to_wait(backend, admin, client, kind)
+        known: Any = {"kind": "latch"} if kind == "latch" else {}
+        states, _ = await inspector(client).states([b"orders"], clients=[client.id], **known)
+        [holder] = [waiter.owner.holder for waiter in states[0].waiters]
+        assert (holder.client_id, holder.owner_id is None) == (client.id, kind != "spin")
+        await end()
+        await other.result()
+
     async def test_the_oldest_first_also_of_the_holders_client(self, backend: Backend, admin: Redis) -> None:
         clients = [backend.connect() for _ in range(2)]
         holder = await held(clients[0])
-        others = []
-        for number, client in enumerate((clients[1], clients[0], clients[1])):
-            others.append(backend.spawn(partial(take, turn_of(client, "lock"))))
-            await backend.until(lambda: sum(len(waiting_field(admin, each)) for each in clients) > number)  # noqa: B023
+        others = [await begin_to_wait(backend, admin, clients[number]) for number in (1, 0, 1)]
         waiters = await lock_of(clients[0], "lock").waiters()
         assert [waiter.client_id for waiter in waiters] == [clients[n].id for n in (1, 0, 1)]
         assert len({waiter.owner_id for waiter in waiters if waiter.client_id == clients[1].id}) == 2
         await holder.aclose()
-        for other in others:
-            await other.result()
-
-    @pytest.mark.parametrize("kind", [*PERMITS, "spin"])
-    async def test_clients_that_the_user_names(self, backend: Backend, client: Any, admin: Redis, kind: str) -> None:
-        """The server doesn't know who waits for a spin lock."""
-        holder = await held(backend.connect(), kind)
-        other = await backend.begin(partial(take, turn_of(client, kind)), lambda: bool(waiting_field(admin, client)))
-        states, _ = await inspector(backend.connect()).states([b"orders"], clients=[client.id])
-        [waiter] = states[0].waiters
-        assert (waiter.owner.holder.client_id, waiter.owner.holder.owner_id is None) == (client.id, kind in PERMITS)
-        await holder.aclose()
-        await other.result()
-
-    async def test_a_latch(self, backend: Backend, client: Any, admin: Redis) -> None:
-        latch = client.get_count_down_latch("orders")
-        await latch.try_set_count(1)
-        other = await backend.begin(latch.wait, lambda: bool(waiting_field(admin, client)))
-        states, _ = await inspector(client).states([b"orders"], kind="latch", clients=[client.id])
-        assert [waiter.owner.holder.client_id for waiter in states[0].waiters] == [client.id]
-        await latch.count_down()
-        await other.result()
+        await finished(others)
 
     async def test_a_name_with_any_bytes_and_a_hundred_waits(self, backend: Backend, client: Any, admin: Redis) -> None:
         name = "a b\n%é"
@@ -130,9 +130,6 @@ class TestWaiters:
         assert (waiter.owner_id, waiter.since) == (None, None)
 
 
-# --- Deadlocks
-
-
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     with caplog.at_level(logging.WARNING, "pyredisson"):
@@ -140,17 +137,17 @@ def warned(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]
 
 
 async def suspected(backend: Backend, admin: Redis, clients: list[Any], *keys: bytes) -> bool:
-    """Whether a look finds a cycle while all of these clients say that they wait."""
+    """Whether a first look finds a cycle while all of these clients say that they wait. It confirms none."""
     await backend.until(lambda: all(waiting_field(admin, client) for client in clients))
     search = DeadlockSearch(inspector(clients[0]))
-    await search.look(keys)
+    assert not await search.look(keys)
     return bool(search.suspected)
 
 
 class TestDeadlocks:
     @pytest.mark.parametrize(("first", "second"), [("lock", "lock"), ("fair", "fenced"), ("write", "lock")])
     async def test_of_two_clients(
-        self, backend: Backend, scene: Scene, warned: Callable[[], list[str]], first: str, second: str
+        self, backend: Backend, admin: Redis, scene: Scene, warned: Callable[[], list[str]], first: str, second: str
     ) -> None:
         one, two = backend.connect(), backend.connect()
         await scene.wait_for_each_other(
@@ -165,6 +162,14 @@ class TestDeadlocks:
             assert deadlock.text.count("holds stock and waits for orders") == 1
         assert not warned()
         assert not await DeadlockSearch(inspector(one)).look([b"another"])
+        # A later look finds that it is none any more.
+        search = DeadlockSearch(inspector(one))
+        assert not await search.look([b"orders"])
+        assert search.suspected
+        assert await lock_of(two, second, "stock").force_unlock()
+        await backend.until(lambda: not waiting_field(admin, one))
+        assert not await search.look([b"orders", b"stock"])
+        assert not search.suspected
 
     async def test_a_writer_that_waits_for_one_of_several_readers(self, backend: Backend, scene: Scene) -> None:
         clients = [backend.connect() for _ in range(3)]
@@ -202,41 +207,24 @@ class TestDeadlocks:
         assert not await suspected(backend, admin, [*clients, one, two], b"a", b"b", b"c", b"x", b"y")
         await working.aclose()
 
-    async def test_none_of_a_multi_lock_that_begins_again(
-        self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("group", ["needs it", "has a majority soon", "begins again"])
+    async def test_of_a_group_that_waits_for_a_member(
+        self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch, group: str
     ) -> None:
-        """It holds a member while it waits for the others, but not for long."""
-        monkeypatch.setattr(multi_lock, "MEMBER_WAIT", 10.0)
-        one, two = backend.connect(), backend.connect()
-        group = one.get_multi_lock(one.get_lock("a"), one.get_lock("b"))
-        scene.start([two.get_lock("b")], two.get_lock("a"), lambda: bool(waiting_field(admin, one)))
-        await backend.until(lambda: scene.held == 1)
-        scene.start([], group, lambda: True)
-        assert not await suspected(backend, admin, [one, two], b"a", b"b")
+        """A multi-lock needs it. A red lock may get a majority as soon as the third client releases its member.
 
-    @pytest.mark.parametrize("sure", [True, False])
-    async def test_of_a_group_that_waits_for_one_member(
-        self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch, sure: bool
-    ) -> None:
-        """A multi-lock needs it. A red lock may get a majority as soon as the third client releases its member."""
-        monkeypatch.setattr(red_lock, "MEMBER_WAIT", 10.0)
+        A multi-lock holds a member while it waits for the others, but not for long.
+        """
+        for module in (multi_lock, red_lock):
+            monkeypatch.setattr(module, "MEMBER_WAIT", 10.0)
         one, two = backend.connect(), backend.connect()
         _ = await held(backend.connect(), "lock")
         members = [one.get_lock(name) for name in ("a", "orders", "c")]
-        group = one.get_multi_lock(members[0]) if sure else one.get_red_lock(*members)
-        await scene.wait_for_each_other(([one.get_lock("x")], group), ([two.get_lock("a")], two.get_lock("x")))
-        assert await suspected(backend, admin, [one, two], b"x") == sure
-
-    async def test_a_first_look_confirms_nothing(self, backend: Backend, admin: Redis, scene: Scene) -> None:
-        one, two = backend.connect(), backend.connect()
-        await scene.wait_for_each_other(
-            ([one.get_lock("a")], one.get_lock("b")), ([two.get_lock("b")], two.get_lock("a"))
-        )
-        await backend.until(lambda: bool(waiting_field(admin, one) and waiting_field(admin, two)))
-        search = DeadlockSearch(inspector(one))
-        assert not await search.look([b"a"])
-        assert search.suspected
-        assert await two.get_lock("b").force_unlock()
-        await backend.until(lambda: not waiting_field(admin, one))
-        assert not await search.look([b"a", b"b"])
-        assert not search.suspected
+        if group == "begins again":
+            scene.start([two.get_lock("b")], two.get_lock("a"), lambda: bool(waiting_field(admin, one)))
+            await backend.until(lambda: scene.held == 1)
+            scene.start([], one.get_multi_lock(members[0], one.get_lock("b")), lambda: True)
+        else:
+            wanted = one.get_multi_lock(members[0]) if group == "needs it" else one.get_red_lock(*members)
+            await scene.wait_for_each_other(([one.get_lock("x")], wanted), ([two.get_lock("a")], two.get_lock("x")))
+        assert await suspected(backend, admin, [one, two], b"a", b"b", b"x") == (group == "needs it")
