@@ -2,7 +2,6 @@
 
 import math
 import re
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -209,34 +208,6 @@ async def test_handles_of_one_name_are_the_same_lock(
     assert await lock.try_lock()
 
 
-async def test_leases_of_every_kind(backend: Backend, state: ServerState) -> None:
-    """The watchdog keeps a lock that has no lease of its own, and renews no fixed lease."""
-    client = backend.connect(lock_watchdog_timeout=1.5)
-    renewed = {kind: lock_of(client, kind, kind) for kind in [*KINDS, *GROUPS]}
-    fixed = {f"{kind}:fixed": lock_of(client, kind, f"{kind}:fixed") for kind in [*KINDS, *GROUPS]}
-    for lock in renewed.values():
-        await lock.lock()
-    started = time.monotonic()
-    for lock in fixed.values():
-        assert await lock.try_lock(lease_time=1.8)
-    while state.redis.exists(*fixed):
-        for kind in renewed:
-            assert 0 < state.redis.pttl(kind) <= 1500, kind
-        await backend.sleep(0.05)
-        assert time.monotonic() - started < 3.5
-    assert time.monotonic() - started > 1.7
-    for lock in fixed.values():
-        assert (lock.lost.is_set(), await lock.is_held()) == (True, False)
-        await fails(LockLostError, lock.unlock)
-        # One that isn't re-entrant doesn't refuse its owner for that.
-        assert await lock.try_lock()
-        await lock.unlock()
-    for lock in renewed.values():
-        assert await lock.is_held()
-        await lock.unlock()
-    assert {*state.redis.keys()} == {b"redisson_lock_token:{fenced}", b"redisson_lock_token:{fenced:fixed}"}
-
-
 @kinds_and_groups
 async def test_extending_a_lease(client: Any, state: ServerState, kind: str) -> None:
     lock, redis = lock_of(client, kind), state.redis
@@ -267,15 +238,6 @@ async def test_extending_a_lease(client: Any, state: ServerState, kind: str) -> 
     assert all(50 < hold.valid_for <= 60 and hold.renewed for hold in client.holds())
     await lock.unlock()
     assert left(redis) == set()
-
-
-async def test_extending_with_a_majority(client: Any, state: ServerState) -> None:
-    red = await acquired(client.get_red_lock(*[client.get_lock(name) for name in "abc"]), 5)
-    state.redis.delete("a")
-    await red.extend(60)
-    assert [state.redis.pttl(name) > 50_000 for name in "abc"] == [False, True, True]
-    state.redis.delete("b")
-    await fails(LockLostError, red.extend, 60)
 
 
 @kinds

@@ -59,16 +59,6 @@ async def test_errors_name_the_holder(backend: Backend, kind: str) -> None:
     assert caught.holder.client_id == holder.id
 
 
-async def test_errors_without_a_holder_name_the_lock_and_the_owner(client: Any) -> None:
-    lock = client.get_lock("orders", owner=7)
-    free = await fails(LockNotHeldError, lock.unlock, match=r"'orders' is free; owner .* has no hold of it")
-    await lock.lock()
-    await lock.force_unlock()
-    lost = await fails(LockLostError, lock.unlock)
-    for error in (free, lost):
-        assert (error.name, error.owner, error.holder) == ("orders", f"{client.id}:7", None)
-
-
 async def test_holders_without_an_announcement(lock: Any, redis: Any) -> None:
     for field, said, found in [
         (f"{ID}:31", rf"a client of Redisson \({ID}, thread 31\)", Holder(ID, owner_id=31, foreign=True)),
@@ -256,8 +246,13 @@ async def test_what_a_debugger_shows(backend: Backend, client: Any) -> None:
     await lock.unlock()
     await assert_lost(lock)
     assert client.holds() == []
+    # Errors without a holder name the lock and the owner.
+    free = await fails(LockNotHeldError, other.unlock, match=r"'orders' is free; owner .* has no hold of it")
     await other.lock()
     assert repr(other).startswith(f"{prefix}: held by owner 7 for ")
+    await other.force_unlock()
+    for error in (free, await fails(LockLostError, other.unlock)):
+        assert (error.name, error.owner, error.holder) == ("orders", f"{client.id}:7", None)
 
 
 async def test_outside_of_any_task() -> None:

@@ -1,6 +1,5 @@
 """Every form of `connect`: a lock is acquired over each; and the oldest server that is served."""
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyredisson
 from pyredisson import Config
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
-from tests.support.backends import Backend, fails, lasting
+from tests.support.backends import Backend, fails
 
 
 @pytest.fixture(scope="module")
@@ -44,34 +43,29 @@ async def works(backend: Backend, address: object, **fields: Any) -> float:
         return await lock.remain_time_to_live() or 0.0
 
 
-async def test_addresses(backend: Backend, server: Server) -> None:
+async def test_addresses(backend: Backend, server: Server, admin: redis.Redis) -> None:
     await works(backend, server.url)
     await works(backend, server.unix_url)
     for kind in (redis.Redis, redis.asyncio.Redis):
         await works(backend, kind(host=server.host, port=server.port))
         await works(backend, kind.from_url(server.unix_url))
-
-
-async def test_tls(backend: Backend, tls_server: Server) -> None:
-    await works(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
-    unknown = backend.connect(tls_server.tls_url, retry_attempts=0)
-    await fails(redis.exceptions.ConnectionError, unknown.get_lock("orders").lock, match="certificate")
-
-
-async def test_a_server_without_tls(backend: Backend, server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """It waits for the end of a line, or replies in plain text if one of the bytes that it got is one."""
-    client = backend.connect(server.url.replace("redis:", "rediss:"), retry_attempts=0, connect_timeout=0.5)
-    with pytest.raises((redis.exceptions.TimeoutError, redis.exceptions.ConnectionError), match="no TLS handshake"):
-        await client.get_lock("orders").try_lock()
-    assert "the server may not use TLS at this port" in caplog.text
-
-
-async def test_the_database(backend: Backend, server: Server, admin: redis.Redis) -> None:
+    # Another database.
     await backend.connect(server.url.replace("/0", "/3")).get_lock("orders").lock()
     assert admin.dbsize() == 0
     with server.redis(db=3) as third:
         assert third.keys() == [b"orders"]
     assert not await backend.connect(server.url, database=3).get_lock("orders").try_lock()
+
+
+async def test_tls(backend: Backend, server: Server, tls_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    await works(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
+    unknown = backend.connect(tls_server.tls_url, retry_attempts=0)
+    await fails(redis.exceptions.ConnectionError, unknown.get_lock("orders").lock, match="certificate")
+    # A server without TLS waits for the end of a line, or replies in plain text if one of the bytes that it got is one.
+    plain = backend.connect(server.url.replace("redis:", "rediss:"), retry_attempts=0, connect_timeout=0.5)
+    errors = (redis.exceptions.TimeoutError, redis.exceptions.ConnectionError)
+    await fails(errors, plain.get_lock("orders").try_lock, match="no TLS handshake")
+    assert "the server may not use TLS at this port" in caplog.text
 
 
 async def test_a_config_and_fields_beside_an_address(backend: Backend, server: Server, admin: redis.Redis) -> None:
@@ -92,20 +86,6 @@ async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> 
     alice = address.replace("//", "//alice:p%2520@")
     await works(backend, f"{alice}/0")
     await fails(NoPermissionError, backend.connect(alice).get_lock("another key").lock)
-
-
-async def test_connecting_never_blocks_and_needs_no_server_yet(backend: Backend, own_server: Server) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with lasting(0, 1.8):
-            address = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-            client = backend.connect(address, connect_timeout=2, timeout=2, retry_attempts=0)
-            client.get_lock("orders")
-        await fails(redis.exceptions.TimeoutError, client.get_lock("orders").try_lock)
-    own_server.kill()
-    lock = backend.connect(own_server.url).get_lock("orders")
-    own_server.start()
-    await lock.lock()
-    assert await lock.is_held()
 
 
 async def test_errors_are_also_those_of_python() -> None:

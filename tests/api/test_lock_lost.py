@@ -145,56 +145,48 @@ class TestGivingBack:
         await assert_lost(lock, "force" if forced else "orders")
 
 
-class TestManyLosses:
+async def test_many_losses(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses that are remembered are bounded; those that were seen to don't count."""
-
-    @pytest.fixture(autouse=True)
-    def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
-
-    async def test_of_locks(self, client: Any) -> None:
-        fresh, again = client.get_lock("stock"), client.get_lock("orders")
-        await lose(fresh)
-        for _ in range(26):
-            await lose(again)
-            await assert_lost(again)
-        await assert_lost(fresh)
-        # A later loss of the same lock is remembered as well.
+    monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)
+    fresh, again = client.get_lock("stock"), client.get_lock("orders")
+    await lose(fresh)
+    for _ in range(26):
         await lose(again)
-        for number in range(15):
-            await lose(client.get_lock(f"other:{number}"))
         await assert_lost(again)
-        # Of those that are never released, the latest ones.
-        locks = [client.get_lock(f"orders:{number}") for number in range(50)]
-        for lock in locks:
-            await lose(lock)
-        assert len(client._session.holds.table) <= 20
-        for lock in locks[-18:]:
-            await assert_lost(lock)
-
-    async def test_of_groups(self, client: Any) -> None:
-        member = client.get_lock("orders")
-        group = client.get_multi_lock(member, client.get_lock("stock"))
-        for number in range(25):
-            await group.lock(60)
-            await member.force_unlock()
-            if number < 24:
-                await assert_lost(group)
-        for number in range(15):
-            await client.get_multi_lock(client.get_lock(f"a:{number}")).lock(60)
-            await client.get_lock(f"a:{number}").force_unlock()
-        await assert_lost(group)
+    await assert_lost(fresh)
+    # A later loss of the same lock is remembered as well.
+    await lose(again)
+    for number in range(15):
+        await lose(client.get_lock(f"other:{number}"))
+    await assert_lost(again)
+    # Of those that are never released, the latest ones.
+    locks = [client.get_lock(f"orders:{number}") for number in range(50)]
+    for lock in locks:
+        await lose(lock)
+    assert len(client._session.holds.table) <= 20
+    for lock in locks[-18:]:
+        await assert_lost(lock)
+    # So it is for groups.
+    group = client.get_multi_lock(again, fresh)
+    for number in range(25):
+        await group.lock(60)
+        await again.force_unlock()
+        if number < 24:
+            await assert_lost(group)
+    for number in range(15):
+        await client.get_multi_lock(client.get_lock(f"a:{number}")).lock(60)
+        await client.get_lock(f"a:{number}").force_unlock()
+    await assert_lost(group)
 
 
 class Slow:
     """A callback that doesn't return until `leave` is set."""
 
     def __init__(self) -> None:
-        self.entered, self.leave = threading.Event(), threading.Event()
+        self.leave = threading.Event()
         self.calls: list[str | bytes] = []
 
     def __call__(self, lost: Any) -> None:
-        self.entered.set()
         self.leave.wait(TIME_LIMIT)
         self.calls.append(lost.name)
 
@@ -245,20 +237,8 @@ class TestCallback:
                 await backend.until(lambda each=each: each.name in calls)  # type: ignore[misc]
             await backend.until(lambda: "in the callback" in caplog.text)
 
-    async def test_it_may_use_the_lock(self, backend: Backend, client: Client, lock: Lock) -> None:
-        """What it does holds up neither the caller nor the watchdog, nor closing the client."""
-        callback = Slow()
-        lock.on_lost(callback)
-        await lock.lock(0.03)
-        assert await lock.lost.wait(TIME_LIMIT)
-        await backend.until(callback.entered.is_set)
-        await lock.lock(60)
-        assert await lock.is_held()
-        with lasting(0, TIME_LIMIT / 2):
-            await client.close()
-        callback.leave.set()
-
-    async def test_a_slow_one_delays_no_other(self, backend: Backend, client: Client) -> None:
+    async def test_a_slow_one_delays_nobody(self, backend: Backend, client: Client) -> None:
+        """Neither other callbacks nor the caller, the watchdog, or closing the client."""
         calls: list[Any] = []
         slow = Slow()
         for name in ("orders", "stock"):
@@ -267,6 +247,11 @@ class TestCallback:
             lock.on_lost(lambda lost: calls.append(lost.name))
             await lock.lock(0.03)
         await backend.until(lambda: sorted(calls) == ["orders", "stock"])
+        for name in ("orders", "stock"):
+            lock = await acquired(client.get_lock(name), 60)
+            assert await lock.is_held()
+        with lasting(0, TIME_LIMIT / 2):
+            await client.close()
         assert slow.calls == []
         slow.leave.set()
         await backend.until(lambda: len(slow.calls) == 2)

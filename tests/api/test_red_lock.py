@@ -14,7 +14,7 @@ from pyredisson.logic.groups.group import GroupHold
 from pyredisson.logic.groups.red_lock import MemberRecovery
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, fails, lasting
+from tests.support.backends import TIME_LIMIT, Backend, fails, lasting
 from tests.support.faults import ACQUIRE
 from tests.support.kinds import acquired
 
@@ -221,14 +221,10 @@ class TestServersThatFail:
 
 
 class TestValidity:
-    async def test_a_lease_that_drift_uses_up(self, backend: Backend) -> None:
-        client = backend.connect(NOWHERE)
-        red = client.get_red_lock(*[client.get_lock(name) for name in "abc"])
+    async def test_a_lease_that_drift_or_the_last_reply_uses_up(self, far: Red, proxies: list[Proxy]) -> None:
+        red = far.make()
         await fails(ValueError, red.lock, 0.002, match="lease_time")
         await fails(ValueError, red.try_lock, 1, 0.001, match="lease_time")
-
-    async def test_a_lease_that_is_over_when_the_last_answers(self, far: Red, proxies: list[Proxy]) -> None:
-        red = far.make()
         await use(red)
         for proxy in proxies[:2]:
             proxy.latency(0.02)
@@ -248,7 +244,7 @@ class TestValidity:
 
 
 class TestLost:
-    async def test_a_majority(self, near: Red) -> None:
+    async def test_a_majority(self, near: Red, servers: list[Server]) -> None:
         red = near.make(lock_watchdog_timeout=0.9)
         await red.lock()
         for number in (0, 2):
@@ -259,10 +255,7 @@ class TestLost:
         assert near.held() == FREE
         async with red:
             assert not red.lost.is_set()
-
-    async def test_members_that_were_released_separately(self, near: Red, servers: list[Server]) -> None:
-        """The error names these members, and not the one that is released with the group."""
-        red = near.make()
+        # The error names the members that were released separately, and not the one that is released with the group.
         await red.lock()
         await near.locks[0].unlock()
         assert await red.is_held()
