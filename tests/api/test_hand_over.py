@@ -31,6 +31,7 @@ HAND_OVER = {
     "semaphore": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
 ROUNDS = 20
+PERMITS = 4
 BY_TIME = 3
 """Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
 kinds = pytest.mark.parametrize("kind", HAND_OVER)
@@ -307,59 +308,52 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, state: 
     await it.free()
 
 
-class Batch:
+class TestBatches:
     """All permits are taken, as many callers of an event loop wait for one each, and all are released at once.
 
     Hand-overs that come while another one is on its way share a command.
     """
 
-    COUNT = 4
+    @pytest.fixture
+    def semaphore(self, tasks: Backend, proxy: Proxy) -> Any:
+        return tasks.connect(proxy.url, local_hand_over_time=LONG, timeout=0.3).get_semaphore("orders")
 
-    def __init__(self, tasks: Backend, url: str | None = None) -> None:
-        self.client = tasks.connect(url, local_hand_over_time=LONG, timeout=0.3)
-        self.semaphore = self.client.get_semaphore("orders")
-        self.until = tasks.until
-
-    async def release(self) -> list[asyncio.Task[None]]:
+    async def release(self, tasks: Backend, semaphore: Any) -> list[asyncio.Future[None]]:
         """All calls, of which the latter half releases permits."""
-        await self.semaphore.try_set_permits(self.COUNT)
-        await self.semaphore.acquire(self.COUNT)
-        waiting = [asyncio.ensure_future(self.semaphore.acquire()) for _ in range(self.COUNT)]
-        await self.until(lambda: sleeping(self.client, "semaphore") == self.COUNT)
-        return waiting + [asyncio.ensure_future(self.semaphore.release(1)) for _ in range(self.COUNT)]
+        await semaphore.try_set_permits(PERMITS)
+        await semaphore.acquire(PERMITS)
+        waiting = [asyncio.ensure_future(semaphore.acquire()) for _ in range(PERMITS)]
+        await tasks.until(lambda: sleeping(tasks._clients[0], "semaphore") == PERMITS)
+        return waiting + [asyncio.ensure_future(semaphore.release(1)) for _ in range(PERMITS)]
 
-    async def end(self, calls: list[asyncio.Task[None]]) -> None:
+    async def end(self, semaphore: Any, calls: list[asyncio.Future[None]]) -> None:
         """Returns when all of them have got what they asked for."""
         async with asyncio.timeout(TIME_LIMIT):
             await asyncio.gather(*calls)
-        assert await self.semaphore.available_permits() == 0
-        await self.semaphore.release(self.COUNT)
-        assert await self.semaphore.available_permits() == self.COUNT
+        assert await semaphore.available_permits() == 0
+        await semaphore.release(PERMITS)
+        assert await semaphore.available_permits() == PERMITS
 
-
-class TestBatches:
     @pytest.mark.parametrize("refused", [False, True])
-    async def test_two_calls_for_many(self, tasks: Backend, state: ServerState, refused: bool) -> None:
-        calls = await Batch(tasks).release()
+    async def test_two_calls_for_many(self, tasks: Backend, semaphore: Any, state: ServerState, refused: bool) -> None:
+        calls = await self.release(tasks, semaphore)
         before = state.scripts()
         if refused:
             state.redis.set("orders", "text")
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [ResponseError if refused else type(None)] * 2 * Batch.COUNT
+        assert [type(each) for each in outcomes] == [ResponseError if refused else type(None)] * 2 * PERMITS
         assert refused or state.scripts() - before == 2
 
     @LOSSES
-    async def test_lost_replies(self, tasks: Backend, proxy: Proxy, lose: Lose) -> None:
-        batch = Batch(tasks, proxy.url)
+    async def test_lost_replies(self, tasks: Backend, semaphore: Any, proxy: Proxy, lose: Lose) -> None:
         lose(proxy, HAND_OVER["semaphore"])
-        await batch.end(await batch.release())
+        await self.end(semaphore, await self.release(tasks, semaphore))
 
-    async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend) -> None:
+    async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend, semaphore: Any) -> None:
         """By somebody who cancels all tasks of the event loop that he doesn't know."""
-        batch = Batch(tasks)
-        calls = await batch.release()
+        calls = await self.release(tasks, semaphore)
         known = asyncio.all_tasks()
         await asyncio.sleep(0)
         for task in asyncio.all_tasks() - known:
             task.cancel()
-        await batch.end(calls)
+        await self.end(semaphore, calls)

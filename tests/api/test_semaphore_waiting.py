@@ -146,22 +146,6 @@ def spawn(stock: Stock, semaphore: Permits, permits: int = 1, wait: float = TIME
     return stock.backend.spawn(lambda: semaphore.try_acquire(permits, wait))
 
 
-async def claim(stock: Stock, wait: float) -> OtherOwner[object]:
-    """A waiter of that many permits that there will never be."""
-    waiter = spawn(stock, await stock.made(3), 9, wait)
-    await stock.claimed()
-    return waiter
-
-
-async def held_back(stock: Stock) -> OtherOwner[object]:
-    """A waiter for one permit, which a claim keeps out for long."""
-    single = spawn(stock, stock.open(), wait=4 * TIME_LIMIT)
-    await stock.backend.sleep(0.1)
-    assert not single.done()
-    stock.redis.pexpire(CLAIM, 60_000)
-    return single
-
-
 async def take(semaphore: Permits, permits: int) -> None:
     taken = await semaphore.try_acquire(permits, TIME_LIMIT)
     assert taken
@@ -201,7 +185,9 @@ async def beside_singles(stock: Stock, semaphores: list[Permits], work: Callable
 
 async def test_a_claim_begins_after_a_second(stock: Stock) -> None:
     began = time.monotonic()
-    waiter = await claim(stock, 2)
+    # For permits that there will never be.
+    waiter = spawn(stock, await stock.made(3), 9, 2)
+    await stock.claimed()
     assert time.monotonic() - began >= 1
     assert 0 < stock.redis.pttl(CLAIM) <= 2_000
     assert OTHERS_TURN < stock.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
@@ -235,7 +221,11 @@ class TestClaims:
         held = await holder.try_acquire(2)
         claimant = spawn(stock, semaphore, 3)
         await stock.claimed()
-        single = await held_back(stock)
+        # A claim keeps it out for long.
+        single = spawn(stock, stock.open(), wait=4 * TIME_LIMIT)
+        await stock.backend.sleep(0.1)
+        assert not single.done()
+        stock.redis.pexpire(CLAIM, 60_000)
         await holder.release(held)
         assert await claimant.result()
         assert await single.result(WOKEN)

@@ -57,13 +57,6 @@ async def start_waiters(backend: Backend, client: Client, count: int, present: i
     return others
 
 
-async def finish(state: ServerState, others: list[OtherOwner[None]]) -> None:
-    """The other client releases the lock."""
-    state.redis.delete("orders")
-    state.redis.publish(CHANNEL, "0")
-    await finished(others)
-
-
 class TestCalls:
     @pytest.mark.parametrize("kind", ["lock", "read", *PERMITS])
     async def test_none_while_waiting(self, backend: Backend, state: ServerState, kind: str) -> None:
@@ -94,34 +87,35 @@ class TestCalls:
         """
         hold_elsewhere(state)
         connected = [backend.connect(local_hand_over_time=LONG) for _ in range(clients)]
-        others = [other for client in connected for other in await start_waiters(backend, client, WAITERS)]
+        others = []
+        for client in connected:
+            others += await start_waiters(backend, client, 1)
+            before = state.scripts()
+            others += await start_waiters(backend, client, WAITERS - 1, present=1)
+            # None behind another waiter.
+            assert state.scripts() == before
         before, listening = state.scripts(), min(clients, 2)
         for number in range(1, MESSAGES + 1):
             assert state.redis.publish(CHANNEL, "0") == listening
             await backend.until(lambda: state.scripts() >= before + listening * number)  # noqa: B023
             await backend.until(lambda: all(all_sleep(client, WAITERS) for client in connected))
             assert state.scripts() == before + listening * number
-        await finish(state, others)
-        # One acquire, and the release of each owner, which enters the next one.
-        assert clients > 1 or state.scripts() == before + MESSAGES + 1 + WAITERS
-
-    async def test_messages_at_once(self, backend: Backend, state: ServerState) -> None:
-        """Those that come while a waiter makes its attempt wake others; none of them makes more than one call."""
-        hold_elsewhere(state)
-        client = backend.connect(local_hand_over_time=LONG)
-        others = await start_waiters(backend, client, 1)
+        # Those that come while a waiter makes its attempt wake others; none of them makes more than one call.
         before = state.scripts()
-        others += await start_waiters(backend, client, WAITERS - 1, present=1)
-        # None behind another waiter.
-        assert state.scripts() == before
         with state.redis.pipeline(transaction=False) as pipeline:
             for _ in range(MESSAGES):
                 pipeline.publish(CHANNEL, "0")
             pipeline.execute()
-        await backend.until(lambda: state.scripts() > before and all_sleep(client, WAITERS))
-        assert 1 <= state.scripts() - before <= MESSAGES
-        await finish(state, others)
-        assert state.scripts() <= before + MESSAGES + 1 + WAITERS
+        await backend.until(lambda: state.scripts() > before)
+        await backend.until(lambda: all(all_sleep(client, WAITERS) for client in connected))
+        assert state.scripts() - before <= listening * MESSAGES
+        before = state.scripts()
+        # The other client releases the lock.
+        state.redis.delete("orders")
+        state.redis.publish(CHANNEL, "0")
+        await finished(others)
+        # One acquire, and the release of each owner, which enters the next one.
+        assert clients > 1 or state.scripts() == before + 1 + WAITERS
 
     async def test_no_second_attempt_of_a_listener(self, backend: Backend, state: ServerState) -> None:
         """A client that listens since before its first attempt has missed nothing."""
