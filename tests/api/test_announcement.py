@@ -215,20 +215,26 @@ async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.Mo
     await backend.until(lambda: "more" not in announced(admin, client))
 
 
-@pytest.mark.parametrize("end", ["held", "released", "no longer kept"])
-async def test_closing_removes_it(backend: Backend, client: Any, admin: Redis, end: str) -> None:
+@pytest.mark.parametrize("end", ["held", "released", "no longer kept", "without a server"])
+async def test_closing_removes_it(
+    backend: Backend, admin: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    client = backend.connect(proxy.url)
     if end == "no longer kept":
         async with client.singleton(NAME, at_least=0.05):
             await backend.until(lambda: bool(admin.exists(key_of(client))))
         await backend.until(lambda: not admin.exists(NAME))
     else:
         await client.get_lock(NAME).lock()
-        if end == "released":
+        if end != "held":
             await client.get_lock(NAME).unlock()
         await backend.until(lambda: bool(admin.exists(key_of(client))))
+    proxy.refuse(end == "without a server")
     for _ in range(2):
         await client.close()
-        assert admin.keys() == []
+        assert admin.keys() == [] or end == "without a server"
+    # No lock stays, so there is nothing to warn of.
+    assert "not released" not in caplog.text
 
 
 @pytest.mark.parametrize("first_after", [0.0, 3600.0])
@@ -250,18 +256,6 @@ async def test_closing_while_a_lock_is_kept(
     assert (found.kept, found.host, found.pid) == (True, identity().host, identity().pid)
 
 
-async def test_closing_without_a_server(
-    backend: Backend, admin: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No lock stays, so there is nothing to warn of."""
-    client = backend.connect(proxy.url)
-    async with client.get_lock(NAME):
-        await backend.until(lambda: bool(admin.exists(key_of(client))))
-    proxy.refuse(True)
-    await client.close()
-    assert "not released" not in caplog.text
-
-
 PROGRAM = """
 import os, sys, time
 import pyredisson
@@ -271,10 +265,6 @@ client = pyredisson.connect(sys.argv[1])
 lock = client.get_lock("a", owner=7)
 lock.lock()
 print(client.id)
-if sys.argv[2] == "signal":
-    pyredisson.release_on_signals()
-    print("ready")
-    wait_for_line()
 input()
 pid = os.fork()
 if not pid:
@@ -285,24 +275,17 @@ if not pid:
     client.close()
     os._exit(0)
 os.waitpid(pid, 0)
+if sys.argv[2] == "signal":
+    pyredisson.release_on_signals()
 print("end")
-input()
+wait_for_line()
 """
 
 
-async def test_the_end_of_the_process_removes_it(threads: Backend, admin: Any, child: Callable[..., Child]) -> None:
-    process = child(PROGRAM, threads.url, "signal")
-    key = f"pyredisson_client:{{{process.receive()}}}"
-    eventually(lambda: admin.exists(key))
-    assert process.receive() == "ready"
-    process.signal(signal.SIGTERM)
-    assert process.wait() == -signal.SIGTERM
-    assert admin.keys() == []
-
-
-async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: Callable[..., Child]) -> None:
-    """And a name of its own, and other owners. The exit of the parent removes its announcement."""
-    process = child(PROGRAM, threads.url, "exit")
+@pytest.mark.parametrize("end", ["exit", "signal"])
+async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: Callable[..., Child], end: str) -> None:
+    """And a name of its own, and other owners. The end of the parent removes its announcement."""
+    process = child(PROGRAM, threads.url, end)
     parents = f"pyredisson_client:{{{process.receive()}}}"
     eventually(lambda: admin.exists(parents))
     process.send()
@@ -315,8 +298,11 @@ async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: C
     process.send()
     assert process.receive() == "end"
     assert (admin.exists(parents), admin.exists(own)) == (True, False)
-    process.send()
-    assert process.wait() == 0
+    if end == "signal":
+        process.signal(signal.SIGTERM)
+    else:
+        process.send()
+    assert process.wait() == (-signal.SIGTERM if end == "signal" else 0)
     assert admin.keys() == []
 
 

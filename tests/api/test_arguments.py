@@ -196,6 +196,7 @@ async def test_keys_and_channels(backend: Backend, state: ServerState, mapped: b
             assert state.redis.keys() == []
 
 
+FACTORIES = sorted(name for name in dir(pyredisson.Client) if re.match("get_(?!multi|red)", name))
 Call = Callable[[Any, Any], Any]
 
 
@@ -250,7 +251,7 @@ RENEWED_PERMITS = [
 ]
 LIMITS = [0, -1, math.nan, math.inf, timedelta(0)]
 LIMITED = ("lock", "try_lock", "hold")
-MADE = ("get_lock", "get_fair_lock", "get_read_write_lock", "get_spin_lock")
+OWNED = [name for name in FACTORIES if name.endswith("lock")]
 BY_ID = calls("release", "try_release", "get_lease_time")
 OF_LOCKS: list[tuple[list[Call], type[Exception], str, list[Any]]] = [
     (LEASED, ValueError, "lease_time", NO_LEASES),
@@ -309,12 +310,13 @@ REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
     "client": [
         (calls("singleton", "elect", "locked", by="at_most", name="orders"), ValueError, "at_most", LIMITS),
         (calls("singleton", "elect", "locked", by="at_most", name="orders"), TypeError, "at_most", NO_TIMES),
-        (calls(*MADE, by="watchdog_timeout", name="orders"), ValueError, "watchdog_timeout", LIMITS),
-        (calls(*MADE, by="watchdog_timeout", name="orders"), TypeError, "watchdog_timeout", NO_TIMES),
+        (calls(*OWNED, by="watchdog_timeout", name="orders"), ValueError, "watchdog_timeout", LIMITS),
+        (calls(*OWNED, by="watchdog_timeout", name="orders"), TypeError, "watchdog_timeout", NO_TIMES),
+        (calls(*OWNED, by="owner", name="orders"), ValueError, "owner", [-1, 2**32, ""]),
+        (calls(*OWNED, by="owner", name="orders"), TypeError, "owner", [b"1", 1.0, True]),
     ],
 }
 """For each kind: calls, the error that each of them raises, what it names, and the values that can't be."""
-FACTORIES = sorted(name for name in dir(pyredisson.Client) if re.match("get_(?!multi|red)", name))
 MAKES = {"semaphore": "get_semaphore", "permit": "get_permit_expirable_semaphore", "latch": "get_count_down_latch"}
 
 
@@ -341,17 +343,6 @@ async def test_a_name_that_is_no_text_and_mappers(backend: Backend) -> None:
         mapper: Any = lambda _, mapped=mapped: mapped  # noqa: E731
         with pytest.raises(error):
             backend.connect(NOWHERE, name_mapper=mapper).get_lock("orders")
-
-
-@pytest.mark.parametrize(
-    ("owner", "error"),
-    [(-1, ValueError), (2**32, ValueError), ("", ValueError), (b"1", TypeError), (1.0, TypeError), (True, TypeError)],
-)
-async def test_owners(backend: Backend, owner: Any, error: type[Exception]) -> None:
-    client = backend.connect(NOWHERE)
-    for kind in KINDS:
-        with pytest.raises(error, match="owner"):
-            lock_of(client, kind, owner=owner)
 
 
 async def test_what_can_be(backend: Backend, lock: Any) -> None:

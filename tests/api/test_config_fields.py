@@ -42,7 +42,7 @@ WRONG: list[tuple[str, list[Any]]] = [
     *(("connect_timeout", [0, 2**31]), ("ping_interval", [2**31]), ("lock_watchdog_timeout", [0, 2**52])),
     *(("fair_lock_wait_timeout", [2**52]), ("topology_refresh_interval", [0])),
     ("replicas_sync_timeout", [0, 2**31]),  # WAIT would wait for ever
-    *(("retry_attempts", [-1, 1.0, True]), ("port", [0, 65536, "6379"]), ("database", [-1])),
+    *(("retry_attempts", [-1, 1.0, True]), ("port", [0, 65536, "6379"]), ("database", [-1, 10**22])),
     *(("connection_pool_size", [0]), ("release_when_owner_ends", ["yes"]), ("socket_keepalive", [None])),
     ("name_mapper", ["prefix"]),
     ("host", ["", None, "a\udcff", "a..b"]),  # no DNS name has an empty part

@@ -39,11 +39,6 @@ class Done:
         """How many clients wait."""
         return int(self.redis.pubsub_numsub(CHANNEL)[0][1])
 
-    async def waiter(self) -> Any:
-        """Another caller that waits. Somebody else has set a count of 1."""
-        self.redis.set("done", 1)
-        return await self.backend.begin(self.latch.wait, self.listeners)
-
     def java_counts_down(self) -> None:
         """What Redisson does."""
         count = self.redis.decr("done")
@@ -144,7 +139,8 @@ class TestWaiting:
 
     async def test_nothing_is_asked_while_waiting(self, done: Done) -> None:
         before = done.gets() + 2
-        other = await done.waiter()
+        done.redis.set("done", 1)
+        other = await done.backend.begin(done.latch.wait, done.listeners)
         # One look, and one more when messages were sure to arrive; then silence.
         await done.backend.until(lambda: done.gets() == before)
         await done.backend.sleep(0.3)
@@ -161,7 +157,8 @@ class TestWaiting:
         assert done.gets() == before + 3
 
     async def test_closed_while_waiting(self, done: Done, latch: Any) -> None:
-        other = await done.waiter()
+        done.redis.set("done", 1)
+        other = await done.backend.begin(latch.wait, done.listeners)
         await done.client.close()
         await fails(pyredisson.ClosedError, other.result)
         for call, *arguments in (

@@ -99,6 +99,14 @@ async def test_an_uncontended_pair(client: Any, kind: str) -> None:
     begin, end = events[:2]
     assert (begin.waited, begin.wait_id, begin.held, end.waited) == (0, None, None, None)
     assert 0 < (end.held or 0) <= (end.time_ns - begin.time_ns) / 1e9 + 1
+    # A loss, and nothing when its owner is told of it: its end was told.
+    await lock.lock()
+    assert await lock_of(client, kind, "a", 2).force_unlock()
+    *_, begin, end = told(client)
+    assert (begin.what, end.what) == ("acquired", "lost")
+    assert "force_unlock()" in (end.reason or "")
+    await assert_lost(lock)
+    all_told(client, *whats(events), "acquired", "lost")
 
 
 @kinds
@@ -221,18 +229,6 @@ async def test_a_task_that_is_cancelled(tasks: Backend, said: Said, kind: str) -
     events = all_told(client, "waiting", "failed")
     assert events[1].error == "CancelledError: "
     assert said.lines[-1].endswith(" not acquired: CancelledError: ")
-
-
-@kinds
-async def test_a_loss(client: Any, kind: str) -> None:
-    lock = await acquired(lock_of(client, kind, "a", 1))
-    assert await lock_of(client, kind, "a", 2).force_unlock()
-    events = told(client)
-    assert whats(events) == ["acquired", "lost"]
-    assert "force_unlock()" in (events[1].reason or "")
-    await assert_lost(lock)
-    # Its end was told.
-    all_told(client, "acquired", "lost")
 
 
 async def test_the_members_of_a_group(client: Any) -> None:

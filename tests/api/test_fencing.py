@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -28,6 +28,7 @@ from tests.support.server_state import ServerState
 from .kinds import COUNTER, WAYS, assert_lost, use
 
 DELETED = "pyredisson_fenced_newest:{orders}"
+Write = Callable[..., Awaitable[Any]]
 NEWEST = "pyredisson_fencing:{report}"
 WRONG_TOKENS: list[tuple[Any, type[Exception], str | None]] = [
     *((token, ValueError, str(token)) for token in (0, -1, 2**53)),
@@ -35,25 +36,26 @@ WRONG_TOKENS: list[tuple[Any, type[Exception], str | None]] = [
 ]
 
 
-class Writer:
-    """redis-py's client of either backend, awaited."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-
-    async def write(self, *args: Any) -> Any:
-        written = fencing.write(self.client, *args)
-        return await cast(Any, written) if isinstance(self.client, redis.asyncio.Redis) else written
-
-
 @pytest.fixture(params=["threads", "asyncio"])
-async def writer(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Writer]:
+async def redis_client(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Any]:
+    """redis-py's client of either backend."""
     if request.param == "threads":
         with Redis(host=server.host, port=server.port) as client:
-            yield Writer(client)
+            yield client
     else:
         async with redis.asyncio.Redis(host=server.host, port=server.port) as client:
-            yield Writer(client)
+            yield client
+
+
+@pytest.fixture
+def write(redis_client: Any) -> Write:
+    """`fencing.write` with that client, awaited."""
+
+    async def awaited(*args: Any) -> Any:
+        written: Any = fencing.write(redis_client, *args)
+        return await written if isinstance(redis_client, redis.asyncio.Redis) else written
+
+    return awaited
 
 
 class TestTokens:
@@ -160,55 +162,55 @@ class TestTokens:
 
 
 class TestRedis:
-    async def test_only_older_ones_are_refused(self, writer: Writer, admin: Redis) -> None:
+    async def test_only_older_ones_are_refused(self, write: Write, admin: Redis) -> None:
         for token in (5, 5, 2**53 - 2, 2**53 - 1):
-            assert await writer.write(token, "SET", "report", f"by {token}") == b"OK"
+            assert await write(token, "SET", "report", f"by {token}") == b"OK"
             assert (admin.get("report"), admin.get(NEWEST)) == (b"by %d" % token, b"%d" % token)
             # It is remembered for a day after each write.
             assert 86_000 < admin.ttl(NEWEST) <= fencing.REMEMBERED == 86_400
             admin.expire(NEWEST, 10)
         for token in (1, 2**53 - 2):
             with pytest.raises(StaleTokenError, match=rf"(?s)\b{token}\b.*'report'.*\b{2**53 - 1}\b"):
-                await writer.write(token, "SET", "report", "old")
+                await write(token, "SET", "report", "old")
         assert (admin.get("report"), admin.get(NEWEST)) == (b"by %d" % (2**53 - 1), b"%d" % (2**53 - 1))
         # One that is refused doesn't count.
         assert admin.ttl(NEWEST) <= 10
         assert admin.ttl("report") == -1
 
     @pytest.mark.usefixtures("no_scripts")
-    async def test_any_command_that_writes_one_key(self, writer: Writer, admin: Redis) -> None:
-        assert await writer.write(1, "HSET", "report", "a", 1, "b", 2.5) == 2
+    async def test_any_command_that_writes_one_key(self, write: Write, admin: Redis) -> None:
+        assert await write(1, "HSET", "report", "a", 1, "b", 2.5) == 2
         assert admin.hgetall("report") == {b"a": b"1", b"b": b"2.5"}
-        assert await writer.write(2, "DEL", "report") == 1
-        assert await writer.write(3, "RPUSH", b"report", "x", b"\xff") == 2
-        assert await writer.write(3, "LRANGE", "report", 0, -1) == [b"x", b"\xff"]
-        assert await writer.write(3, "LPOP", "nothing") is None
+        assert await write(2, "DEL", "report") == 1
+        assert await write(3, "RPUSH", b"report", "x", b"\xff") == 2
+        assert await write(3, "LRANGE", "report", 0, -1) == [b"x", b"\xff"]
+        assert await write(3, "LPOP", "nothing") is None
         # Each key has its own newest token.
-        await writer.write(1, "SET", "{shop}report", "y")
+        await write(1, "SET", "{shop}report", "y")
         assert admin.get("pyredisson_fencing:{shop}report") == b"1"
 
-    async def test_what_redis_reports_passes_through(self, writer: Writer, admin: Redis) -> None:
-        await writer.write(1, "SET", "report", "text")
-        await fails(ResponseError, writer.write, 2, "RPUSH", "report", "x", match="WRONGTYPE")
+    async def test_what_redis_reports_passes_through(self, write: Write, admin: Redis) -> None:
+        await write(1, "SET", "report", "text")
+        await fails(ResponseError, write, 2, "RPUSH", "report", "x", match="WRONGTYPE")
         assert admin.get("report") == b"text"
         # That writer is known, all the same.
-        await fails(StaleTokenError, writer.write, 1, "SET", "report", "old")
+        await fails(StaleTokenError, write, 1, "SET", "report", "old")
 
         # What somebody else has put in the place of the newest token is none.
         for spoil in (admin.set, admin.rpush):
             admin.delete(NEWEST)
             spoil(NEWEST, "spoilt")
-            await fails(ResponseError, writer.write, 3, "SET", "report", "x")
+            await fails(ResponseError, write, 3, "SET", "report", "x")
         assert admin.get("report") == b"text"
 
-    async def test_what_cannot_be(self, writer: Writer, state: ServerState) -> None:
+    async def test_what_cannot_be(self, redis_client: Any, write: Write, state: ServerState) -> None:
         before = state.commands()
         for token, error, text in WRONG_TOKENS:
-            await fails(error, writer.write, token, "SET", "report", "x", match=text)
-        await fails(ValueError, writer.write, 1, "SET", "", "x")
-        await fails(TypeError, writer.write, 1, "SET", 5, "x")
+            await fails(error, write, token, "SET", "report", "x", match=text)
+        await fails(ValueError, write, 1, "SET", "", "x")
+        await fails(TypeError, write, 1, "SET", 5, "x")
         with pytest.raises(TypeError, match="pipeline"):
-            fencing.write(writer.client.pipeline(), 1, "SET", "report", "x")
+            fencing.write(redis_client.pipeline(), 1, "SET", "report", "x")
         assert state.commands() == before
 
 
@@ -339,11 +341,27 @@ class TestSql:
         for token, error, text in WRONG_TOKENS:
             with pytest.raises(error, match=text):
                 fencing.claim(connection, "report", token)
-        with pytest.raises(TypeError, match="resource"):
-            fencing.claim(connection, b"report", 1)  # type: ignore[arg-type]
-        # No module says how the statements of that connection are written.
-        with pytest.raises(TypeError, match="SimpleNamespace"):
-            fencing.claim(SimpleNamespace(), "report", 1)
+
+        # Of asyncio: a cursor has coroutine functions, or has to be awaited itself.
+        class Cursor:
+            async def execute(self, statement: str) -> None: ...
+
+        class Psycopg(sqlite3.Connection):
+            def cursor(self) -> Any:  # type: ignore[override]
+                return Cursor()
+
+        class Aiosqlite(sqlite3.Connection):
+            def cursor(self) -> Any:  # type: ignore[override]
+                return object()
+
+        for made, resource, text in (
+            (connection, b"report", "resource"),
+            # No module says how the statements of that connection are written.
+            (SimpleNamespace(), "report", "SimpleNamespace"),
+            *((database(kind), "report", "asyncio") for kind in (Psycopg, Aiosqlite)),
+        ):
+            with pytest.raises(TypeError, match=text):
+                fencing.claim(made, resource, 1)  # type: ignore[arg-type]
         assert newest(connection) == {}
         with closing(sqlite3.connect(":memory:")) as other, pytest.raises(sqlite3.OperationalError):
             fencing.claim(other, "report", 1)
@@ -361,17 +379,3 @@ class TestSql:
         assert not _is_in_transaction(SimpleNamespace(info=SimpleNamespace(transaction_status=0)))
         assert _is_in_transaction(SimpleNamespace(info=SimpleNamespace(transaction_status=2)))
         assert _is_in_transaction(SimpleNamespace())
-
-    @pytest.mark.parametrize("driver", ["psycopg", "aiosqlite"])
-    def test_a_connection_of_asyncio(self, database: Database, driver: str) -> None:
-        """Its cursor has coroutine functions, or has to be awaited itself."""
-
-        class Cursor:
-            async def execute(self, statement: str) -> None: ...
-
-        class Connection(sqlite3.Connection):
-            def cursor(self) -> Any:  # type: ignore[override]
-                return Cursor() if driver == "psycopg" else object()
-
-        with pytest.raises(TypeError, match="asyncio"):
-            fencing.claim(database(Connection), "report", 1)
