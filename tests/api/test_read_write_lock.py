@@ -201,30 +201,23 @@ async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, paylo
     assert len(orders.holds()) == 6
 
 
-class TestClaims:
-    """A writer that waits isn't starved by readers that overlap, nor do they wait longer than need be."""
-
-    async def test_after_the_readers_turn_a_writer_claims_again(self, orders: Orders) -> None:
-        orders.java_reads(60_000)
-        writers = await orders.writes(1)
-        await orders.claimed()
-        orders.redis.pexpire(TURN, 3_000)
-        orders.redis.delete(CLAIM)
-        read = orders.read(2)
-        assert await read.try_lock(wait_time=2.5)
-        await orders.claimed()
-        assert not await orders.read(3).try_lock()
-        await read.unlock()
-        orders.java_leaves()
-        await finished(writers)
-
-    async def test_a_claim_is_renewed_while_its_writer_waits(self, orders: Orders) -> None:
-        await orders.read(1).lock()
-        writers = await orders.writes(2)
-        await orders.claimed()
-        started = time.monotonic()
-        while time.monotonic() - started < 2.3:
-            assert orders.redis.exists(CLAIM)
-            await orders.backend.sleep(0.02)
-        await orders.read(1).unlock()
-        await finished(writers)
+async def test_claims_of_a_writer_that_waits(orders: Orders) -> None:
+    """It isn't starved by readers that overlap, nor do they wait longer than need be."""
+    orders.java_reads(60_000)
+    writers = await orders.writes(1)
+    await orders.claimed()
+    # A claim is renewed while its writer waits.
+    started = time.monotonic()
+    while time.monotonic() - started < 2.3:
+        assert orders.redis.exists(CLAIM)
+        await orders.backend.sleep(0.02)
+    # After the readers' turn the writer claims again.
+    orders.redis.pexpire(TURN, 3_000)
+    orders.redis.delete(CLAIM)
+    read = orders.read(2)
+    assert await read.try_lock(wait_time=2.5)
+    await orders.claimed()
+    assert not await orders.read(3).try_lock()
+    await read.unlock()
+    orders.java_leaves()
+    await finished(writers)

@@ -129,7 +129,7 @@ async def test_java_wakes_one_after_the_other(stock: Stock) -> None:
     holder = await stock.made(1)
     await holder.acquire()
     first = stock.open()
-    leaver = stock.backend.spawn(lambda: first.try_acquire(1, 1.0))
+    leaver = stock.backend.spawn(lambda: first.try_acquire(1, 1))
     await stock.backend.until(lambda: stock.redis.zcard("pyredisson_waiting:{stock}") == 1)
     others = [await stock.waiter(stock.open()) for _ in range(6)]
     assert not await leaver.result()
