@@ -1,17 +1,21 @@
 """The simulator finds bugs: each of these bugs is planted, and must be found within some schedules."""
 
-from collections.abc import Callable, Hashable, Sequence
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
 from dataclasses import replace
+from textwrap import dedent
 from typing import Any
 
 import pytest
 from redis.exceptions import RedisError
 
-from pyredisson._core import ReleaseCall
 from pyredisson._protocol.replies import NoReply, Redirected
 from pyredisson._protocol.scripts import script
-from pyredisson.logic.channels import Channel, ChannelRegistry
+from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.groups import multi_lock
+from pyredisson.logic.groups.group import GroupLogic
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.locks import hand_over, read_write_lock
@@ -25,10 +29,8 @@ from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_hand_over import HandOverBatch
 from pyredisson.logic.permits.permit_queue import PermitQueue
 from pyredisson.logic.permits.permit_wait import PermitWait
-from pyredisson.logic.ports import Wakeup
-from pyredisson.logic.renewer import Batch, Renewer
-from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import LEFT, OFFERED, WAITING
+from pyredisson.logic.renewer import Renewer
+from pyredisson.logic.waiting import LEFT, OFFERED
 from pyredisson.logic.watchdog import Watchdog
 
 from .simulator import KINDS, Violation, run
@@ -63,8 +65,8 @@ IN_SCRIPTS = [
     (
         "read_write: readers who are let in have no lease",
         "write_let_readers_in",
-        b"redis.call('SET', lease_key(reader, 1), '1', 'PX', lease)\n        fields",
-        b"fields",
+        b"lease)\n        fields",
+        b"1)\nfields",
     ),
     ("semaphore moving_semaphore: a release adds twice", "semaphore_add", ONCE, NEVER),
     ("semaphore: permits are claimed without end", "semaphore_acquire", CLAIMS, LONG_CLAIMS),
@@ -79,44 +81,6 @@ IN_SCRIPTS = [
 """The kinds of schedules and the bug, the scripts, and what stands there instead of what."""
 
 
-def _join_without_wakeup(registry: ChannelRegistry, name: bytes, wakeup: Wakeup, *rest: Any) -> Channel:
-    channel = _join(registry, name, wakeup, *rest)
-    wakeup.clear()
-    return channel
-
-
-def _confirm_only(registry: ChannelRegistry, name: bytes) -> None:
-    with registry.mutex:
-        channel = registry.by_name.get(name)
-        if channel is not None:
-            channel.confirmed = True
-
-
-def _leave_without_wakeup(registry: ChannelRegistry, name: bytes, wakeup: Wakeup) -> None:
-    wakeup.clear()
-    _leave(registry, name, wakeup)
-
-
-def _apply_as_done(renewer: Renewer, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
-    _apply(renewer, batch, [1] * len(reply), sent_at)
-
-
-async def _renew_without_repair(renewer: Renewer) -> float:
-    pause = await _renew_once(renewer)
-    renewer.repairs.clear()
-    return pause
-
-
-def _need_one(group: RedLockLogic, members: Sequence[LockLogic]) -> None:
-    _make_red_lock(group, members)
-    group.quorum = 1
-
-
-def _abandon_always(releaser: ReleaseCall) -> None:
-    releaser.hands_over = False
-    _abandon(releaser)
-
-
 async def _post_without_redirects(runtime: MovingRuntime, payload: bytes) -> None:
     try:
         await runtime.send(payload)
@@ -126,57 +90,40 @@ async def _post_without_redirects(runtime: MovingRuntime, payload: bytes) -> Non
         runtime._repair(payload)
 
 
-def _deadline_of_others(attempt: multi_lock._Attempt) -> float:
-    group, lease = attempt.group, attempt._lease
-    wait = multi_lock.MEMBER_WAIT * len(group.members)
-    limit = group.session.clock() + (wait if lease is None else min(wait, lease / 2000))
-    return limit if attempt._deadline is None else min(attempt._deadline, limit)
+def nothing(*_: object) -> None: ...
 
 
-def _give_late(waiter: LockWaiter) -> bool:
-    return waiter.state in (OFFERED, LEFT)
+def no_undo(_: object, call: Any) -> None:
+    call.owner.new_epoch()
 
 
-_join, _leave = ChannelRegistry.join, ChannelRegistry.leave
-_apply, _renew_once = Renewer._apply, Renewer._renew_once
-_make_red_lock: Callable[..., None] = RedLockLogic.__init__
-_abandon = hand_over.abandon
-
-_renewer_of = Watchdog._renewer_of
-
-
-def _wake_sleeping_readers(session: Session, identity: Hashable) -> None:
-    readers = session.lock_queues.get(identity)
-    for waiter in () if readers is None else list(readers.waiters):
-        if waiter.state is WAITING:
-            waiter.wakeup.set()
-
-
-IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
-    "plain: a wakeup is not passed on": [(ChannelRegistry, "leave", _leave_without_wakeup)],
+IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
+    "plain: a wakeup is not passed on": [(ChannelRegistry, "leave", "wakeup.is_set()", "False")],
     "plain: a waiter that has subscribed does not ask again": [
-        (ChannelRegistry, "join", _join_without_wakeup),
-        (ChannelRegistry, "on_subscribed", _confirm_only),
+        (ChannelRegistry, "join", "wakeup.set()", "wakeup.clear()"),
+        (ChannelRegistry, "on_subscribed", "channel.on_confirmation()", "pass"),
     ],
-    "handed_off: waiters rely on the former owner": [(MovingLock, "on_handed_off", lambda *_: None)],
-    "handed_off: what fails is not put back": [(MovingLock, "_put_back", lambda *_: None)],
+    "handed_off: waiters rely on the former owner": [(MovingLock, "on_handed_off", nothing)],
+    "handed_off: what fails is not put back": [(MovingLock, "_put_back", nothing)],
     "handed_off_read_write: a reader that asks is not told of a release": [
-        (read_write_lock, "wake_readers", _wake_sleeping_readers)
+        (read_write_lock, "wake_readers", "(LOOKING, WAITING)", "(WAITING,)")
     ],
-    "plain: no undo": [(SimRuntime, "post", lambda *_: None)],
-    "plain: renewals that were refused are done": [(Renewer, "_apply", _apply_as_done)],
-    "plain: a command in doubt is sent only once in the background": [(Renewer, "_renew_once", _renew_without_repair)],
-    "plain: a hand-over in doubt is not undone": [(LockLogic, "undo_grant", lambda _, call: call.owner.new_epoch())],
+    "plain: no undo": [(SimRuntime, "post", nothing)],
+    "plain: renewals that were refused are done": [(Renewer, "_apply", "known != 1", "False")],
+    "plain: a command in doubt is sent only once in the background": [
+        (Renewer, "_renew_once", "self.keep_alive.clear()", "self.repairs.clear()")
+    ],
+    "plain: a hand-over in doubt is not undone": [(LockLogic, "undo_grant", no_undo)],
     "plain fair read_write: a waiter that was not entered goes on waiting": [(LockWaiter, "refuse", lambda _: False)],
-    "plain fair read_write: a waiter that has left gets the lock": [(LockWaiter, "give", _give_late)],
-    "plain: a release wakes no waiter of its own client": [(hand_over, "on_released", lambda *_: None)],
+    "plain fair read_write: a waiter that has left gets the lock": [
+        (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT))
+    ],
+    "plain: a release wakes no waiter of its own client": [(hand_over, "on_released", nothing)],
     "fair: a waiter that left stays in the queue": [
         (FairLockLogic, "_leave_queue", lambda _, ticket: ticket.owner.new_epoch())
     ],
     "read_write: only the lock is renewed": [(ReadCommands, "renew", staticmethod(renew_holds))],
-    "read_write: a reader that was let in in doubt stays": [
-        (ReadLogic, "undo_grant", lambda _, call: call.owner.new_epoch())
-    ],
+    "read_write: a reader that was let in in doubt stays": [(ReadLogic, "undo_grant", no_undo)],
     "semaphore: a cancelled waiter keeps the permits that it was given": [(PermitWait, "acquired", False)],
     "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
         (PermitQueue, "take_names", lambda *_: b"")
@@ -189,21 +136,32 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[object, str, object]]] = {
     ],
     "multi: a failed group keeps some members": [(MultiLockLogic, "releases_after_attempt", lambda *_: [])],
     "multi: callers that block each other start again at the same time": [
-        (multi_lock._Attempt, "_deadline_of_others", _deadline_of_others)
+        (multi_lock._Attempt, "_deadline_of_others", "(1 + self.group.session.runtime.jitter()) / 2", "1")
     ],
-    "red: a minority is enough": [(RedLockLogic, "__init__", _need_one)],
+    "red: a minority is enough": [
+        (RedLockLogic, "__init__", lambda group, members: GroupLogic.__init__(group, members, 1))
+    ],
     # The release of a red lock doesn't wait for all of its members.
-    "red: a hand-over is given up while it goes on": [(hand_over, "abandon", _abandon_always)],
+    "red: a hand-over is given up while it goes on": [(hand_over, "abandon", "if releaser.hands_over", "if False")],
     "moving_plain: an undo that is redirected is dropped": [(MovingRuntime, "_post", _post_without_redirects)],
-    "shards: nothing is checked after a failover": [(Watchdog, "on_topology_change", lambda *_: None)],
+    "shards: nothing is checked after a failover": [(Watchdog, "on_topology_change", nothing)],
     "shards: one renewer waits for the slowest server": [
-        (Watchdog, "_renewer_of", lambda watchdog, _: _renewer_of(watchdog, None)),
+        (Watchdog, "_renewer_of", "_renewers.get(shard)", "_renewers.get(shard := None)"),
         # It doesn't mind which server its holds are on.
         (Renewer, "_keeps", lambda *_: True),
         (Renewer, "_serves_command", lambda *_: True),
     ],
 }
-"""The kinds of schedules and the bug, and what runs instead of which functions."""
+"""The kinds of schedules and the bug, and of some functions what runs instead, or what stands there instead of what."""
+
+
+def changed(function: Any, right: str, wrong: str) -> Any:
+    """A function with another text."""
+    text = dedent(inspect.getsource(function))
+    assert text.count(right) == 1
+    made: dict[str, Any] = {}
+    exec(text.replace(right, wrong), function.__globals__, made)
+    return made[function.__name__]
 
 
 def _is_found(bug: str, patches: dict[str, bytes] | None = None) -> None:
@@ -223,6 +181,7 @@ def test_found_in_scripts(bug: str, scripts: str, right: bytes, wrong: bytes) ->
 
 @pytest.mark.parametrize("bug", IN_FUNCTIONS)
 def test_found_in_functions(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where, name, function in IN_FUNCTIONS[bug]:
-        monkeypatch.setattr(where, name, function)
+    for where, name, *change in IN_FUNCTIONS[bug]:
+        right = getattr(where, name)
+        monkeypatch.setattr(where, name, changed(right, *change) if len(change) == 2 else change[0])
     _is_found(bug)
