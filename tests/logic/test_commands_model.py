@@ -19,8 +19,7 @@ from pyredisson._settings.config import Config
 from pyredisson.testing import Server as RealServer
 from tests.support.faults import from_7
 
-from .simulator.containers import readable
-from .simulator.keys import Hash, List, SortedSet, Value
+from .simulator.keys import Hash, List, SortedSet, Value, readable
 from .simulator.server import Server
 
 KEYS = (b"{k}1", b"{k}2", b"{k}3")

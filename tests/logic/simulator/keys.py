@@ -1,8 +1,10 @@
-"""The keys of a simulated server, which expire on a virtual clock; commands for any key, and for strings."""
+"""The keys of a simulated server, which expire on a virtual clock, and its commands."""
 
+import math
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import partialmethod
+from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -10,6 +12,8 @@ from pyredisson._protocol.replies import Reply
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 NO_INTEGER = "ERR value is not an integer or out of range"
+NO_FLOAT = "ERR value is not a valid float"
+NO_BOUND = "ERR min or max is not a float"
 SYNTAX = "ERR syntax error"
 
 
@@ -36,8 +40,8 @@ class Status(bytes):
 OK = Status(b"OK")
 
 
-class Keys:
-    """Values with their ends. A method `do_name` is the command NAME."""
+class Keyspace:
+    """What one server holds: values with their ends. A method `do_name` is the command NAME."""
 
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int]) -> None:
         self._clock = clock
@@ -54,6 +58,13 @@ class Keys:
         }
         self.commands[b"PUBLISH"] = self.commands[b"SPUBLISH"] = publish
 
+    def call(self, name: bytes, *args: Any) -> Reply:
+        """One command. Numbers come from Lua."""
+        command = self.commands.get(name) or self.commands.get(name.upper())
+        if command is None:
+            raise ResponseError(f"ERR unknown command {name!r}")
+        return command(*[arg if arg.__class__ is bytes else _argument(arg) for arg in args])
+
     def value(self, key: bytes) -> Value | None:
         """The value of the key, unless it has expired."""
         ends = self.valid_until.get(key)
@@ -68,6 +79,10 @@ class Keys:
         if value is None or isinstance(value, kind):
             return value
         raise ResponseError(WRONG_TYPE)
+
+    def hash(self, key: bytes) -> Hash:
+        """The key's fields; empty where there is no key."""
+        return self.of(Hash, key) or Hash()
 
     def made(self, kind: type[Kind], key: bytes) -> Kind:
         """The same; an empty one is made where there is none."""
@@ -89,10 +104,6 @@ class Keys:
         self.valid_until.pop(key, None)
         self.freed[key] = (self._clock(), False)
 
-    def drop_if_empty(self, key: bytes) -> None:
-        if not self.values[key]:
-            self.drop(key)
-
     def lose(self, key: bytes) -> None:
         """Removes a key as if it had expired: no message is published."""
         self.values.pop(key, None)
@@ -102,6 +113,8 @@ class Keys:
     def now(self) -> int:
         """Milliseconds."""
         return int(self._clock() * 1000)
+
+    # Any key
 
     def do_del(self, *keys: bytes) -> int:
         there = [key for key in dict.fromkeys(keys) if self.value(key) is not None]
@@ -176,6 +189,8 @@ class Keys:
                 self.drop(key)
         return OK
 
+    # Strings
+
     def do_get(self, key: bytes) -> bytes | None:
         return self.of(bytes, key)
 
@@ -222,14 +237,184 @@ class Keys:
         self.put(key, b"%d" % number)
         return number
 
-    def do_incr(self, key: bytes) -> int:
-        return self.do_incrby(key, b"1")
+    do_incr = partialmethod(do_incrby, by=b"1")
+    do_decr = partialmethod(do_incrby, by=b"-1")
 
     def do_decrby(self, key: bytes, by: bytes) -> int:
         return self.do_incrby(key, b"%d" % -integer(by))
 
-    def do_decr(self, key: bytes) -> int:
-        return self.do_incrby(key, b"-1")
+    # Hashes, lists and sorted sets: an empty one is removed
+
+    def _size(self, kind: type[Any], key: bytes) -> int:
+        return len(self.of(kind, key) or ())
+
+    do_hlen, do_llen, do_zcard = partialmethod(_size, Hash), partialmethod(_size, List), partialmethod(_size, SortedSet)
+
+    def _remove(self, kind: type[Any], key: bytes, *names: bytes) -> int:
+        value = self.of(kind, key)
+        if value is None:
+            return 0
+        removed = sum(value.pop(name, None) is not None for name in names)
+        self._drop_if_empty(key)
+        return removed
+
+    do_hdel, do_zrem = partialmethod(_remove, Hash), partialmethod(_remove, SortedSet)
+
+    def _drop_if_empty(self, key: bytes) -> None:
+        if not self.values[key]:
+            self.drop(key)
+
+    def do_hexists(self, key: bytes, field: bytes) -> int:
+        return int(field in self.hash(key))
+
+    def do_hget(self, key: bytes, field: bytes) -> bytes | None:
+        return self.hash(key).get(field)
+
+    def do_hmget(self, key: bytes, *fields: bytes) -> list[bytes | None]:
+        return list(map(self.hash(key).get, fields))
+
+    def do_hkeys(self, key: bytes) -> list[bytes]:
+        return list(self.hash(key))
+
+    def do_hvals(self, key: bytes) -> list[bytes]:
+        return list(self.hash(key).values())
+
+    def do_hgetall(self, key: bytes) -> list[bytes]:
+        return [text for pair in self.hash(key).items() for text in pair]
+
+    def do_hrandfield(self, key: bytes) -> bytes | None:
+        """The latest field: as good as any."""
+        return next(reversed(self.hash(key)), None)
+
+    def do_hscan(self, key: bytes, cursor: bytes, *options: bytes) -> list[Reply]:
+        """All at once, as a server does with a small hash."""
+        integer(cursor)
+        return [b"0", self.do_hgetall(key)]
+
+    def do_hset(self, key: bytes, *pairs: bytes) -> int:
+        fields = self.made(Hash, key)
+        before = len(fields)
+        fields.update(zip(pairs[::2], pairs[1::2], strict=True))
+        return len(fields) - before
+
+    def do_hincrby(self, key: bytes, field: bytes, by: bytes) -> int:
+        step = integer(by)
+        number = integer(self.do_hget(key, field) or b"0") + step
+        self.do_hset(key, field, b"%d" % number)
+        return number
+
+    def do_lindex(self, key: bytes, index: bytes) -> bytes | None:
+        value = self.of(List, key) or List()
+        number = integer(index)
+        return value[number] if -len(value) <= number < len(value) else None
+
+    def do_lrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
+        return _part(self.of(List, key) or List(), integer(first), integer(last))
+
+    def do_rpush(self, key: bytes, *items: bytes) -> int:
+        value = self.made(List, key)
+        value.extend(items)
+        return len(value)
+
+    def do_lpush(self, key: bytes, *items: bytes) -> int:
+        value = self.made(List, key)
+        value[:0] = reversed(items)
+        return len(value)
+
+    def do_lpop(self, key: bytes, place: int = 0) -> bytes | None:
+        value = self.of(List, key)
+        if value is None:
+            return None
+        item = value.pop(place)
+        self._drop_if_empty(key)
+        return item
+
+    do_rpop = partialmethod(do_lpop, place=-1)
+
+    def do_lrem(self, key: bytes, count: bytes, item: bytes) -> int:
+        most = integer(count)
+        value = self.of(List, key)
+        if value is None:
+            return 0
+        places = [index for index, other in enumerate(value) if other == item]
+        if most < 0:
+            places.reverse()
+        places = places[: abs(most)] if most else places
+        for index in sorted(places, reverse=True):
+            del value[index]
+        self._drop_if_empty(key)
+        return len(places)
+
+    def do_zadd(self, key: bytes, *args: bytes) -> int:
+        """Of its options NX and XX."""
+        flag = args[0].upper()
+        pairs = args[1:] if flag in (b"NX", b"XX") else args
+        if len(pairs) % 2 or not pairs:
+            raise ResponseError(SYNTAX)
+        scores = [_float(text, NO_FLOAT) for text in pairs[::2]]
+        value = self.of(SortedSet, key)
+        members = SortedSet() if value is None else value
+        before = len(members)
+        for score, member in zip(scores, pairs[1::2], strict=True):
+            if flag not in (b"NX", b"XX") or (member in members) is (flag == b"XX"):
+                members[member] = score
+        if value is None and members:
+            self.put(key, members)
+        return len(members) - before
+
+    def do_zincrby(self, key: bytes, by: bytes, member: bytes) -> bytes:
+        score = _float(by, NO_FLOAT) + self._scores(key).get(member, 0.0)
+        self.do_zadd(key, readable(score), member)
+        return readable(score)
+
+    def do_zscore(self, key: bytes, member: bytes) -> bytes | None:
+        score = self._scores(key).get(member)
+        return None if score is None else readable(score)
+
+    def do_zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
+        return [self.do_zscore(key, member) for member in members]
+
+    def do_zrank(self, key: bytes, member: bytes) -> int | None:
+        members = self._sorted(key)
+        return members.index(member) if member in members else None
+
+    def do_zcount(self, key: bytes, lowest: bytes, highest: bytes) -> int:
+        return len(self._between(key, lowest, highest))
+
+    def do_zremrangebyscore(self, key: bytes, lowest: bytes, highest: bytes) -> int:
+        members = self._between(key, lowest, highest)
+        return self.do_zrem(key, *members) if members else 0
+
+    def do_zrangebyscore(self, key: bytes, lowest: bytes, highest: bytes, *options: bytes) -> list[bytes]:
+        words = [word.upper() for word in options]
+        members = self._between(key, lowest, highest)
+        if b"LIMIT" in words:
+            at = words.index(b"LIMIT")
+            first, count = integer(words[at + 1]), integer(words[at + 2])
+            members = members[first:] if count < 0 else members[first : first + count]
+        return self._listed(key, members, scores=b"WITHSCORES" in words)
+
+    def do_zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> list[bytes]:
+        members = _part(self._sorted(key), integer(first), integer(last))
+        return self._listed(key, members, scores=b"WITHSCORES" in [word.upper() for word in options])
+
+    def _scores(self, key: bytes) -> SortedSet:
+        return self.of(SortedSet, key) or SortedSet()
+
+    def _sorted(self, key: bytes) -> list[bytes]:
+        scores = self._scores(key)
+        return sorted(scores, key=lambda member: (scores[member], member))
+
+    def _between(self, key: bytes, lowest: bytes, highest: bytes) -> list[bytes]:
+        low, high = _bound(lowest, math.inf), _bound(highest, -math.inf)
+        scores = self._scores(key)
+        return [member for member in self._sorted(key) if low <= scores[member] <= high]
+
+    def _listed(self, key: bytes, members: Sequence[bytes], *, scores: bool) -> list[bytes]:
+        if not scores:
+            return list(members)
+        known = self._scores(key)
+        return [text for member in members for text in (member, readable(known[member]))]
 
 
 def matches(text: bytes, pattern: bytes) -> bool:
@@ -261,3 +446,37 @@ def integer(text: bytes) -> int:
     if b"%d" % number != text or not -(2**63) <= number < 2**63:
         raise ResponseError(NO_INTEGER)
     return number
+
+
+def readable(score: float) -> bytes:
+    """A score as Redis writes it."""
+    return b"%.17g" % score
+
+
+def _bound(text: bytes, beyond: float) -> float:
+    return math.nextafter(_float(text[1:], NO_BOUND), beyond) if text.startswith(b"(") else _float(text, NO_BOUND)
+
+
+def _float(text: bytes, otherwise: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ResponseError(otherwise) from None
+    if math.isnan(number):
+        raise ResponseError(otherwise)
+    return number
+
+
+def _part(items: Sequence[bytes], first: int, last: int) -> list[bytes]:
+    start = max(0, first + len(items) if first < 0 else first)
+    stop = last + len(items) if last < 0 else last
+    return list(items[start : stop + 1])
+
+
+def _argument(value: object) -> bytes:
+    """What a script hands over as a command's argument."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return b"%.17g" % value
+    if isinstance(value, bytes):
+        return value
+    raise ResponseError("ERR Lua redis lib command arguments must be strings or integers")

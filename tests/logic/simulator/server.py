@@ -6,32 +6,16 @@ from typing import Any
 
 import hiredis
 import pytest
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._protocol.replies import Reply, as_error
 from pyredisson._protocol.scripts import NAMES, script
 
-from .containers import Hashes, Lists, SortedSets
-from .keys import Hash, Status
+from .keys import Keyspace, Status
 
 lua51 = pytest.importorskip(
     "lupa.lua51", reason="lupa has no wheel for this Python; the schedules are the same on each"
 )
-
-
-class Keyspace(Hashes, Lists, SortedSets):
-    """What one server holds, as the commands see it that the scripts and the logic use."""
-
-    def call(self, name: bytes, *args: Any) -> Reply:
-        """One command. Numbers come from Lua."""
-        command = self.commands.get(name) or self.commands.get(name.upper())
-        if command is None:
-            raise ResponseError(f"ERR unknown command {name!r}")
-        return command(*[arg if arg.__class__ is bytes else _argument(arg) for arg in args])
-
-    def hash(self, key: bytes) -> dict[bytes, bytes]:
-        """The key's fields; empty where there is no key."""
-        return self.of(Hash, key) or {}
 
 
 class Server:
@@ -132,15 +116,6 @@ def _compile(text: bytes) -> Any:
     if text.startswith(b"#!lua"):
         text = text.partition(b"\n")[2]
     return _lua.compile(text)
-
-
-def _argument(value: object) -> bytes:
-    """What a script hands over as a command's argument."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return b"%.17g" % value
-    if isinstance(value, bytes):
-        return value
-    raise ResponseError("ERR Lua redis lib command arguments must be strings or integers")
 
 
 def _to_lua(reply: Reply) -> Any:
