@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import settings
@@ -25,34 +26,24 @@ spans = st.one_of(
 )
 
 
-class Named(Timer):
-    __slots__ = ("__weakref__", "name")
-
-    def __init__(self, name: int) -> None:
-        self.name = name
-
-
 class WheelAgainstModel(RuleBasedStateMachine):
     @initialize(now=st.just(0) | spans)
     def begin(self, now: int) -> None:
         self.wheel = Wheel(now)
         self.now = now
-        self.timers = [Named(number) for number in range(13)]  # the rules use all but the last
-        self.model: dict[Named, tuple[int, int, int]] = {}  # timer -> due, order of adding, group
+        self.timers = [Timer() for _ in range(13)]  # the rules use all but the last
+        self.model: dict[Timer, tuple[int, int, int]] = {}  # timer -> due, order of adding, group
         self.added = 0
 
     @rule(number=st.integers(0, 11), span=spans, group=st.integers(-2, 2))
     def add(self, number: int, span: int, group: int) -> None:
-        due = min(self.now + span, LAST)
+        self.add_at_any_tick(number, min(self.now + span, LAST), group)
+
+    @rule(number=st.integers(0, 11), due=st.integers(-(2**63), LAST), group=st.just(0))
+    def add_at_any_tick(self, number: int, due: int, group: int) -> None:
         self.wheel.add(self.timers[number], due, group)
         self.added += 1
-        self.model[self.timers[number]] = (due, self.added, group)
-
-    @rule(number=st.integers(0, 11), due=st.integers(-(2**63), LAST))
-    def add_at_any_tick(self, number: int, due: int) -> None:
-        self.wheel.add(self.timers[number], due)
-        self.added += 1
-        self.model[self.timers[number]] = (max(due, self.now), self.added, 0)
+        self.model[self.timers[number]] = (max(due, self.now), self.added, group)
 
     @rule(number=st.integers(0, 11))
     def discard(self, number: int) -> None:
@@ -77,9 +68,10 @@ class WheelAgainstModel(RuleBasedStateMachine):
             assert self.wheel.advance(self.now - back) == {}
 
     def check_taken(self, taken: dict[int, list[Timer]]) -> None:
-        due = sorted((entry, timer) for timer, entry in self.model.items() if entry[0] <= self.now)
+        due = [timer for timer, entry in self.model.items() if entry[0] <= self.now]
         expected: dict[int, list[Timer]] = {}
-        for (_, _, group), timer in due:
+        for timer in sorted(due, key=self.model.__getitem__):
+            group = self.model[timer][2]
             expected.setdefault(group, []).append(timer)
             del self.model[timer]
         assert taken == expected
@@ -88,16 +80,12 @@ class WheelAgainstModel(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert len(self.wheel) == len(self.model)
         bound = self.wheel.next_due()
-        if self.model:
-            assert bound is not None
-            assert self.now <= bound <= min(due for due, _, _ in self.model.values())
-        else:
-            assert bound is None
-        in_wheel = [timer for timer in self.timers if timer in self.model]
+        assert (bound is None) is (not self.model)
+        assert bound is None or self.now <= bound <= min(due for due, _, _ in self.model.values())
         references = [sys.getrefcount(timer) for timer in self.timers]
-        # The wheel, the model's key and `in_wheel` refer to a timer that is in. The last one never is: how many refer
-        # to it depends on the interpreter.
-        assert references == [references[-1] + (3 if timer in in_wheel else 0) for timer in self.timers]
+        # The wheel and the model's key refer to a timer that is in. The last one never is: how many refer to it
+        # depends on the interpreter.
+        assert references == [references[-1] + 2 * (timer in self.model) for timer in self.timers]
         for timer in self.timers:
             assert timer.due == (self.model[timer][0] if timer in self.model else -1)
 
@@ -107,11 +95,9 @@ TestWheelAgainstModel.settings = settings(max_examples=150, stateful_step_count=
 
 
 def test_waking_at_next_due_comes_to_every_timer_in_few_steps() -> None:
-    wheel = Wheel()
-    timer = Named(0)
+    wheel, timer, steps = Wheel(), Timer(), 0
     wheel.add(timer, LAST)
-    steps = 0
-    while not (taken := wheel.advance(bound if (bound := wheel.next_due()) is not None else 0)):
+    while not (taken := wheel.advance(wheel.next_due() or 0)):
         steps += 1
     assert taken == {0: [timer]}
     assert steps <= 11  # one a level
@@ -151,8 +137,7 @@ def test_what_is_refused(error: type[Exception], call: Callable[[Wheel], object]
 
 
 def test_a_timer_that_ends_may_use_the_wheel() -> None:
-    wheel = Wheel()
-    heir = Timer()
+    wheel, heir = Wheel(), Timer()
 
     class Last(Timer):
         __slots__ = ()
@@ -199,15 +184,14 @@ def test_finalizers_that_run_while_the_result_is_made_may_use_the_wheel(collecto
 
 
 def test_threads_share_a_wheel_without_a_lock() -> None:
-    wheel = Wheel()
-    workers, rounds = 4, 3000
+    wheel, workers = Wheel(), 4
     start = threading.Barrier(workers + 1)
     taken: list[Timer] = []
     kept: list[Timer] = []
 
     def work(seed: int) -> None:
         start.wait()
-        for number in range(rounds):
+        for number in range(3000):
             timer = Timer()
             wheel.add(timer, (number * seed) % 5000, seed)
             if number % 3 == 0:
@@ -216,22 +200,22 @@ def test_threads_share_a_wheel_without_a_lock() -> None:
                 continue
             kept.append(timer)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, workers + 1)]
+    def advance(now: int) -> None:
+        for members in wheel.advance(now).values():
+            taken.extend(members)
+
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for thread in threads:
-            thread.start()
-        start.wait()
-        for now in range(0, 5000, 10):
-            for members in wheel.advance(now).values():
-                taken += members
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(workers) as pool:
+            works = [pool.submit(work, seed) for seed in range(1, workers + 1)]
+            start.wait()
+            for now in range(0, 5000, 10):
+                advance(now)
+        assert [each.result() for each in works] == [None] * workers
     finally:
         sys.setswitchinterval(interval)
-    for members in wheel.advance(6000).values():
-        taken += members
+    advance(6000)
     assert len(wheel) == 0
     assert wheel.next_due() is None
     # One that came due between being added and being added again came out twice; none is missing.
