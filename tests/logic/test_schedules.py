@@ -22,9 +22,8 @@ from pyredisson.logic.ports import Operation
 from .simulator import KINDS, Report, Violation, run
 from .simulator.client import Client
 from .simulator.locks import Owner
-from .simulator.moving import MovingClient, MovingSlots
+from .simulator.moving import KNOWN_WITHIN, LongOwner, MovingClient, MovingSlots
 from .simulator.network import FaultPlan, Network
-from .simulator.shards import KNOWN_WITHIN, LongOwner
 from .simulator.simulation import Simulation
 
 CHUNK = 500

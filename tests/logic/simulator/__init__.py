@@ -1,5 +1,6 @@
 """A deterministic simulation for the logic: a seed decides who runs when, what the network does and what breaks."""
 
-from .schedule import KINDS, Logic, Report, Violation, run
+from .judge import Violation
+from .schedule import KINDS, Logic, Report, run
 
 __all__ = ["KINDS", "Logic", "Report", "Violation", "run"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from .schedule import KINDS, Violation, run
+from . import KINDS, Violation, run
 
 
 def main() -> None:

@@ -31,7 +31,6 @@ class GroupUser(User):
         self.groups = [self.group(part) for part in self.parts(self.objects)]
         self.parties = [GroupOwner([owners[member.session] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)
-        self.wants: GroupLogic | None = None
 
     def group(self, members: Sequence[LockLogic]) -> GroupLogic:
         """A group of these."""
@@ -98,11 +97,6 @@ class GroupUser(User):
                 self._judge.blame(f"{self.name} was not notified that its hold was lost")
             self.ended("released")
 
-    def ended(self, outcome: str) -> None:
-        self.wants = None
-        super().ended(outcome)
-        self._judge.operation_ended(self)
-
 
 class MultiLockUser(GroupUser):
     """All locks of all servers are one group; not everybody takes them in the same order."""
@@ -151,7 +145,7 @@ class GroupJudge(Judge):
             self.blame(f"{user.name}: holds it {user.depths[number]} times and counts {depth}")
 
     def operation_ended(self, user: GroupUser) -> None:
-        """Whatever became of it: soon nothing must be left on any server that its client doesn't know of."""
+        """Soon nothing must be left on any server that its client doesn't know of."""
         self.simulation.at(self.settles_at(), self._leaked, user, user.operations)
 
     def look(self) -> None:
@@ -241,7 +235,6 @@ class LatchUser(User):
         super().__init__(*args)
         self.counts = self.random.randint(1, 2)
         """How often it is going to count down each latch."""
-        self.waits_for: bytes | None = None
 
     async def live(self) -> None:
         await self.arrive()
@@ -263,15 +256,11 @@ class LatchUser(User):
             self.ended("counted down")
 
     async def _wait(self, latch: CountDownLatchLogic, *, patient: bool) -> None:
-        self.waits_for = latch.key
+        self.wants = latch.key
         opened = await self.acquire(f"wait for {latch.key!r}", latch.wait, endless=patient)
         if opened is not FAILED:
             self._judge.answered(self, latch.key, opened=opened)
             self.ended(f"wait: {opened}")
-
-    def ended(self, outcome: str) -> None:
-        self.waits_for = None
-        super().ended(outcome)
 
 
 class LatchJudge(Judge):
@@ -308,7 +297,7 @@ class LatchJudge(Judge):
                 self.blame(f"{key!r} went from {self._seen[key]} to {count}, and must be {due} at least")
             self._seen[key] = count
         opened = {key for key, count in self._seen.items() if not count}
-        waiting = [user for user in self.users if user.waits_for in opened and user.client.alive]
+        waiting = [user for user in self.users if user.wants in opened and user.client.alive]
         self._neglect.look(dict.fromkeys(waiting, False))
 
     def closing(self) -> None:

@@ -35,6 +35,8 @@ class User:
         """How many it has begun."""
         self.busy = False
         """Whether one of them goes on."""
+        self.wants: Any = None
+        """What it waits for, if it does."""
         self.retired = False
         """Does nothing after its first operations: a new acquire could hide that a wakeup was lost."""
         self._judge = judge
@@ -94,10 +96,6 @@ class User:
             self.ended(f"{what} failed: {error}")
         return FAILED
 
-    def ended(self, outcome: str) -> None:
-        """After an operation, whatever became of it."""
-        self.end(outcome)
-
     def begin(self, what: str, *args: object) -> None:
         """Before an operation, which may be cancelled."""
         assert self.task is not None
@@ -108,12 +106,14 @@ class User:
             span = self.random.choice((0, 0.5, 4)) * self.fault_plan.slowest
             self.task.plan_strike(self.random.choice(STRIKES), span)
 
-    def end(self, outcome: str) -> None:
+    def ended(self, outcome: str) -> None:
         """After it, whatever became of it."""
         assert self.task is not None
+        self.wants = None
         self.task.forget_strike()
         self.busy = False
         self.simulation.log("%s: %s", self.name, outcome)
+        self._judge.operation_ended(self)
 
 
 WAYS = 30
@@ -161,6 +161,9 @@ class Judge:
     def begin(self) -> None:
         """Called before the first user starts."""
 
+    def operation_ended(self, user: Any) -> None:
+        """Called after every operation, whatever became of it."""
+
     def look(self) -> None:
         """Called after every event."""
 
@@ -182,8 +185,7 @@ class Judge:
             if key not in known and not ends and self.keyspace.value(key) is not None:
                 self.blame(f"{key!r} is left behind")
 
-    def add(self, user: User) -> None:
-        """Adds a user."""
+    def add(self, user: Any) -> None:
         self.users.append(user)
         self._busy.append(user)
 
@@ -198,7 +200,6 @@ class Judge:
         return False
 
     def failed(self, name: str, error: RedisError) -> None:
-        """An operation raised an error of the server or of the network."""
         if self.fault_plan.calm and not self._moves:
             self.blame(f"{name}: {error!r} in calm fault_plan")
 
@@ -223,22 +224,17 @@ class Judge:
             self.blame(f"{user.name}: could have had what it waits for, for {waited:.3f} s")
 
     def all_over(self) -> bool:
-        """Whether every user has done all its operations, or is dead."""
         while self._busy and self._busy[-1].over:
             self._busy.pop()
         return not self._busy
 
     def stuck(self) -> None:
-        """Reports the users that have not ended in time."""
         self.blame(f"stuck: {', '.join(user.name for user in self.users if not user.over)}")
 
     def settles_at(self) -> float:
         """The time by which the present state must be repaired, faults included."""
-        return (
-            self.simulation.now + self.soon
-            if self.fault_plan.calm
-            else max(self.simulation.now, FAULTS_END) + AFTERMATH
-        )
+        now = self.simulation.now
+        return now + self.soon if self.fault_plan.calm else max(now, FAULTS_END) + AFTERMATH
 
     def rests_at(self) -> float:
         """The time by which the background commands have run, or were dropped."""
@@ -284,7 +280,6 @@ class ClaimPeriods:
         """When the present period of claims began, and when a claim was seen last."""
 
     def claimed(self, key: bytes) -> None:
-        """There is a claim now."""
         now = self._judge.simulation.now
         began, seen = self._periods.get(key, (now, now))
         if now - seen > self._others_turn / 2:
@@ -294,5 +289,4 @@ class ClaimPeriods:
             self._judge.blame(f"{key!r}: others were held back for {now - began:.3f} s")
 
     def end(self, key: bytes) -> None:
-        """No claim holds back others."""
         self._periods.pop(key, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -10,13 +10,14 @@ from redis.exceptions import RedisError
 from pyredisson._core import prefixed
 from pyredisson._protocol.moving_slots import without_list
 from pyredisson.backoff import ExponentialBackoff
-from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockUpgradeError, RedissonError
+from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockUpgradeError, RedissonError
 from pyredisson.logic.holds import HELD, LOST, Hold
+from pyredisson.logic.locks.moving import HandedOff
 from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
-from .keys import List, Value
+from .keys import Value
 from .network import Network
 
 DEEPEST = 3
@@ -33,11 +34,9 @@ class Owner(User):
         self.locks: Sequence[LockLogic] = self.objects
         self.depth = {lock.identity: 0 for lock in self.locks}
         """How many acquires have returned True and were not released, for each lock."""
-        self.wants: tuple[LockLogic, float] | None = None
-        """The lock that it waits for, and since when."""
         self._unclean: set[Hashable] = set()
         """The locks for which an undo may be in flight, so that the server's count may differ."""
-        self._used = self.locks[0]
+        self.used = self.locks[0]
         """The lock of the present operation."""
         self.began = 0.0
         """When its latest release began."""
@@ -76,7 +75,7 @@ class Owner(User):
         self.wants = (lock, self.simulation.now)
         if self.depth[place] == 0:
             self._unclean.discard(place)
-        self._used = lock
+        self.used = lock
         try:
             taken = await self.acquire(
                 f"acquire {place!r}, lease {lease}",
@@ -103,24 +102,28 @@ class Owner(User):
         hold = lock.hold_of(self.holder.id)
         if hold is None:
             self._judge.blame(f"{self.name}: its hold was forgotten")
-        self.begin("release %r", lock.identity)
-        self.began = self.simulation.now
-        self.depth[lock.identity] -= 1
-        self._used = lock
-        try:
-            done = await self.attempt(lock.release(self.holder, hold), "release")
-        except LockLostError as error:
-            if hold.state is not LOST:
-                self._judge.blame(f"{self.name}: got {error} for a hold that was {hold.state.value}")
-            self.ended(f"release: {error}")
-            return
-        if done is FAILED:
-            self._unclean.add(lock.identity)
-        else:
+        if await self._end(lock, hold, "release", lock.release(self.holder, hold)) is None:
             if hold.state is LOST:
                 self._judge.blame(f"{self.name} was not notified that its hold was lost")
             self._judge.released(self, hold)
             self.ended("released")
+
+    async def _end(self, lock: LockLogic, hold: Hold, what: str, operation: Coroutine[Any, Any, Any]) -> Any:
+        """What an operation returns by which a level ends. `FAILED`: it ended otherwise, as a lost one does."""
+        self.begin(f"{what} %r", lock.identity)
+        self.began = self.simulation.now
+        self.depth[lock.identity] -= 1
+        self.used = lock
+        try:
+            done = await self.attempt(operation, what)
+        except LockLostError as error:
+            if hold.state is not LOST:
+                self._judge.blame(f"{self.name}: got {error} for a hold that was {hold.state.value}")
+            self.ended(f"{what}: {error}")
+            return FAILED
+        if done is FAILED:
+            self._unclean.add(lock.identity)
+        return done
 
     async def _force(self) -> None:
         lock = self.random.choice(self.locks)
@@ -130,11 +133,6 @@ class Owner(User):
             self._judge.failed(self.name, error)
         else:
             self.simulation.log("%s: force_release %r: %s", self.name, lock.identity, removed)
-
-    def ended(self, outcome: str) -> None:
-        self.wants = None
-        super().ended(outcome)
-        self._judge.operation_ended(self, self._used.key)
 
 
 class LockJudge(Judge):
@@ -182,9 +180,9 @@ class LockJudge(Judge):
     def released(self, owner: Owner, hold: Hold) -> None:
         """A release returned without an error."""
 
-    def operation_ended(self, owner: Owner, key: bytes) -> None:
-        """After any end of an operation: soon the server must have no hold that its client doesn't know."""
-        self.simulation.at(self.settles_at(), self._leaked, owner, key, owner.operations)
+    def operation_ended(self, owner: Owner) -> None:
+        """Soon the server must have no hold that its client doesn't know."""
+        self.simulation.at(self.settles_at(), self._leaked, owner, owner.used.key, owner.operations)
 
     def closing(self) -> None:
         """No holds remain except those of dead clients, and of owners that ended without a release."""
@@ -322,8 +320,6 @@ def names(owner: Owner, name: bytes) -> bool:
 
 
 BACKOFF = ExponentialBackoff()
-GONE = b"0"
-"""The value of a waiter of a fair lock that has left while its place is still in the queue."""
 PASSED_OVER = 2.5
 """Seconds within which a dead head of a fair lock's queue is dropped."""
 READERS_TURN = 1.0
@@ -338,12 +334,7 @@ class SpinJudge(LockJudge):
 
 
 class FairJudge(LockJudge):
-    """Waiters are served in the order in which they asked; a dead client delays the others for about two seconds."""
-
-    def __init__(self, networks: Sequence[Network], lease: float) -> None:
-        super().__init__(networks, lease)
-        self._queues: dict[bytes, list[bytes]] = {}
-        self._holders: dict[bytes, bytes | None] = {}
+    """A dead client delays the others for about two seconds. The order is checked by `test_fairness`."""
 
     def begin(self) -> None:
         random = self.simulation.random
@@ -356,35 +347,6 @@ class FairJudge(LockJudge):
     def may_stay(self, key: bytes) -> bool:
         # Values of waiters that left in doubt, which expire; and the places of dead waiters, as no caller drops them.
         return key.startswith(b"pyredisson_fair_waiters:") or self._any_dead()
-
-    def look(self) -> None:
-        super().look()
-        if not self.fault_plan.calm:
-            return
-        for key in {lock.key for owner in self.users for lock in owner.locks}:
-            holder = next(iter(self.keyspace.hash(key)), None)
-            if holder is not None and holder != self._holders.get(key):
-                self._granted(key, holder)
-            self._holders[key] = holder
-            looked = self.keyspace.hash(prefixed(b"pyredisson_fair_waiters", key))
-            queue = self.keyspace.of(List, prefixed(b"redisson_lock_queue", key)) or ()
-            line = self._queues.get(key, [])
-            there = [name for name in queue if looked.get(name) != GONE]
-            # In the order in which they entered, whatever the order on the server is.
-            self._queues[key] = [name for name in line if name in there] + [name for name in there if name not in line]
-
-    def _granted(self, key: bytes, holder: bytes) -> None:
-        line = self._queues.get(key, [])
-        for name in line[: line.index(holder) if holder in line else None]:
-            owner = self._waiter(key, name)
-            if owner is not None:
-                self.blame(f"{owner.name} came before {holder!r}, which has {key!r} now")
-
-    def _waiter(self, key: bytes, name: bytes) -> Any:
-        for owner in self.users:
-            if owner.client.alive and owner.wants is not None and owner.wants[0].key == key and names(owner, name):
-                return owner
-        return None
 
     def _strike_down(self) -> None:
         self.simulation.random.choice(self.clients).kill()
@@ -434,14 +396,70 @@ class ReadWriteJudge(LockJudge):
         elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
             self._claims.claimed(key)
 
-    def closing(self) -> None:
-        super().closing()
-        if self._tampered or self.lost:
-            # Their leases end by themselves, as those of dead clients.
+
+class HandingJudge(LockJudge):
+    """Each hold that was handed off is adopted once."""
+
+    def __init__(self, networks: Sequence[Network], lease: float) -> None:
+        super().__init__(networks, lease)
+        self.offers: list[HandedOff] = []
+        self._adopted: set[HandedOff] = set()
+
+    def adopted(self, name: str, handed: HandedOff) -> None:
+        """An adoption has returned."""
+        if handed in self._adopted:
+            self.blame(f"{name}: {handed} was adopted before")
+        self._adopted.add(handed)
+
+
+class HandingReadWriteJudge(HandingJudge, ReadWriteJudge):
+    """The same for both sides of a read-write lock."""
+
+
+class HandingOwner(Owner):
+    """Sometimes it hands a lock off in place of a release, and adopts one in place of an acquire."""
+
+    _judge: HandingJudge
+
+    async def _release(self, lock: LockLogic) -> None:
+        hold = lock.hold_of(self.holder.id)
+        if hold is None or hold.count != 1 or self.depth[lock.identity] != 1 or self.random.random() < 0.5:
+            await super()._release(lock)
             return
-        for key in list(self.keyspace.values):
-            reader, found, _ = key.rpartition(b":rwlock_timeout:")
-            for owner in self.users:
-                mine = owner.client.alive and not owner.gone and names(owner, reader.partition(b":")[2])
-                if found and mine and self.keyspace.value(key) is not None:
-                    self.blame(f"{owner.name}: {key!r} is left behind")
+        try:
+            token = await self._end(lock, hold, "hand off", lock.hand_off(self.holder, hold, None))
+        except LockAlreadyHeldError as error:
+            token = FAILED
+            self.ended(f"hand off: {error}")
+        if token is not FAILED:
+            self._judge.offers.append(HandedOff.of(token))
+            self.ended("handed off")
+        else:
+            self._unclean.add(lock.identity)
+            if lock.hold_of(self.holder.id) is hold and (hold.state is HELD or hold.state is LOST):
+                # It has changed nothing.
+                self.depth[lock.identity] += 1
+                await super()._release(lock)
+
+    async def _acquire(self, lock: LockLogic, *, patient: bool) -> bool:
+        offers = [each for each in self._judge.offers if each.key_bytes == lock.key and each.kind == lock.moved_kind]
+        if not offers or self.depth[lock.identity] or self.random.random() < 0.2:
+            return await super()._acquire(lock, patient=patient)
+        handed = self.random.choice(offers)
+        self.begin("adopt %s", handed)
+        self.used = lock
+        self._unclean.discard(lock.identity)
+        try:
+            done = await self.attempt(lock.adopt(self.holder, handed), "adopt")
+        except LockNotHeldError as error:
+            self.ended(f"adopt: {error}")
+            return await super()._acquire(lock, patient=patient)
+        if done is FAILED:
+            self._unclean.add(lock.identity)
+            return False
+        self._judge.adopted(self.name, handed)
+        self._judge.acquired += 1
+        self.depth[lock.identity] += 1
+        self.ended("adopted")
+        self._judge.taken(self, lock, clean=True)
+        return True

@@ -25,11 +25,6 @@ OTHERS_TURN = 5.0
 class PoolUser(User):
     """Acquires permits of a semaphore of any kind, and releases them."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.wants: tuple[bytes, int] | None = None
-        """From which semaphore it wants how many."""
-
     async def take(
         self, key: bytes, permits: int, acquire: Callable[[float | None], Coroutine[Any, Any, Any]], about: str = ""
     ) -> Any:
@@ -38,11 +33,6 @@ class PoolUser(User):
         # Permits of dead clients may never become free.
         endless = not self.fault_plan.deaths
         return await self.acquire(f"acquire {permits} of {key!r}{about}", acquire, endless=endless)
-
-    def ended(self, outcome: str) -> None:
-        self.wants = None
-        super().ended(outcome)
-        self._judge.operation_ended()
 
 
 class SemaphoreUser(PoolUser):
@@ -122,7 +112,7 @@ class PoolJudge(Judge):
         for semaphore in user.objects:
             self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
 
-    def operation_ended(self) -> None:
+    def operation_ended(self, _: Any) -> None:
         """Soon after the last operation no permits may be in use except those that users have."""
         self.simulation.at(self.settles_at(), self._settled, self._begun())
 
