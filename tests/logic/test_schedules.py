@@ -3,7 +3,7 @@
 Behind them are schedules that no seed draws.
 """
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -151,8 +151,7 @@ SOON = 4.0
 
 
 class Group:
-    """A red lock on three servers, and one owner. Operations that the group has begun can be held up: in no random
-    schedule one begins so late."""
+    """A red lock on three servers, and one owner. Operations that the group begins can be held up."""
 
     def __init__(self) -> None:
         self.simulation = Simulation(1)
@@ -163,92 +162,67 @@ class Group:
         self.logic = RedLockLogic(self.members)
         self.owner = GroupOwner([client.session.owners.new() for client in self.clients])
         self.held_up: list[Operation] = []
-        self.holds_up: list[bool] = []
-        """Which of the next operations do not begin."""
         runtime: Any = self.clients[0].session.runtime
-        self._spawn, runtime.spawn = runtime.spawn, self.spawn
+        self.spawn, runtime.spawn = runtime.spawn, self.spawn_or_hold_up
+        self.holds_up: Sequence[bool] = ()
+        """Which of the next operations do not begin."""
 
-    def spawn(self, operation: Operation) -> None:
-        if self.holds_up and self.holds_up.pop(0):
-            self.held_up.append(operation)
-        else:
-            self._spawn(operation)
+    def spawn_or_hold_up(self, operation: Operation) -> None:
+        holds_up, *self.holds_up = self.holds_up or [False]
+        self.held_up.append(operation) if holds_up else self.spawn(operation)
 
     def go_on(self) -> None:
         """What was held up begins."""
         while self.held_up:
-            self._spawn(self.held_up.pop(0))
+            self.spawn(self.held_up.pop(0))
         self.simulation.run(self.simulation.now + SOON)
 
-    def take(self) -> None:
-        """One more level."""
+    def change(self, call: Callable[[], Coroutine[Any, Any, None]], *holds_up: bool) -> list[int]:
+        """One level more, or less. Returns how many levels of each member are held then."""
+        self.holds_up = holds_up
+        task = self.clients[0].spawn(call())
+        assert self.simulation.run(self.simulation.now + SOON, lambda: task.done)
+        self.holds_up = ()
+        self.simulation.run(self.simulation.now + SOON)
+        return self.counts()
 
-        async def acquire() -> None:
-            assert await self.logic.acquire(self.owner, None, self.simulation.now)
+    async def take(self) -> None:
+        assert await self.logic.acquire(self.owner, None, self.simulation.now)
 
-        self._run(acquire())
-
-    def release(self) -> None:
-        """One level less, also if that raises that a majority has not replied."""
+    async def release(self) -> None:
         hold = self.logic.hold_of(self.owner.id)
-
-        async def release() -> None:
-            with suppress(RedisError):
-                await self.logic.release(self.owner, hold)
-
         assert hold is not None
-        self._run(release())
+        # Perhaps a majority has not replied.
+        with suppress(RedisError):
+            await self.logic.release(self.owner, hold)
 
     def counts(self) -> list[int]:
-        """How many levels of each member are held."""
         holds = [member.hold_of(owner.id) for member, owner in zip(self.members, self.owner.owners, strict=True)]
         return [0 if hold is None or hold.state is not HELD else hold.count for hold in holds]
 
     def on_servers(self) -> list[list[bytes]]:
         return [list(network.server.keyspace.hash(b"a").values()) for network in self.networks]
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self.clients[0].spawn(coroutine)
-        assert self.simulation.run(self.simulation.now + SOON, lambda: task.done)
-        self.holds_up.clear()
-        self.simulation.run(self.simulation.now + SOON)
 
-
-@pytest.fixture
-def group() -> Iterator[Group]:
-    """In the end nothing is left of it."""
-    made = Group()
-    yield made
-    while any(made.counts()):
-        made.release()
-    made.go_on()
-    assert made.on_servers() == [[], [], []]
-    assert not any(client.session.holds.table for client in made.clients)
-    for client in made.clients:
-        client.die()
-
-
-def test_a_release_that_begins_late_is_no_second_one(group: Group) -> None:
-    group.take()
-    group.take()
-    group.holds_up = [False, True, False]
-    group.release()
+def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold() -> None:
+    """In no random schedule one begins so late."""
+    group = Group()
+    group.change(group.take)
+    group.change(group.take)
+    assert group.change(group.release, False, True, False) == [1, 1, 1]
     assert len(group.held_up) == 1
-    assert group.counts() == [1, 1, 1]
     group.go_on()
     assert group.counts() == [1, 1, 1]
     assert group.on_servers() == [[b"1"], [b"1"], [b"1"]]
-
-
-def test_a_release_that_begins_late_is_not_one_of_a_later_hold(group: Group) -> None:
-    group.take()
-    group.take()
-    group.holds_up = [True, True, True]
-    group.release()
-    assert group.counts() == [1, 1, 1]
-    group.take()
+    group.change(group.take)
+    assert group.change(group.release, True, True, True) == [1, 1, 1]
+    group.change(group.take)
     group.go_on()
     assert group.counts() == [2, 2, 2]
-    group.release()
-    assert group.counts() == [1, 1, 1]
+    assert group.change(group.release) == [1, 1, 1]
     assert all(group.on_servers())
+    assert group.change(group.release) == [0, 0, 0]
+    assert group.on_servers() == [[], [], []]
+    assert not any(client.session.holds.table for client in group.clients)
+    for client in group.clients:
+        client.die()

@@ -14,7 +14,6 @@ from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.loops import Loop
 from pyredisson.logic.ports import Operation, Wakeup
 from pyredisson.logic.session import Resources, Session
-from pyredisson.logic.watchdog import Watchdog
 
 from .network import Connections, Network, Node, Subscription
 from .simulation import Flag, Park, Process, Simulation
@@ -104,9 +103,6 @@ class Client(Process):
         self.fault_plan = network.fault_plan
         self._network = network
         self.session = Session(config, self)
-        self.session.watchdog = Watchdog(
-            self.session.holds, self._watchdog_runtime, self.session.lease_ms, self.start_loop
-        )
 
     def open(self, post: Callable[[bytes], None]) -> Resources:
         self.scripts = ScriptSet()
@@ -114,8 +110,7 @@ class Client(Process):
         waiters = ChannelRegistry(self.simulation.clock)
         self.subscription = Subscription(self, self._network, waiters)
         waiters.attach(self.subscription)
-        runtime, self._watchdog_runtime = self._runtimes(post)
-        return Resources(self.name, runtime, self._watchdog_runtime, waiters, registries())
+        return Resources(self.name, *self._runtimes(post), waiters, registries())
 
     def _runtimes(self, post: Callable[[bytes], None]) -> tuple[Any, Any]:
         """For calls, and for the watchdog."""
