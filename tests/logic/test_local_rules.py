@@ -1,8 +1,6 @@
 """Rules that need no server: hand-overs, losses, redirects, replicas, forms of scripts, replies to subscriptions."""
 
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +9,7 @@ from redis.exceptions import InvalidResponse, NoPermissionError, ReadOnlyError, 
 from pyredisson._core import latch_channel
 from pyredisson._protocol.pubsub import PubSub, Subscription
 from pyredisson._protocol.replication import ReplicaState, Replication
-from pyredisson._protocol.replies import Reply, as_error
+from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._protocol.topology import unconfirmed_master
@@ -23,28 +21,23 @@ from pyredisson.logic.waiting import WAITING
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
 
-def test_a_series_of_hand_overs_has_an_end() -> None:
-    queue, waiter = PermitQueue(), Any
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_a_series_of_hand_overs_has_an_end(*, others_wait: bool) -> None:
+    """Only the first release after it asks whether others wait: otherwise each one would be a command of its own."""
+    queue, waiter = PermitQueue(), Mock()
+    assert queue.is_idle(100.0)
     assert not queue.may_hand_over(100.0, 5.0)
-    queue.waiters[waiter] = None  # type: ignore[index]
-    assert not queue.may_hand_over(100.0, 0.0)
-    assert queue.may_hand_over(100.0, 5.0)
+    queue.waiters[waiter] = None
+    assert not queue.begins_to_ask(100.0)
+    assert [queue.may_hand_over(100.0, limit) for limit in (0.0, 5.0)] == [False, True]
     queue.on_handed_over(100.0, 5.0)
     queue.on_handed_over(104.0, 5.0)
-    assert queue.may_hand_over(104.9, 5.0)
-    assert not queue.may_hand_over(105.0, 5.0)
-    assert not queue.may_hand_over(200.0, 5.0)
-
-
-@pytest.mark.parametrize("others_wait", [False, True])
-def test_the_first_release_after_a_series_asks_whether_others_wait(*, others_wait: bool) -> None:
-    """Only that one: otherwise each release would be a command of its own, though nobody else waits."""
-    queue, waiter = PermitQueue(), Any
-    queue.waiters[waiter] = None  # type: ignore[index]
-    assert not queue.begins_to_ask(100.0)
-    queue.on_handed_over(100.0, 5.0)
-    assert queue.begins_to_ask(105.0)
-    assert not queue.begins_to_ask(105.0)
+    assert [queue.may_hand_over(now, 5.0) for now in (104.9, 105.0, 200.0)] == [True, False, False]
+    del queue.waiters[waiter]
+    # It is kept while a series would have to be ended.
+    assert [queue.is_idle(now) for now in (104.9, 105.0)] == [False, True]
+    queue.waiters[waiter] = None
+    assert [queue.begins_to_ask(105.0) for _ in range(2)] == [True, False]
     assert queue.may_hand_over(105.0, 5.0)
     queue.on_released(others_wait=others_wait, now=105.0)
     queue.asks_until = 0.0
@@ -60,19 +53,9 @@ def test_a_waiter_whose_event_loop_has_ended_wakes_nobody() -> None:
     queue = PermitQueue()
     woken: list[int] = []
     for number, alive in enumerate((False, True, True)):
-        wakeup = SimpleNamespace(alive=alive, set=partial(woken.append, number))
-        waiter = Mock(state=WAITING, wakeup=wakeup)
-        queue.waiters[waiter] = None
+        queue.waiters[Mock(state=WAITING, wakeup=Mock(alive=alive, set=partial(woken.append, number)))] = None
     queue.wake_first()
     assert woken == [1]
-
-
-def test_a_queue_is_kept_while_a_series_would_have_to_be_ended() -> None:
-    queue = PermitQueue()
-    assert queue.is_idle(100.0)
-    queue.on_handed_over(100.0, 5.0)
-    assert not queue.is_idle(104.9)
-    assert queue.is_idle(105.0)
 
 
 def test_the_first_clients_look_soon_and_the_others_within_two_thirds_of_the_lease() -> None:
@@ -139,33 +122,34 @@ def test_an_error_inside_of_a_script() -> None:
     assert str(as_error(f"ERR unexpected: {text}")) == f"ERR unexpected: {text}"
 
 
-class Events(list[tuple[str, bytes]]):
-    """Notes what a subscription reports."""
-
-    def deliver(self, name: bytes, payload: bytes) -> None:
-        self.append(("message", name + b" " + payload))
-
-    def on_subscribed(self, name: bytes) -> None:
-        self.append(("subscribed", name))
-
-    def on_refused(self, name: bytes, error: RedisError) -> None:
-        self.append(("refused", name + b" " + str(error).encode()))
-
-    def on_dropped(self, name: bytes) -> None:
-        self.append(("dropped", name))
-
-
 MOVED = as_error("MOVED 1 127.0.0.1:7001")
+UNKNOWN = as_error("ERR unknown command `SSUBSCRIBE`, with args beginning with: `a`, ")
 
 
-def subscription(pubsub: PubSub) -> tuple[Subscription, Events]:
-    events = Events()
-    return Subscription(events, pubsub), events
+class Heard(Subscription):
+    """A subscription, and what it reports."""
 
+    def __init__(self, pubsub: PubSub) -> None:
+        self.events: list[str] = []
+        names = {"deliver": "message", "on_subscribed": "subscribed", "on_refused": "refused", "on_dropped": "dropped"}
+        super().__init__(Mock(**{name: partial(self.note, event) for name, event in names.items()}), pubsub)
 
-def heard(made: Subscription, *replies: Reply) -> None:
-    for reply in replies:
-        made.on_reply(reply)
+    def note(self, event: str, *about: bytes | RedisError) -> None:
+        words = [each.decode() if isinstance(each, bytes) else str(each) for each in about]
+        self.events.append(" ".join([event, *words]))
+
+    def step(self, step: str | RedisError) -> None:
+        """A command, for channels behind `+` or `-`; else a reply."""
+        if isinstance(step, RedisError):
+            self.on_reply(step)
+        elif step == "PING":
+            self.ping_command()
+        elif step[0] in "+-":
+            make = self.subscribe_commands if step[0] == "+" else self.unsubscribe_commands
+            make(step[1:].encode().split())
+        else:
+            *words, last = step.encode().split(b" ")
+            self.on_reply([*words, int(last) if words[0].endswith(b"subscribe") else last])
 
 
 @pytest.mark.parametrize(
@@ -173,92 +157,74 @@ def heard(made: Subscription, *replies: Reply) -> None:
     [(PubSub.PLAIN, [b""]), (PubSub.AUTO, [b"", b"S"]), (PubSub.BOTH, [b"", b"S"]), (PubSub.SHARDED, [b"S"])],
 )
 def test_the_commands_for_each_form(pubsub: PubSub, commands: list[bytes]) -> None:
-    made, events = subscription(pubsub)
+    made = Heard(pubsub)
     payload = made.subscribe_commands([b"a"]) + made.unsubscribe_commands([b"a"])
     wanted = [prefix + verb for verb in (b"SUBSCRIBE", b"UNSUBSCRIBE") for prefix in commands]
     assert payload.split(b"\r\n")[2::5] == wanted
-    heard(made, *([command.lower(), b"a", 0] for command in wanted))
-    assert events == [("subscribed", b"a")]
+    for command in wanted:
+        made.step(f"{command.decode().lower()} a 0")
+    assert made.events == ["subscribed a"]
+    # A latch with a brace in its name is heard in the plain flavour.
+    channel = latch_channel(b"{t}a")
+    assert made.subscribe_commands([channel]).startswith(b"*2\r\n$9\r\nSUBSCRIBE\r\n")
+    made.step(f"subscribe {channel.decode()} 1")
+    assert made.events[1:] == [f"subscribed {channel.decode()}"]
 
 
-def test_a_channel_is_confirmed_when_both_flavours_are() -> None:
-    made, events = subscription(PubSub.AUTO)
-    made.subscribe_commands([b"a", b"b"])
-    heard(made, [b"subscribe", b"a", 1], [b"message", b"a", b"0"])
-    assert events == [("message", b"a 0")]
-    heard(made, [b"ssubscribe", b"a", 1], [b"smessage", b"a", b"1"], [b"subscribe", b"b", 2])
-    assert events[1:] == [("subscribed", b"a"), ("message", b"a 1")]
+SUBSCRIPTIONS: dict[str, tuple[PubSub, list[str | RedisError], list[str]]] = {
+    "a channel is confirmed when both flavours are": (
+        PubSub.AUTO,
+        ["+a b", "subscribe a 1", "message a 0", "ssubscribe a 1", "smessage a 1", "subscribe b 2"],
+        ["message a 0", "subscribed a", "message a 1"],
+    ),
+    "a slot leaves the node": (
+        PubSub.AUTO,
+        ["+a", "subscribe a 1", "ssubscribe a 1", "PING", "sunsubscribe a 0", "pong "],
+        ["subscribed a", "dropped a"],
+    ),
+    "the reply to the client's own command says nothing of the slot": (PubSub.SHARDED, ["-a", "sunsubscribe a 0"], []),
+    "a refusal names its channel": (
+        PubSub.AUTO,
+        ["+a b", "subscribe a 1", MOVED, "subscribe b 2", "ssubscribe b 1"],
+        ["refused a MOVED 1 127.0.0.1:7001", "subscribed b"],
+    ),
+    "a server knows no sharded messages": (PubSub.AUTO, ["+a", "subscribe a 1", UNKNOWN], ["subscribed a"]),
+    "no messages but those": (PubSub.SHARDED, ["+a", UNKNOWN], [f"refused a {UNKNOWN}"]),
+}
 
 
-@pytest.mark.parametrize("pubsub", [PubSub.AUTO, PubSub.BOTH])
-def test_a_message_in_both_flavours_counts_once(pubsub: PubSub) -> None:
-    made, events = subscription(pubsub)
-    plain, sharded, other = [b"message", b"a", b"0"], [b"smessage", b"a", b"0"], [b"smessage", b"a", b"1"]
-    made.on_replies([plain, sharded, plain, sharded])
-    assert events == [("message", b"a 0")] * 2
-    made.on_replies([sharded, plain])
-    made.on_replies([sharded])
-    assert len(events) == 5, "a waiter may have reacted to the plain message before the other one was published"
-    made.on_replies([plain, other, sharded])
-    assert events[5:] == [("message", b"a 0"), ("message", b"a 1"), ("message", b"a 0")]
-
-
-@pytest.mark.parametrize(("pubsub", "kind"), [(PubSub.PLAIN, b"message"), (PubSub.SHARDED, b"smessage")])
-def test_nothing_of_one_flavour_is_a_repetition(pubsub: PubSub, kind: bytes) -> None:
-    made, events = subscription(pubsub)
-    made.on_replies([[kind, b"a", b"0"]] * 3)
-    assert len(events) == 3
+@pytest.mark.parametrize(("pubsub", "steps", "events"), SUBSCRIPTIONS.values(), ids=SUBSCRIPTIONS)
+def test_a_subscription(pubsub: PubSub, steps: list[str | RedisError], events: list[str]) -> None:
+    made = Heard(pubsub)
+    for step in steps:
+        made.step(step)
+    assert made.events == events
 
 
 @pytest.mark.parametrize("pubsub", PubSub)
-def test_a_latch_with_a_brace_in_its_name_is_heard_in_the_plain_flavour(pubsub: PubSub) -> None:
-    made, events = subscription(pubsub)
-    channel = latch_channel(b"{t}a")
-    assert made.subscribe_commands([channel]).startswith(b"*2\r\n$9\r\nSUBSCRIBE\r\n")
-    heard(made, [b"subscribe", channel, 1])
-    assert events == [("subscribed", channel)]
-
-
-def test_a_slot_that_leaves_the_node() -> None:
-    made, events = subscription(PubSub.AUTO)
-    made.subscribe_commands([b"a"])
-    heard(made, [b"subscribe", b"a", 1], [b"ssubscribe", b"a", 1])
-    made.ping_command()
-    heard(made, [b"sunsubscribe", b"a", 0], [b"pong", b""])
-    assert events == [("subscribed", b"a"), ("dropped", b"a")]
-    # The reply to the client's own command says nothing of the slot.
-    made, events = subscription(PubSub.SHARDED)
-    made.unsubscribe_commands([b"a"])
-    heard(made, [b"sunsubscribe", b"a", 0])
-    assert events == []
-
-
-def test_a_refusal_names_its_channel() -> None:
-    made, events = subscription(PubSub.AUTO)
-    made.subscribe_commands([b"a", b"b"])
-    heard(made, [b"subscribe", b"a", 1], MOVED, [b"subscribe", b"b", 2], [b"ssubscribe", b"b", 1])
-    assert events == [("refused", b"a MOVED 1 127.0.0.1:7001"), ("subscribed", b"b")]
-
-
-def test_a_server_that_knows_no_sharded_messages() -> None:
-    unknown = as_error("ERR unknown command `SSUBSCRIBE`, with args beginning with: `a`, ")
-    made, events = subscription(PubSub.AUTO)
-    made.subscribe_commands([b"a"])
-    heard(made, [b"subscribe", b"a", 1], unknown)
-    assert events == [("subscribed", b"a")]
-    made, events = subscription(PubSub.SHARDED)
-    made.subscribe_commands([b"a"])
-    heard(made, unknown)
-    assert [kind for kind, _ in events] == ["refused"]
+def test_a_message_in_both_flavours_counts_once(pubsub: PubSub) -> None:
+    made = Heard(pubsub)
+    plain, sharded, other = [b"message", b"a", b"0"], [b"smessage", b"a", b"0"], [b"smessage", b"a", b"1"]
+    if pubsub in (PubSub.PLAIN, PubSub.SHARDED):
+        # Nothing of one flavour is a repetition.
+        made.on_replies([plain if pubsub is PubSub.PLAIN else sharded] * 3)
+        assert made.events == ["message a 0"] * 3
+        return
+    made.on_replies([plain, sharded, plain, sharded])
+    assert made.events == ["message a 0"] * 2
+    made.on_replies([sharded, plain])
+    made.on_replies([sharded])
+    assert len(made.events) == 5, "a waiter may have reacted to the plain message before the other one was published"
+    made.on_replies([plain, other, sharded])
+    assert made.events[5:] == ["message a 0", "message a 1", "message a 0"]
 
 
 def test_a_reply_to_another_command_ends_the_connection() -> None:
     """The slot of `a` left just before the server read the SUNSUBSCRIBE, whose reply is the error."""
-    made, _ = subscription(PubSub.SHARDED)
-    made.unsubscribe_commands([b"a"])
-    made.subscribe_commands([b"b", b"c"])
-    heard(made, [b"sunsubscribe", b"a", 0], MOVED)
+    made = Heard(PubSub.SHARDED)
+    for step in ("-a", "+b c", "sunsubscribe a 0", MOVED):
+        made.step(step)
     with pytest.raises(InvalidResponse, match="another command"):
-        heard(made, [b"ssubscribe", b"b", 1])
+        made.step("ssubscribe b 1")
     with pytest.raises(InvalidResponse, match="no command"):
-        heard(subscription(PubSub.PLAIN)[0], [b"subscribe", b"a", 1])
+        Heard(PubSub.PLAIN).step("subscribe a 1")
