@@ -6,7 +6,7 @@ is tested without a change here, and a new parameter needs a line in `_arguments
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import hiredis
@@ -62,26 +62,19 @@ KINDS: list[type[Commands]] = [
 ]
 
 
-def methods(commands: Commands) -> dict[str, Callable[..., bytes | None]]:
-    """The methods of an object that make a command."""
-    made = inspect.getmembers(commands, inspect.isroutine)
-    return {
-        name: method
-        for name, method in made
-        if not name.startswith("_")
-        and name != "channel_of"
-        and inspect.formatannotation(inspect.signature(method).return_annotation).strip("'").startswith("bytes")
-    }
-
-
 def payloads(session: Session, commands: Commands) -> Iterator[tuple[str, bytes]]:
     """Each command of an object with the name of its method, with and without the arguments that have a default."""
     arguments = _arguments(session, commands)
     if isinstance(commands, KeepingCommands):
         # Its releases keep the lock.
         commands.keep_until = session.clock() + 30
-    for name, method in methods(commands).items():
-        parameters = inspect.signature(method).parameters.values()
+    for name, method in inspect.getmembers(commands, inspect.isroutine):
+        if name.startswith("_") or name == "channel_of":
+            continue
+        signature = inspect.signature(method)
+        if not inspect.formatannotation(signature.return_annotation).strip("'").startswith("bytes"):
+            continue
+        parameters = signature.parameters.values()
         for wanted in (parameters, [parameter for parameter in parameters if parameter.default is parameter.empty]):
             by_place = [arguments[parameter.name] for parameter in wanted if parameter.kind is not KEYWORD]
             by_name = {parameter.name: arguments[parameter.name] for parameter in wanted if parameter.kind is KEYWORD}
@@ -96,35 +89,26 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
     held: Any = commands  # a counter without holds has no method that takes one
     hold = Hold((commands.key, owner.id), held, holder, None, math.inf, HoldState.HELD)
     return {
-        "all_or_none": True,
+        **dict.fromkeys(("all_or_none", "fixed", "in_doubt", "late", "waits"), True),
+        **dict.fromkeys(("count", "free", "permits", "shown", "wanted"), 2),
+        **dict.fromkeys(("owner", "next_owner"), owner.name),
         "claimant": b"claimant",
         "client": session.id.encode(),
-        "count": 2,
         "hold": hold,
         "holds": [hold],
         "ids": [PERMIT],
-        "in_doubt": True,
-        "late": True,
         "lease": 30000,
-        "member": f"{session.id}:1".encode(),
         "listing": Listing(b"client:1:1", b"client:2:1", b"", b"client:3"),
+        "member": f"{session.id}:1".encode(),
         "names": b"client:1:1",
         "only_existing": False,
-        "owner": owner.name,
-        "next_owner": owner.name,
         "owners": [owner.name],
         "permit": PERMIT,
-        "permits": 3,
         "readers": [(owner.name, 30000)],
         "scripts": session.runtime.scripts,
         "slot": SessionSlot(f":{session.id}:0".encode()),
         "ttl": 0,
-        "wanted": 2,
-        "shown": 1,
-        "fixed": True,
-        "free": 2,
         "waiters": [owner.name],
-        "waits": True,
     }
 
 
@@ -181,10 +165,7 @@ def test_what_is_computed_from_a_key_or_channel_is_in_the_same_slot(session: Ses
         keys, _ = keys_and_channels(dict(payloads(session, side(session, name)))["release"])
         # `read_leases.lua` appends this to the second key.
         assert slot(keys[1] + owner.name + b":rwlock_timeout:1") == slot(name)
-
-
-@given(name=names)
-def test_what_is_read_of_an_object_is_in_one_slot(session: Session, name: bytes) -> None:
+    # What is read of an object.
     keys, channels = keys_and_channels(state_command(session.runtime.scripts, name, 100))
     assert {slot(key) for key in keys} == {slot(name)}
     # But for that of a latch, which is elsewhere if the name has a hash tag.
