@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +13,7 @@ from pyredisson.logic.holds import HELD, LOST, Hold
 from pyredisson.logic.locks.queued_wait import LocalQueue, QueuedWait
 from pyredisson.logic.waiting import GIVEN, LEFT, LOOKING, OFFERED, UNKNOWN_WAIT, WAITING
 
-NOW, LONGEST, LIMIT = 100.0, 30.0, 5.0
+NOW, LONGEST = 100.0, 30.0
 
 
 class Wakeup(threading.Event):
@@ -34,10 +34,11 @@ class Queue:
         self.queue.channel = self.channel
         self.channel.confirmed = True
         self.waiting: set[Any] = set()
-        self.channels = SimpleNamespace(waiting=self.waiting, mutex=threading.RLock())
+        self.channels = Mock(waiting=self.waiting, mutex=threading.RLock())
         self.ended: list[QueuedWait] = []
         """The waits that the client does not count any more."""
         self.holds: dict[Any, Any] = {}
+        self.now, self.limit = NOW, 5.0
         self.first, self.second = self.waiter(1), self.waiter(2)
         self.first.queue, self.first.channel = self.queue, self.channel
         self.queue.waiters[self.first] = None
@@ -46,9 +47,9 @@ class Queue:
         self.first.sleep()
 
     def waiter(self, owner: int) -> QueuedWait:
-        session = SimpleNamespace(runtime=SimpleNamespace(wakeup=Wakeup), end_waiting=self.ended.append)
-        lock: Any = SimpleNamespace(commands=Commands(), session=session, identity="lock")
-        return QueuedWait(lock, AcquireCall(SimpleNamespace(id=owner), None, None), b"channel")
+        session = Mock(runtime=Mock(wakeup=Wakeup), end_waiting=self.ended.append)
+        lock = Mock(commands=Commands(), session=session, identity="lock")
+        return QueuedWait(lock, AcquireCall(Mock(id=owner), None, None), b"channel")
 
     def hold(self) -> Hold:
         return Hold(("lock", 3), Commands(), b"owner", None, NOW + 10.0, HELD)
@@ -56,8 +57,8 @@ class Queue:
     def join(self) -> bool:
         return self.queue.join_quietly(self.second, 1, self.channels, NOW, LONGEST)
 
-    def choose(self, releaser: ReleaseCall, limit: float = LIMIT, now: float = NOW) -> Any:
-        return self.queue.offer_to_first(releaser, Commands, now, limit, self.holds)
+    def choose(self, releaser: ReleaseCall) -> Any:
+        return self.queue.offer_to_first(releaser, Commands, self.now, self.limit, self.holds)
 
     def leave(self, waiter: QueuedWait) -> bool:
         return self.queue.leave_quietly(waiter, self.channels)
@@ -87,10 +88,12 @@ REFUSALS: dict[str, tuple[str, Callable[[Queue], Any]]] = {
     "holds": ("choose", lambda queue: queue.holds.update({queue.first.hold_key: queue.hold()})),
     "the series is over": ("choose", lambda queue: setattr(queue.queue, "series_ends", NOW)),
     "another kind": ("choose", lambda queue: setattr(queue.first.lock, "commands", object())),
+    "nothing is handed on in no time": ("choose", lambda queue: setattr(queue, "limit", 0.0)),
     "a wakeup to pass on": ("leave", lambda queue: queue.second.wakeup.set()),
     "the leader": ("leave", lambda queue: setattr(queue.channel, "leader", queue.second.wakeup)),
     "the last": ("leave", lambda queue: queue.queue.waiters.pop(queue.first)),
     "the last of the channel": ("leave", lambda queue: queue.channel.waiters.pop(queue.first.wakeup)),
+    "before it has a channel": ("leave", lambda queue: setattr(queue.second, "channel", None)),
     "left": ("leave", lambda queue: queue.queue.waiters.pop(queue.second)),
     "left it": ("leave", lambda queue: queue.channel.waiters.pop(queue.second.wakeup)),
 }
@@ -113,76 +116,76 @@ def test_a_refused_step_changes_nothing(queue: Queue, step: str, change: Callabl
     assert releaser.successor is None
 
 
-class TestJoin:
-    def test_behind_another(self, queue: Queue) -> None:
-        assert queue.join()
-        assert list(queue.queue.waiters) == [queue.first, queue.second]
-        assert queue.channel.waiters == {queue.first.wakeup: 1, queue.second.wakeup: 1}
-        assert queue.waiting == {queue.first.wakeup, queue.second.wakeup}
-        assert (queue.second.queue, queue.second.channel) == (queue.queue, queue.channel)
-        assert queue.second.state is WAITING
-        assert queue.second.look_at == NOW + UNKNOWN_WAIT
-
-    def test_until_the_lease_of_the_holder_ends(self, queue: Queue) -> None:
-        queue.queue.set_holder(queue.hold(), queue.channel.events)
-        assert queue.join()
-        assert NOW + 10.0 < queue.second.look_at < NOW + 10.1
-
-    def test_not_for_longer_than_the_longest_sleep(self, queue: Queue) -> None:
-        queue.queue.busy_until = NOW + 1000.0
-        assert queue.join()
-        assert queue.second.look_at == NOW + LONGEST
+SLEEPS: dict[str, tuple[Callable[[Queue], Any], Any]] = {
+    "for a while": (lambda _: None, UNKNOWN_WAIT),
+    "until the lease of the holder ends": (
+        lambda queue: queue.queue.set_holder(queue.hold(), queue.channel.events),
+        pytest.approx(10.05, abs=0.05),
+    ),
+    "not for longer than the longest sleep": (lambda queue: setattr(queue.queue, "busy_until", NOW + 1000.0), LONGEST),
+}
 
 
-class TestChoose:
-    def test_the_first(self, queue: Queue) -> None:
-        queue.join()
-        releaser = ReleaseCall()
-        assert queue.choose(releaser) is queue.first
-        assert queue.first.state is OFFERED
-        assert (queue.first.releaser, releaser.successor, releaser.hands_over) == (releaser, queue.first, True)
+@pytest.mark.parametrize(("change", "sleeps"), SLEEPS.values(), ids=SLEEPS)
+def test_it_joins_behind_another_and_sleeps(queue: Queue, change: Callable[[Queue], Any], sleeps: float) -> None:
+    change(queue)
+    assert queue.join()
+    assert list(queue.queue.waiters) == [queue.first, queue.second]
+    assert queue.channel.waiters == {queue.first.wakeup: 1, queue.second.wakeup: 1}
+    assert queue.waiting == {queue.first.wakeup, queue.second.wakeup}
+    assert (queue.second.queue, queue.second.channel) == (queue.queue, queue.channel)
+    assert queue.second.state is WAITING
+    assert queue.second.look_at - NOW == sleeps
 
-    def test_a_series_goes_on_until_its_end(self, queue: Queue) -> None:
-        queue.queue.series_ends = NOW + 1.0
-        assert queue.choose(ReleaseCall(), now=NOW + 0.9) is queue.first
 
-    def test_a_lost_hold_is_none(self, queue: Queue) -> None:
-        queue.holds[queue.first.hold_key] = lost = queue.hold()
-        lost.state = LOST
-        assert queue.choose(ReleaseCall()) is queue.first
+def a_series_goes_on(queue: Queue) -> None:
+    queue.queue.series_ends, queue.now = NOW + 1.0, NOW + 0.9
 
-    def test_nothing_is_handed_on_in_no_time(self, queue: Queue) -> None:
-        assert queue.choose(ReleaseCall(), limit=0.0) is None
 
-    @pytest.mark.parametrize(
-        ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)]
-    )
-    def test_an_offer_has_one_outcome(self, queue: Queue, outcome: str, state: object) -> None:
-        waiter, releaser = queue.first, ReleaseCall()
-        assert waiter.choose(releaser)
-        assert not waiter.choose(ReleaseCall())
-        assert not waiter.wake_up()
-        assert (waiter.state, waiter.releaser) == (OFFERED, releaser)
-        getattr(waiter, outcome)()
-        assert waiter.state is state
-        assert outcome == "give" or not waiter.give()
-        waiter.stop()
-        assert waiter in queue.ended
-        assert waiter.state is (GIVEN if outcome == "give" else LEFT)
+def it_has_lost_a_hold(queue: Queue) -> None:
+    queue.holds[queue.first.hold_key] = lost = queue.hold()
+    lost.state = LOST
 
-    def test_a_series_of_hand_overs_has_an_end(self, queue: Queue) -> None:
-        """Other clients are passed over for that time at most: the last hand-over begins before it is over."""
-        local = queue.queue
-        local.end_series(90.0)
-        assert local.others_first_until == 0.0
-        assert not local.may_hand_over(100.0, 0.0)
-        for now in (100.0, 104.0):
-            assert local.may_hand_over(now, 5.0)
-            local.on_handed_over(now, 5.0)
-        assert [local.may_hand_over(now, 5.0) for now in (104.9, 105.0, 1000.0)] == [True, False, False]
-        local.end_series(106.0)
-        assert local.others_first_until > 106.0
-        assert local.may_hand_over(107.0, 5.0)
+
+@pytest.mark.parametrize("before", [Queue.join, a_series_goes_on, it_has_lost_a_hold])
+def test_the_first_is_chosen(queue: Queue, before: Callable[[Queue], Any]) -> None:
+    before(queue)
+    releaser = ReleaseCall()
+    assert queue.choose(releaser) is queue.first
+    assert queue.first.state is OFFERED
+    assert (queue.first.releaser, releaser.successor, releaser.hands_over) == (releaser, queue.first, True)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)]
+)
+def test_an_offer_has_one_outcome(queue: Queue, outcome: str, state: object) -> None:
+    waiter, releaser = queue.first, ReleaseCall()
+    assert waiter.choose(releaser)
+    assert not waiter.choose(ReleaseCall())
+    assert not waiter.wake_up()
+    assert (waiter.state, waiter.releaser) == (OFFERED, releaser)
+    getattr(waiter, outcome)()
+    assert waiter.state is state
+    assert outcome == "give" or not waiter.give()
+    waiter.stop()
+    assert waiter in queue.ended
+    assert waiter.state is (GIVEN if outcome == "give" else LEFT)
+
+
+def test_a_series_of_hand_overs_has_an_end(queue: Queue) -> None:
+    """Other clients are passed over for that time at most: the last hand-over begins before it is over."""
+    local = queue.queue
+    local.end_series(90.0)
+    assert local.others_first_until == 0.0
+    assert not local.may_hand_over(100.0, 0.0)
+    for now in (100.0, 104.0):
+        assert local.may_hand_over(now, 5.0)
+        local.on_handed_over(now, 5.0)
+    assert [local.may_hand_over(now, 5.0) for now in (104.9, 105.0, 1000.0)] == [True, False, False]
+    local.end_series(106.0)
+    assert local.others_first_until > 106.0
+    assert local.may_hand_over(107.0, 5.0)
 
 
 def test_the_first_that_sleeps_is_woken(queue: Queue) -> None:
@@ -195,51 +198,46 @@ def test_the_first_that_sleeps_is_woken(queue: Queue) -> None:
     assert queue.second.wakeup.is_set()
 
 
-class TestLeave:
-    @pytest.mark.parametrize("set_aside", [False, True])
-    def test_others_stay(self, queue: Queue, *, set_aside: bool) -> None:
-        queue.join()
-        queue.second.call.hold = queue.hold()
-        if set_aside:
-            queue.channel.set_aside(queue.second.wakeup)
-            queue.second.wakeup.set()
-        assert queue.leave(queue.second)
-        assert list(queue.queue.waiters) == [queue.first]
-        assert list(queue.channel.waiters) == [queue.first.wakeup]
-        assert queue.waiting == {queue.first.wakeup}
-
-    def test_before_it_has_a_channel(self, queue: Queue) -> None:
-        queue.queue.waiters[queue.second] = None
-        queue.second.call.hold = queue.hold()
-        assert not queue.leave(queue.second)
+@pytest.mark.parametrize("set_aside", [False, True])
+def test_the_others_stay_when_one_leaves(queue: Queue, *, set_aside: bool) -> None:
+    queue.join()
+    queue.second.call.hold = queue.hold()
+    if set_aside:
+        queue.channel.set_aside(queue.second.wakeup)
+        queue.second.wakeup.set()
+    assert queue.leave(queue.second)
+    assert list(queue.queue.waiters) == [queue.first]
+    assert list(queue.channel.waiters) == [queue.first.wakeup]
+    assert queue.waiting == {queue.first.wakeup}
 
 
-class TestSetAside:
-    def test_messages_go_to_others(self, queue: Queue) -> None:
-        queue.join()
-        assert queue.channel.set_aside(queue.first.wakeup) == 0
-        queue.channel.wake(1)
-        assert not queue.first.wakeup.is_set()
-        assert queue.second.wakeup.is_set()
-        queue.channel.take_back(queue.first.wakeup, 1)
-        assert queue.channel.waiters[queue.first.wakeup] == 1
+def test_messages_go_to_others_than_one_that_is_set_aside(queue: Queue) -> None:
+    queue.join()
+    assert queue.channel.set_aside(queue.first.wakeup) == 0
+    queue.channel.wake(1)
+    assert not queue.first.wakeup.is_set()
+    assert queue.second.wakeup.is_set()
+    queue.channel.take_back(queue.first.wakeup, 1)
+    assert queue.channel.waiters[queue.first.wakeup] == 1
 
-    @pytest.mark.parametrize(("need", "passed_on", "need_after"), [(3, 3, 0), (-1, 0, -1)])
-    def test_a_wakeup_that_is_to_be_passed_on(self, queue: Queue, need: int, passed_on: int, need_after: int) -> None:
-        """A negative need: it is leaving."""
-        queue.channel.waiters[queue.first.wakeup] = need
-        queue.first.wakeup.set()
-        assert queue.channel.set_aside(queue.first.wakeup) == passed_on
-        assert queue.channel.waiters[queue.first.wakeup] == need_after
 
-    @pytest.mark.parametrize("need", [-2, 1])
-    def test_only_what_was_set_aside_is_taken_back(self, queue: Queue, need: int) -> None:
-        """A negative need: it is leaving."""
-        queue.channel.waiters[queue.first.wakeup] = need
-        queue.channel.take_back(queue.first.wakeup, 7)
-        assert queue.channel.waiters[queue.first.wakeup] == need
-        queue.channel.take_back(queue.second.wakeup, 7)
-        assert queue.second.wakeup not in queue.channel.waiters
+@pytest.mark.parametrize(("need", "passed_on", "need_after"), [(3, 3, 0), (-1, 0, -1)])
+def test_a_wakeup_that_is_to_be_passed_on(queue: Queue, need: int, passed_on: int, need_after: int) -> None:
+    """A negative need: it is leaving."""
+    queue.channel.waiters[queue.first.wakeup] = need
+    queue.first.wakeup.set()
+    assert queue.channel.set_aside(queue.first.wakeup) == passed_on
+    assert queue.channel.waiters[queue.first.wakeup] == need_after
+
+
+@pytest.mark.parametrize("need", [-2, 1])
+def test_only_what_was_set_aside_is_taken_back(queue: Queue, need: int) -> None:
+    """A negative need: it is leaving."""
+    queue.channel.waiters[queue.first.wakeup] = need
+    queue.channel.take_back(queue.first.wakeup, 7)
+    assert queue.channel.waiters[queue.first.wakeup] == need
+    queue.channel.take_back(queue.second.wakeup, 7)
+    assert queue.second.wakeup not in queue.channel.waiters
 
 
 @pytest.mark.parametrize(
