@@ -18,8 +18,38 @@ FOREIGN = b"java"
 """How the names of foreign owners begin."""
 
 
-class Unfair(AssertionError):
-    """A step that breaks the rules."""
+IDLE, WAITING, HOLDING = "idle", "waiting", "holding"
+
+
+@dataclass
+class Person:
+    """A thread or task of some client."""
+
+    client: str
+    number: int
+    life: int = 0
+    """How often its process was restarted, with another client id."""
+    names: int = 0
+    """How often it changed its name."""
+    state: str = IDLE
+    notified: bool = False
+    count: int = 0
+    asked_at: int = 0
+
+    @property
+    def foreign(self) -> bool:
+        return self.client == "java"
+
+    @property
+    def name(self) -> bytes:
+        """Its name on the server: a client id of 36 characters, a number, and the number of changes of the name."""
+        renamed = f":{self.names}" if self.names else ""
+        return b"%b:%d%b" % (client_id(self.client, self.life), self.number, renamed.encode())
+
+
+def client_id(client: str, life: int) -> bytes:
+    """36 characters, as a UUID has."""
+    return f"{client + '+' * life:-<36}".encode()
 
 
 @dataclass(frozen=True)
@@ -47,28 +77,21 @@ class FairServer(Memory):
     def end(self) -> State:
         """The state after a step."""
         self.told, self.messages = self.messages, []
-        read = self.command
-        left = {key: read("PTTL", key) for key in KEYS}
-        waiters = _pairs(read("HGETALL", WAITERS))
+        keys: dict[bytes, tuple[Any, int]] = self.keys()
+        holders, queue, scores, waiters, _ = (keys[key][0] if key in keys else {} for key in KEYS)
         self.grace = int(waiters.get(b":grace", b"0"))
         return State(
-            holders={owner: int(count) for owner, count in _pairs(read("HGETALL", LOCK)).items()},
-            queue=read("LRANGE", QUEUE, 0, -1),
-            scores={
-                owner: float(score) for owner, score in _pairs(read("ZRANGE", SCORES, 0, -1, "WITHSCORES")).items()
-            },
-            waiters=waiters,
-            left_of={key: ms for key, ms in left.items() if ms != -2},
+            holders={owner: int(count) for owner, count in holders.items()},
+            queue=list(queue),
+            scores=dict(scores),
+            waiters=dict(waiters),
+            left_of={key: ms for key, (_, ms) in keys.items() if key in KEYS},
         )
 
     def fair(self, name: str, *args: Word, twice: bool = False) -> list[Any]:
         """The replies of one of the fair lock's scripts, which take the same keys; or of `lock_renew`, of the lock."""
         keys = (LOCK,) if name == "lock_renew" else KEYS
         return [self.script(name, *keys, args=args) for _ in range(1 + twice)]
-
-
-def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 @dataclass
@@ -181,13 +204,10 @@ class QueueModel:
         for name in left:
             if name == actor and leaves:
                 continue
-            if self.keeps(name):
-                raise Unfair(f"{readable(name)} lost its place, though it is alive and did not give up")
+            assert not self.keeps(name), f"{readable(name)} lost its place, though it is alive and did not give up"
         came = [name for name in now.queue if name not in old]
-        if came not in ([], [actor]) or (came and not arrives):
-            raise Unfair(f"{[*map(readable, came)]} came into the queue")
-        if now.queue != [name for name in old if name in now.queue] + came:
-            raise Unfair("the order of the queue changed")
+        assert not came or (came == [actor] and arrives), f"{[*map(readable, came)]} came into the queue"
+        assert now.queue == [name for name in old if name in now.queue] + came, "the order of the queue changed"
         for name in left:
             del self.places[name]
         if came:
@@ -196,24 +216,21 @@ class QueueModel:
             if self.places[came[0]].foreign and tail in self.places and not self.places[tail].foreign:
                 # Whatever scores pyredisson leaves at the end of the queue, the place of the next waiter must last.
                 sound = self.places[tail].has_left or self.keeps(tail)
-                if sound and now.scores[came[0]] < self.server.now + WAIT * 0.75:
-                    raise Unfair(
-                        f"{readable(came[0])} got a place that is over before its time, behind {readable(tail)}"
-                    )
+                lasts = now.scores[came[0]] >= self.server.now + WAIT * 0.75
+                assert lasts or not sound, f"{readable(came[0])} got too short a place, behind {readable(tail)}"
 
     def _check_messages(self, now: State) -> None:
         for channel, payload in self.server.told:
             name = channel.removeprefix(CHANNEL + b":")
-            if payload != b"0":
-                raise Unfair(f"{payload!r} was published")
+            assert payload == b"0", f"{payload!r} was published"
             anew = name in self.state.queue and name not in self.state.scores
-            if not anew and (now.queue[:1] != [name] or LOCK in now.left_of):
-                raise Unfair(f"{readable(name)} was notified, and it is not its turn")
+            its_turn = anew or (now.queue[:1] == [name] and LOCK not in now.left_of)
+            assert its_turn, f"{readable(name)} was notified, and it is not its turn"
 
     def must_tell(self, now: State) -> None:
         """The step that freed the lock, or found it free, must have notified the head."""
-        if now.queue and LOCK not in now.left_of and not self.key_lost and not self.notifies(now):
-            raise Unfair(f"{readable(now.queue[0])} was not notified that it is next")
+        if now.queue and LOCK not in now.left_of and not self.key_lost:
+            assert self.notifies(now), f"{readable(now.queue[0])} was not notified that it is next"
 
     def notifies(self, now: State) -> bool:
         """Whether the last step notified the head of the queue."""
@@ -236,18 +253,14 @@ class QueueModel:
 
 
 def _check(now: State, *, key_lost: bool) -> None:
-    if len(now.holders) > 1:
-        raise Unfair(f"held by {[*map(readable, now.holders)]}")
+    assert len(now.holders) <= 1, f"held by {[*map(readable, now.holders)]}"
     for key in (LOCK, WAITERS, CLIENTS):
-        if now.left_of.get(key, 0) < 0:
-            raise Unfair(f"{key!r} never expires")
-    if not key_lost and len(set(now.queue)) < len(now.queue):
-        raise Unfair(f"the queue has somebody twice: {[*map(readable, now.queue)]}")
-    if not key_lost and set(now.queue) != set(now.scores):
-        raise Unfair(f"the queue is {[*map(readable, now.queue)]}, the scores are of {[*map(readable, now.scores)]}")
+        assert now.left_of.get(key, 0) >= 0, f"{key!r} never expires"
+    if not key_lost:
+        assert len(set(now.queue)) == len(now.queue), f"the queue has somebody twice: {[*map(readable, now.queue)]}"
+        assert set(now.queue) == set(now.scores), f"queue: {now.queue}, scores: {now.scores}"
     broken = [name for name, score in now.scores.items() if not score.is_integer()]
-    if broken:
-        raise Unfair(f"the score of {readable(broken[0])} is no whole number")
+    assert not broken, f"the score of {readable(broken[0])} is no whole number"
 
 
 def readable(name: bytes) -> str:

@@ -5,31 +5,93 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from .fair_actions import HEARTBEAT, HOLDING, LEASE, LOOK, PAUSES, SERVING_TIME, FairActions, Person
-from .fair_model import CHANNEL, CLIENTS, KEYS, SCORES, WAIT, WAITERS, Unfair, readable
+from tests.lua.fair.scripts import Java
+
+from .fair_model import (
+    CHANNEL,
+    CLIENTS,
+    HOLDING,
+    IDLE,
+    KEYS,
+    SCORES,
+    WAIT,
+    WAITERS,
+    WAITING,
+    FairServer,
+    Person,
+    QueueModel,
+    State,
+    client_id,
+    readable,
+)
 from .servers import play
 
+LEASE = 30_000
+HEARTBEAT = 400
+LOOK = 60_000
+SERVING_TIME = 4000
+"""Milliseconds for each owner that has to acquire the lock, or to be dropped from the queue."""
+PAUSES = (1, 400, 1000, 1499)
+Args = tuple[bytes | int, ...]
 TWICE = st.booleans()
-Drawn = TypeVar("Drawn")
 Step = TypeVar("Step", bound=Callable[..., None])
 LONG_PAUSES = (1600, 2100, 4000, 5100, 31_000, 61_000, 310_000)
 
 
-def among(choose: Callable[[Any], list[Drawn]]) -> st.SearchStrategy[Drawn]:
-    """Draws an owner, or what else can do this step."""
-    return st.runner().flatmap(lambda machine: st.sampled_from(choose(machine)))
-
-
 def by(choose: Callable[[Any], list[Any]], drawn: str = "who", **more: Any) -> Callable[[Step], Step]:
-    """A step of one of these, where there is one."""
-    made = cast(Callable[[Step], Step], cast(Any, rule)(**{drawn: among(choose)}, **more))
+    """A step of one of these owners, or of what else can do it, where there is one."""
+    among = st.runner().flatmap(lambda machine: st.sampled_from(choose(machine)))
+    made = cast(Callable[[Step], Step], cast(Any, rule)(**{drawn: among}, **more))
     return lambda step: precondition(lambda machine: bool(choose(machine)))(made(step))
 
 
-class FairQueue(FairActions):
+class FairQueue(RuleBasedStateMachine):
     """Owners `a1` to `b3` belong to two clients of pyredisson; `java1` to `java3` do what Redisson does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = FairServer()
+        self.people = {
+            f"{client}{number}": Person(client, number) for client in ("a", "b", "java") for number in (1, 2, 3)
+        }
+        self.dead: set[str] = set()
+        """The clients and the owners of Java that are dead."""
+        self.lives = dict.fromkeys(("a", "b", "java1", "java2", "java3", "last"), 0)
+        self.late: dict[str, tuple[str, Args]] = {}
+        """Copies of commands that are still in flight. Their names are not used any more."""
+        self.forgetful = False
+        self.pauses: tuple[int, ...] = PAUSES
+        self.set_back = 0
+        self.model = QueueModel(self.server, self.server.end())
+
+    # Who can do what.
+
+    def idle(self) -> list[str]:
+        return self._alive(IDLE)
+
+    def waiting(self) -> list[str]:
+        return self._alive(WAITING)
+
+    def holding(self) -> list[str]:
+        return self._alive(HOLDING)
+
+    def ours(self) -> list[str]:
+        return [who for who in self.idle() + self.waiting() if not self.people[who].foreign]
+
+    def clients(self) -> list[str]:
+        return [client for client in ("a", "b", "last") if client not in self.dead]
+
+    def pairs_of_one_client(self) -> list[tuple[str, str]]:
+        """A holder, and a waiter of the same client, for each of them."""
+        people = self.people
+        return [
+            (who, other)
+            for who in self.holding()
+            for other in self.waiting()
+            if not people[who].foreign and people[who].client == people[other].client
+        ]
 
     @initialize(forgetful=st.sampled_from((False, False, False, True)), pauses=st.booleans())
     def begin(self, forgetful: bool, pauses: bool) -> None:
@@ -39,9 +101,9 @@ class FairQueue(FairActions):
 
     # What they do.
 
-    @by(FairActions.idle, twice=TWICE)
-    def arrive(self, who: str, twice: bool) -> None:
-        self._ask(who, twice=twice)
+    @by(idle, queues=st.booleans(), twice=TWICE)
+    def arrive(self, who: str, queues: bool, twice: bool) -> None:
+        self._ask(who, queues=queues, twice=twice)
 
     @precondition(lambda machine: bool(machine.idle()))
     @rule(order=st.runner().flatmap(lambda machine: st.permutations(machine.idle())))
@@ -49,27 +111,15 @@ class FairQueue(FairActions):
         for who in order:
             self._ask(who)
 
-    @by(FairActions.idle, twice=TWICE)
-    def try_once(self, who: str, twice: bool) -> None:
-        self._ask(who, queues=False, twice=twice)
-
-    @by(FairActions.notified, twice=TWICE)
-    def answer_the_message(self, who: str, twice: bool) -> None:
+    @by(lambda machine: machine.waiting() + machine.holding(), twice=TWICE)
+    def ask_again(self, who: str, twice: bool) -> None:
         self._ask(who, twice=twice)
 
-    @by(FairActions.waiting)
-    def ask_again(self, who: str) -> None:
-        self._ask(who)
-
-    @by(FairActions.holding, twice=TWICE)
-    def re_enter(self, who: str, twice: bool) -> None:
-        self._ask(who, twice=twice)
-
-    @by(FairActions.holding, twice=TWICE)
+    @by(holding, twice=TWICE)
     def release_one(self, who: str, twice: bool) -> None:
         self._release(who, self.people[who].count - 1, twice=twice)
 
-    @by(FairActions.holding, twice=TWICE, late=st.booleans())
+    @by(holding, twice=TWICE, late=st.booleans())
     def release_all(self, who: str, twice: bool, late: bool) -> None:
         """`late`: copies of its commands are still in flight, so it takes another name."""
         person = self.people[who]
@@ -79,10 +129,10 @@ class FairQueue(FairActions):
         name = person.name
         self._release(who, 0, twice=twice)
         if late:
-            self._rename(person, ("fair_acquire", self._acquire_args(name, 1, queues=True)))
+            self._rename(person)
             self.late[f"release by {readable(name)}"] = ("fair_release", (CHANNEL, name, 0, WAIT))
 
-    @by(FairActions.pairs_of_one_client, "pair", twice=TWICE, late=st.booleans(), ran=st.booleans())
+    @by(pairs_of_one_client, "pair", twice=TWICE, late=st.booleans(), ran=st.booleans())
     def hand_over(self, pair: tuple[str, str], twice: bool, late: bool, ran: bool) -> None:
         """`late`: a copy is still in flight. If it didn't run before, the lock was released in the background."""
         who, successor = pair
@@ -93,22 +143,21 @@ class FairQueue(FairActions):
         else:
             self._release(who, 0, twice=twice)
         if late:
-            self._rename(person, None)
+            self._rename(person, acquires=False)
             self.late[f"hand-over by {readable(person.name)}"] = ("fair_hand_over", args)
 
-    @by(FairActions.waiting, twice=TWICE)
+    @by(waiting, twice=TWICE)
     def give_up(self, who: str, twice: bool) -> None:
         self._leave(who, doubt=False, twice=twice)
 
-    @by(FairActions.ours, ran=st.booleans(), twice=TWICE)
+    @by(ours, ran=st.booleans(), twice=TWICE)
     def give_up_in_doubt(self, who: str, ran: bool, twice: bool) -> None:
         """Its last acquire is in doubt: it did run, or will run late, or never."""
         if ran:
             self._ask(who)
         self._leave(who, doubt=True, twice=twice)
 
-    @precondition(lambda machine: bool(machine.late))
-    @rule(copy=among(lambda machine: list(machine.late)))
+    @by(lambda machine: list(machine.late), "copy")
     def late_copy(self, copy: str) -> None:
         script, args = self.late.pop(copy)
         owner = args[1] if script in ("fair_acquire", "fair_release") else args[3]
@@ -120,19 +169,32 @@ class FairQueue(FairActions):
         server.fair(script, *args)
         now = server.end()
         took = owner in now.holders and owner not in model.state.holders
-        if took and not model.key_lost and model.is_free() and (closed or model.before_me(owner)):
-            raise Unfair(f"a late copy took the lock for {readable(owner)}")
+        if took and not model.key_lost and model.is_free():
+            out_of_turn = closed or model.before_me(owner)
+            assert not out_of_turn, f"a late copy took the lock for {readable(owner)}"
         model.follow(owner, now, arrives=not closed, leaves=True)
         self._hear()
 
-    @by(FairActions.clients_with_waiters, "client", twice=TWICE)
+    @by(lambda machine: [client for client in machine.clients() if client != "last"], "client", twice=TWICE)
     def the_client_sends_a_heartbeat(self, client: str, twice: bool) -> None:
         self._heartbeat(client, twice=twice)
 
     @precondition(lambda machine: bool(machine.model.state.holders))
     @rule(java=st.booleans())
     def force_release(self, java: bool) -> None:
-        self._force(foreign=java)
+        server, model = self.server, self.model
+        held = bool(model.state.holders)
+        if java:
+            Java(server, "java").force_release()
+        else:
+            server.fair("fair_force_release", CHANNEL, WAIT)
+        now = server.end()
+        assert not now.holders, "still held"
+        held = held and not model.is_free()
+        model.follow(None, now, ours=not java)
+        if held:
+            model.must_tell(now)
+        self._hear()
 
     @precondition(lambda machine: machine.forgetful and bool(machine.model.state.queue))
     @rule()
@@ -142,10 +204,10 @@ class FairQueue(FairActions):
         queue = model.state.queue
         server.fair("fair_delete", CHANNEL, len(queue))
         now = server.end()
-        if now.left_of:
-            raise Unfair(f"left of what was deleted: {now}")
-        if [channel.removeprefix(CHANNEL + b":") for channel, _ in server.told] != queue:
-            raise Unfair("not everybody was notified that the queue is gone")
+        assert not now.left_of, f"left of what was deleted: {now}"
+        assert [channel.removeprefix(CHANNEL + b":") for channel, _ in server.told] == queue, (
+            "not everybody was notified that the queue is gone"
+        )
         model.clear(now)
         self.late.clear()
         self._hear()
@@ -163,12 +225,11 @@ class FairQueue(FairActions):
         self.server.advance_time(ms)
         self._see()
 
-    @by(FairActions.mortal_clients)
+    @by(lambda machine: [who for who in machine.lives if who not in {*machine.dead, "last"}])
     def die(self, who: str) -> None:
         self.dead.add(who)
 
-    @precondition(lambda machine: bool(machine.dead))
-    @rule(who=among(lambda machine: sorted(machine.dead)))
+    @by(lambda machine: sorted(machine.dead))
     def start_anew(self, who: str) -> None:
         """Starts again as another process."""
         self.dead.remove(who)
@@ -178,15 +239,13 @@ class FairQueue(FairActions):
                 self.people[other] = Person(person.client, person.number, self.lives[who])
 
     @precondition(lambda machine: machine.forgetful)
-    @rule()
-    def server_forgets_all(self) -> None:
-        self._lose(*KEYS)
-        self.late.clear()
-
-    @precondition(lambda machine: machine.forgetful)
-    @rule(key=st.sampled_from(KEYS))
-    def a_key_is_lost(self, key: bytes) -> None:
-        self._lose(key)
+    @rule(keys=st.sampled_from((KEYS, *((key,) for key in KEYS))))
+    def keys_are_lost(self, keys: tuple[bytes, ...]) -> None:
+        self.server.command("DEL", *keys)
+        self.model.key_lost = True
+        self._see()
+        if keys == KEYS:
+            self.late.clear()
 
     @precondition(lambda machine: machine.forgetful)
     @rule(ms=st.sampled_from((1, 900, 3000, 40_000)))
@@ -216,10 +275,9 @@ class FairQueue(FairActions):
             self._end_foreign_dead()
             self._live(HEARTBEAT)
         else:
-            raise Unfair(f"never served: {self.waiting()}; in the queue: {[*map(readable, self.model.state.queue)]}")
+            raise AssertionError(f"never served: {self.waiting()}; queue: {[*map(readable, self.model.state.queue)]}")
         # Keys of pyredisson that expire by themselves may remain.
-        if self.model.state.left_of.keys() - {WAITERS, CLIENTS}:
-            raise Unfair(f"left at the end: {self.model.state}")
+        assert not self.model.state.left_of.keys() - {WAITERS, CLIENTS}, f"left at the end: {self.model.state}"
 
     def _end_foreign_dead(self) -> None:
         """Ends the turn of a dead head of which only the score is known: by Redisson's rule it lasts that long."""
@@ -227,7 +285,208 @@ class FairQueue(FairActions):
         head = state.queue[:1]
         if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:
             self.server.command("ZADD", SCORES, "XX", self.server.now, head[0])
-            self.model.follow(None, self.server.end())
+            self._see()
+
+    # The steps, and the checks of each.
+
+    def _alive(self, state: str) -> list[str]:
+        return [
+            who for who, person in self.people.items() if person.state == state and not {who, person.client} & self.dead
+        ]
+
+    def _acquire_args(self, name: bytes, count: int, *, queues: bool = True) -> Args:
+        return (CHANNEL, name, count, LEASE, WAIT, int(queues))
+
+    def _ask(self, who: str, *, queues: bool = True, twice: bool = False) -> None:
+        person, model, server = self.people[who], self.model, self.server
+        name = person.name
+        held = person.state == HOLDING
+        person.notified = False
+        if person.foreign:
+            taken = Java(server, name).acquire(lease=LEASE, queues=queues) is None
+        else:
+            args = self._acquire_args(name, person.count + 1, queues=queues)
+            taken = server.fair("fair_acquire", *args, twice=twice)[-1] is None
+        now = server.end()
+        if held:
+            self._expect_hold(who, taken, now)
+            model.follow(name, now, arrives=person.foreign, leaves=True, ours=not person.foreign)
+            self._hear()
+            return
+        free = model.is_free()
+        if not model.key_lost:
+            kept = model.before_me(name) if free else True
+            # Java uses the scores of pyredisson's waiters, so it may wait for one that is dead.
+            if taken or not person.foreign:
+                wrong = "took a lock that was not its to take" if taken else "was refused its turn"
+                assert taken is not kept, f"{who} {wrong}"
+        assert taken == (now.holders == {name: 1}), (
+            f"{who} was notified {'that it took the lock' if taken else 'to wait'}: {now.holders}"
+        )
+        advanced = model.state.queue[:1] not in ([], now.queue[:1])
+        model.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
+        if not taken and advanced and free and not person.foreign:
+            model.must_tell(now)
+        if name in model.places:
+            model.places[name].asked_at = server.now
+        person.asked_at = server.now
+        if taken:
+            person.state, person.count = HOLDING, 1
+        elif name in now.queue:
+            person.state = WAITING
+        self._hear()
+
+    def _expect_hold(self, who: str, taken: bool, now: State) -> None:
+        """Another level for the holder of the lock, unless its lease has ended."""
+        person = self.people[who]
+        mine = self.model.state.holders.get(person.name, 0) > 0 and not self.model.is_free()
+        assert not taken or mine or person.foreign, f"{who} got a further hold of a lock that it had lost"
+        assert taken or not mine, f"{who} was refused a further hold"
+        if taken:
+            person.count = now.holders.get(person.name, 0)
+        elif person.name in now.queue:
+            person.state, person.count = WAITING, 0
+        else:
+            person.state, person.count = IDLE, 0
+
+    def _release(self, who: str, count: int, *, twice: bool) -> None:
+        person, model, server = self.people[who], self.model, self.server
+        mine = model.state.holders.get(person.name, 0) > 0
+        if person.foreign:
+            Java(server, person.name).release(LEASE)
+        else:
+            server.fair("fair_release", CHANNEL, person.name, count, WAIT, twice=twice)
+        now = server.end()
+        held = mine and not model.is_free()
+        model.follow(None, now, ours=not person.foreign)
+        if held:
+            assert now.holders == ({person.name: count} if count else {}), (
+                f"{who} released down to {count}: {now.holders}"
+            )
+            if count == 0:
+                model.must_tell(now)
+        person.count = count if held else 0
+        if person.count == 0:
+            person.state = IDLE
+        self._hear()
+
+    def _hand_over(self, who: str, successor: str, *, twice: bool) -> None:
+        person, following, model, server = self.people[who], self.people[successor], self.model, self.server
+        name = following.name
+        mine = model.state.holders.get(person.name, 0) > 0
+        args = self._hand_over_args(person.name, name)
+        replies = server.fair("fair_hand_over", *args, twice=twice)
+        now = server.end()
+        free = model.is_free()
+        entered = replies[0] == [0]
+        told = f"{who} was told {replies} about {successor}: {now.holders}"
+        assert entered == (now.holders == {name: 1}), told
+        assert not entered or replies[-1] == [0], told
+        assert not entered or (mine and not free), f"{who} handed on a lock that it had lost"
+        if mine and not free and not model.key_lost:
+            before = model.before_me(name)
+            assert not entered or (not before and name in model.state.queue), (
+                f"{successor} was entered, and it was not its turn"
+            )
+            served = entered or before is not False or name not in model.places or not model.keeps(name)
+            assert served, f"{successor} was not entered, and it was its turn"
+        model.follow(name if entered else None, now, leaves=entered)
+        if mine and not free and not entered and not model.key_lost:
+            assert not now.holders, f"{who} did not release: {now.holders}"
+            model.must_tell(now)
+        person.state, person.count = IDLE, 0
+        if entered:
+            following.state, following.count, following.notified = HOLDING, 1, False
+        self._hear()
+
+    def _hand_over_args(self, name: bytes, following: bytes) -> Args:
+        return (CHANNEL, name, WAIT, following, LEASE)
+
+    def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
+        person, model, server = self.people[who], self.model, self.server
+        name = person.name
+        headed = model.state.queue[:1] == [name]
+        args = (CHANNEL, WAIT, int(doubt), name)
+        if name in model.places:
+            model.places[name].has_left = True
+        if person.foreign:
+            Java(server, name).give_up()
+        else:
+            server.fair("fair_leave", *args, twice=twice)
+        now = server.end()
+        held = model.state.holders.get(name, 0) > 0 and not model.is_free()
+        assert person.foreign or not doubt or name not in now.holders, f"{who} gave up, and holds the lock"
+        model.follow(name, now, leaves=True, ours=not person.foreign)
+        if not person.foreign and (headed or held):
+            model.must_tell(now)
+        if not person.foreign:
+            self._rename(person, acquires=doubt)
+            self.late[f"leave by {readable(name)}"] = ("fair_leave", args)
+        person.state, person.count, person.notified = IDLE, 0, False
+        self._hear()
+
+    def _rename(self, person: Person, *, acquires: bool = True) -> None:
+        """`acquires`: a copy of its acquire is still in flight."""
+        if acquires:
+            self.late[f"acquire by {readable(person.name)}"] = ("fair_acquire", self._acquire_args(person.name, 1))
+        person.names += 1
+
+    def _heartbeat(self, client: str, *, twice: bool = False) -> bool:
+        model, server = self.model, self.server
+        name = client_id(client, self.lives[client])
+        waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
+        replies = server.fair("fair_heartbeat", CHANNEL, name, WAIT, *waiters, twice=twice)
+        _, known, notified, more, without_place = replies[-1]
+        now = server.end()
+        assert not more, "so few dead waiters are dropped in one call"
+        # Scores without the list are no places. The first copy may drop a waiter that was offered the lock in vain.
+        expected = [
+            [waiter for waiter in waiters if not state.queue or waiter not in state.scores]
+            for state in (model.state, now)
+        ]
+        assert [reply[4] for reply in replies] == expected[: len(replies)], (
+            f"{[*map(readable, without_place)]} are reported without a place"
+        )
+        if model.state.queue:
+            model.heartbeats[name] = server.now
+        if not model.key_lost:
+            if now.queue and now.queue[:1] == model.state.queue[:1]:
+                assert model.keeps(now.queue[0]) is not False, f"{readable(now.queue[0])} is dead and heads the queue"
+            assert notified in (b"", *now.queue[:1]), f"{readable(notified)} is reported as the next one"
+        model.follow(None, now)
+        if model.free_since is not None:
+            model.must_tell(now)
+        self._hear()
+        return known == 1 and not without_place
+
+    def _live(self, ms: int) -> None:
+        """Advances the time; the living owners and clients do what they regularly do."""
+        self.server.advance_time(ms)
+        self._see()
+        for who in self.holding():
+            person = self.people[who]
+            if self.server.fair("lock_renew", LEASE, person.name) == [[0]]:
+                person.state, person.count = IDLE, 0
+            self._see()
+        for client in self.clients():
+            waiters = [who for who in self.waiting() if self.people[who].client == client]
+            if waiters and not self._heartbeat(client):
+                for who in waiters:
+                    self._ask(who)
+        free = self.model.free_since is not None
+        for who in self.waiting():
+            person = self.people[who]
+            if person.notified or self.server.now - person.asked_at >= LOOK or (person.foreign and free):
+                self._ask(who)
+
+    def _see(self) -> None:
+        self.model.follow(None, self.server.end())
+
+    def _hear(self) -> None:
+        channels = {channel for channel, _ in self.server.told}
+        for person in self.people.values():
+            if CHANNEL + b":" + person.name in channels:
+                person.notified = True
 
 
 def test_fairness() -> None:
