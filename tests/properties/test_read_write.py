@@ -1,7 +1,5 @@
 """Exclusion of the read-write lock, whatever the order of calls, copies, undone calls, Java's steps and time."""
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.lua import read_write as ours
 from tests.lua.locks import client_of
 from tests.lua.read_write import CLAIM, TURN, lease_key
-from tests.lua.scripted import Call
 
 from .servers import Memory, play
 
@@ -26,8 +23,8 @@ COPIES = st.sampled_from([1, 2])
 
 def fields_of(memory: Memory) -> dict[str, str]:
     """The fields of the lock."""
-    words = [word.decode() for word in memory.command("HGETALL", LOCK)]
-    return dict(zip(words[::2], words[1::2], strict=True))
+    found = memory.server.keyspace.hash(LOCK.encode())
+    return {field.decode(): value.decode() for field, value in found.items()}
 
 
 class Java:
@@ -100,12 +97,8 @@ class Java:
             do("HSET", LOCK, "mode", "read")
 
 
-@dataclass
-class Belief:
-    """What one owner of ours believes to hold of one side, and until when."""
-
-    count: int
-    valid_until: int
+Beliefs = dict[str, tuple[int, int]]
+"""How many levels each owner of ours believes to hold of one side, and until when."""
 
 
 class ReadWrite(RuleBasedStateMachine):
@@ -115,17 +108,13 @@ class ReadWrite(RuleBasedStateMachine):
         super().__init__()
         self.memory = Memory()
         self.call, self.java = self.memory.call, Java(self.memory)
-        self.reads: dict[str, Belief] = {}
-        self.writes: dict[str, Belief] = {}
+        self.reads: Beliefs = {}
+        self.writes: Beliefs = {}
         self.foreign: dict[str, int] = {}
         """When Java's lease keys end: no script of pyredisson may change that."""
         self.shortened = False
         """Whether Java may have cut the lock down to less than its readers' leases since it was last free."""
         self.names = 0
-
-    @property
-    def now(self) -> int:
-        return self.memory.now
 
     def fields(self) -> dict[str, str]:
         return fields_of(self.memory)
@@ -134,16 +123,14 @@ class ReadWrite(RuleBasedStateMachine):
         """The remaining time of each key."""
         return {key.decode(): left for key, (_, left) in self.memory.keys().items()}
 
-    def believed(self, beliefs: dict[str, Belief], owner: str) -> int:
+    def believed(self, beliefs: Beliefs, owner: str) -> int:
         """The number of levels that this owner believes to have."""
-        belief = beliefs.get(owner)
-        return belief.count if belief is not None and belief.valid_until >= self.now else 0
+        count, ends = beliefs.get(owner, (0, 0))
+        return count if ends >= self.memory.now else 0
 
-    def come_in(self, beliefs: dict[str, Belief], owner: str, count: int, lease: int) -> None:
-        ends = self.now + lease
-        if count > 1:
-            ends = max(ends, beliefs[owner].valid_until)
-        beliefs[owner] = Belief(count, ends)
+    def come_in(self, beliefs: Beliefs, owner: str, count: int, lease: int) -> None:
+        before = beliefs[owner][1] if count > 1 else 0
+        beliefs[owner] = count, max(before, self.memory.now + lease)
 
     def may_read(self, owner: str, count: int) -> bool:
         fields = self.fields()
@@ -171,16 +158,13 @@ class ReadWrite(RuleBasedStateMachine):
         else:
             assert replies[0] > 0
 
-    @rule(owner=OWNERS, leases=LEASES, copies=COPIES, waits=st.booleans())
-    def write(self, owner: str, leases: list[int], copies: int, waits: bool) -> None:
+    @rule(owner=OWNERS, leases=LEASES, inner=st.just([]) | LEASES, copies=COPIES, waits=st.booleans())
+    def write(self, owner: str, leases: list[int], inner: list[int], copies: int, waits: bool) -> None:
+        """And then read, perhaps."""
         for lease in leases:
             self.write_once(owner, lease, copies, waits)
-
-    @rule(owner=OWNERS, lease=LEASE, leases=LEASES, copies=COPIES)
-    def write_and_read(self, owner: str, lease: int, leases: list[int], copies: int) -> None:
-        self.write_once(owner, lease, copies, waits=False)
-        for inner in leases:
-            self.read_once(owner, inner, copies)
+        for lease in inner:
+            self.read_once(owner, lease, copies)
 
     def write_once(self, owner: str, lease: int, copies: int, waits: bool) -> None:
         count = self.believed(self.writes, owner) + 1
@@ -199,22 +183,17 @@ class ReadWrite(RuleBasedStateMachine):
             assert int(remaining) <= 1_000
             assert self.memory.command("EXISTS", CLAIM)
 
-    @rule(owner=OWNERS, left=st.integers(0, 2), copies=COPIES)
-    def leave(self, owner: str, left: int, copies: int) -> None:
-        self.release(self.reads, owner, left, [ours.read_release(owner, left)] * copies)
-
-    @rule(owner=OWNERS, left=st.integers(0, 2), copies=COPIES)
-    def stop(self, owner: str, left: int, copies: int) -> None:
-        self.release(self.writes, owner, left, [ours.write_release(left, owner + ":write")] * copies)
-
-    def release(self, beliefs: dict[str, Belief], owner: str, left: int, copies: list[Call]) -> None:
+    @rule(owner=OWNERS, writes=st.booleans(), left=st.integers(0, 2), copies=COPIES)
+    def release(self, owner: str, writes: bool, left: int, copies: int) -> None:
+        beliefs = self.writes if writes else self.reads
         if left >= self.believed(beliefs, owner):
             return
-        replies = [self.call(copy) for copy in copies]
+        call = ours.write_release(left, owner + ":write") if writes else ours.read_release(owner, left)
+        replies = [self.call(call) for _ in range(copies)]
         assert replies[0] is not None
-        assert (replies[-1] is None) == (len(copies) > 1 and left == 0)
+        assert (replies[-1] is None) == (copies > 1 and left == 0)
         if left:
-            beliefs[owner].count = left
+            beliefs[owner] = left, beliefs[owner][1]
         else:
             del beliefs[owner]
 
@@ -253,14 +232,14 @@ class ReadWrite(RuleBasedStateMachine):
             for _ in range(copies):
                 assert self.renewed(owner, WATCHDOG if extended else 0)
             if extended:
-                belief = self.reads[owner]
-                belief.valid_until = max(belief.valid_until, self.now + WATCHDOG)
+                count, ends = self.reads[owner]
+                self.reads[owner] = count, max(ends, self.memory.now + WATCHDOG)
 
     @rule(owner=JAVAS, lease=LEASE)
     def java_reads(self, owner: str, lease: int) -> None:
         fields = self.fields()
         if self.java.read(owner, lease):
-            self.foreign[lease_key(owner, int(fields.get(owner, 0)) + 1)] = self.now + lease
+            self.foreign[lease_key(owner, int(fields.get(owner, 0)) + 1)] = self.memory.now + lease
 
     @rule(owner=JAVAS)
     def java_leaves(self, owner: str) -> None:
@@ -271,20 +250,16 @@ class ReadWrite(RuleBasedStateMachine):
     @rule(owner=JAVAS)
     def java_renews(self, owner: str) -> None:
         for hold in range(1, int(self.fields().get(owner, 0)) + 1):
-            if self.foreign.get(lease_key(owner, hold), 0) >= self.now:
-                self.foreign[lease_key(owner, hold)] = self.now + WATCHDOG
+            if self.foreign.get(lease_key(owner, hold), 0) >= self.memory.now:
+                self.foreign[lease_key(owner, hold)] = self.memory.now + WATCHDOG
         self.java.renew(owner, WATCHDOG)
         self.shortened = True
         # Our watchdog comes long before that time is over.
-        self.visit()
+        for reader in OURS:
+            assert not self.believed(self.reads, reader) or self.renewed(reader, 0)
 
     def renewed(self, owner: str, lease: int) -> bool:
         return bool(self.call(ours.renew((LOCK, owner, lease))) == [1])
-
-    def visit(self) -> None:
-        for owner in OURS:
-            if self.believed(self.reads, owner):
-                assert self.renewed(owner, 0)
 
     @rule(owner=JAVAS, lease=LEASE)
     def java_writes(self, owner: str, lease: int) -> None:
@@ -302,7 +277,7 @@ class ReadWrite(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         # Leases end at multiples of this: each has clearly ended, or clearly not.
         self.memory.advance_time(ms + 1)
-        self.foreign = {key: ends for key, ends in self.foreign.items() if ends >= self.now}
+        self.foreign = {key: ends for key, ends in self.foreign.items() if ends >= self.memory.now}
         if self.foreign and not self.fields():
             assert self.shortened
             self.memory.command("DEL", *self.foreign)
@@ -327,7 +302,7 @@ class ReadWrite(RuleBasedStateMachine):
         self.what_is_believed_is_so(fields, times)
         self.every_lease_has_its_key_and_the_lock_outlives_it(fields, times)
         for key, ends in self.foreign.items():
-            assert times[key] == ends - self.now
+            assert times[key] == ends - self.memory.now
 
     def nobody_writes_beside_others(self, fields: dict[str, str]) -> None:
         writers = [field for field in fields if field.endswith(":write")]
@@ -338,13 +313,13 @@ class ReadWrite(RuleBasedStateMachine):
     def what_is_believed_is_so(self, fields: dict[str, str], times: dict[str, int]) -> None:
         for owner in OURS:
             if count := self.believed(self.reads, owner):
-                left = self.reads[owner].valid_until - self.now
+                left = self.reads[owner][1] - self.memory.now
                 assert fields[owner] == str(count)
                 assert times[LOCK] >= left - CLOSE
                 assert max(times.get(lease_key(owner, hold), 0) for hold in range(1, count + 1)) >= left
             if count := self.believed(self.writes, owner):
                 assert fields[f"{owner}:write"] == str(count)
-                assert times[LOCK] >= self.writes[owner].valid_until - self.now - CLOSE
+                assert times[LOCK] >= self.writes[owner][1] - self.memory.now - CLOSE
 
     def every_lease_has_its_key_and_the_lock_outlives_it(self, fields: dict[str, str], times: dict[str, int]) -> None:
         assert all(left >= 0 for left in times.values())
