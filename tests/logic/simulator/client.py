@@ -81,8 +81,6 @@ class SimBackend:
 
 
 class SimRuntime(SimBackend, DirectRuntime):
-    """The real runtime for one server over this network."""
-
     _connections: Connections
 
     def __init__(self, node: Node, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
@@ -93,8 +91,6 @@ class SimRuntime(SimBackend, DirectRuntime):
 
 
 class Client(Process):
-    """One client of one process."""
-
     keeper: Any
     """Of a client of a cluster: what asks for the topology."""
 

@@ -23,25 +23,17 @@ DEEPEST = 3
 
 
 class GroupUser(User):
-    """Acquires a group, perhaps several levels, and releases it."""
-
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         owners = {member.session: member.session.owners.new() for member in self.objects}
-        self.groups = [self.group(part) for part in self.parts(self.objects)]
+        self.groups = self.make_groups()
         self.parties = [GroupOwner([owners[member.session] for member in group.members]) for group in self.groups]
         self.depths = [0] * len(self.groups)
 
-    def group(self, members: Sequence[LockLogic]) -> GroupLogic:
-        """A group of these."""
-        raise NotImplementedError
-
-    def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
-        """The members of each group."""
+    def make_groups(self) -> Sequence[GroupLogic]:
         raise NotImplementedError
 
     def hold(self, number: int) -> GroupHold | None:
-        """What it has of that group."""
         return self.groups[number].hold_of(self.parties[number].id)
 
     async def live(self) -> None:
@@ -101,24 +93,19 @@ class GroupUser(User):
 class MultiLockUser(GroupUser):
     """All locks of all servers are one group; not everybody takes them in the same order."""
 
-    def group(self, members: Sequence[LockLogic]) -> GroupLogic:
-        return MultiLockLogic(members)
-
-    def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
-        order = list(members)
+    def make_groups(self) -> Sequence[GroupLogic]:
+        order = list(self.objects)
         if self.random.random() < 0.3:
             self.random.shuffle(order)
-        return [order]
+        return [MultiLockLogic(order)]
 
 
 class RedLockUser(GroupUser):
     """Each name is a group, with a member on every server."""
 
-    def group(self, members: Sequence[LockLogic]) -> GroupLogic:
-        return RedLockLogic(members)
-
-    def parts(self, members: Sequence[LockLogic]) -> list[list[LockLogic]]:
-        return [[member for member in members if member.key == key] for key in dict.fromkeys(m.key for m in members)]
+    def make_groups(self) -> Sequence[GroupLogic]:
+        keys = dict.fromkeys(member.key for member in self.objects)
+        return [RedLockLogic([member for member in self.objects if member.key == key]) for key in keys]
 
 
 class GroupJudge(Judge):
@@ -136,7 +123,6 @@ class GroupJudge(Judge):
         return max(super().rests_at(), self.settles_at())
 
     def answered(self, user: GroupUser, number: int, *, taken: bool) -> None:
-        """An acquire came to its end."""
         hold = user.hold(number)
         if taken and hold is None:
             self.blame(f"{user.name}: has no hold")
@@ -158,11 +144,9 @@ class GroupJudge(Judge):
                     if what in believers:
                         self.blame(f"{group} is held by {believers[what].name} and by {user.name}")
                     believers[what] = user
-        served: dict[User, bool] = {}
-        for user in self.users:
-            if user.wants is not None and user.client.alive and not any(map(self._holders, user.wants.members)):
-                served[user] = True
-        self._neglect.look(served)
+        waiting = [user for user in self.users if user.wants is not None and user.client.alive]
+        free = [user for user in waiting if not any(map(self._holders, user.wants.members))]
+        self._neglect.look(dict.fromkeys(free, True))
 
     def closing(self) -> None:
         super().closing()
@@ -282,11 +266,9 @@ class LatchJudge(Judge):
             self.keyspace.values[latch.key] = b"%d" % count
 
     def counted(self, key: bytes) -> None:
-        """A user begins to count down."""
         self._due[key] -= 1
 
     def answered(self, user: LatchUser, key: bytes, *, opened: bool) -> None:
-        """A wait came to its end."""
         if opened and self._count(key):
             self.blame(f"{user.name}: went on while {key!r} was at {self._count(key)}")
 

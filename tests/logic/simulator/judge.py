@@ -32,11 +32,8 @@ class User:
         self.fault_plan = client.fault_plan
         self.lease = client.session.lease_ms / 1000
         self.operations = 0
-        """How many it has begun."""
         self.busy = False
-        """Whether one of them goes on."""
         self.wants: Any = None
-        """What it waits for, if it does."""
         self.retired = False
         """Does nothing after its first operations: a new acquire could hide that a wakeup was lost."""
         self._judge = judge

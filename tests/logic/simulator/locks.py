@@ -24,8 +24,6 @@ DEEPEST = 3
 
 
 class Owner(User):
-    """A thread or a task that uses the locks."""
-
     _judge: LockJudge
 
     def __init__(self, *args: Any) -> None:
@@ -154,7 +152,6 @@ class LockJudge(Judge):
                 self._forcing[form.partition(b"\r\n$40\r\n")[2][40:]] = lock
 
     def taken(self, owner: Owner, lock: LockLogic, *, clean: bool) -> None:
-        """An acquire returned True."""
         name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
         if hold is None:
             self.blame(f"{name}: its hold was forgotten")
@@ -412,8 +409,7 @@ class HandingJudge(LockJudge):
         self._adopted.add(handed)
 
 
-class HandingReadWriteJudge(HandingJudge, ReadWriteJudge):
-    """The same for both sides of a read-write lock."""
+class HandingReadWriteJudge(HandingJudge, ReadWriteJudge): ...
 
 
 class HandingOwner(Owner):

@@ -40,8 +40,6 @@ _reader = hiredis.Reader()
 
 
 class Place:
-    """Where the keys of one slot are."""
-
     def __init__(self, name: bytes = b"") -> None:
         self.name = name
         """The lock, or another primitive, on that slot."""
@@ -70,7 +68,6 @@ class MovingSlots:
         return self.places.setdefault(number, Place())
 
     def begin_move(self, key: bytes) -> None:
-        """The slot of that key begins to move to the next node."""
         place = self.place(slot(key))
         if place.target is not None:
             return
@@ -83,7 +80,6 @@ class MovingSlots:
         self.simulation.after(duration, self._finish, place, slot(key))
 
     def keys(self, number: int) -> list[bytes]:
-        """The keys of a slot."""
         keyspace = self.home.server.keyspace
         return [key for key in list(keyspace.values) if slot(key) == number and keyspace.value(key) is not None]
 
@@ -189,8 +185,6 @@ class SlotServer(Network):
 
 
 class RoutedConnections(Connections):
-    """The connections of one runtime to one node."""
-
     async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
         try:
             return await super().exchange(payloads, new_connection=new_connection)
@@ -234,8 +228,6 @@ class SimKeeper:
 
 
 class MovingRuntime(SimBackend, RoutedRuntime[RoutedConnections]):
-    """The real routed runtime over this network."""
-
     def __init__(self, client: MovingClient, repair: Callable[[bytes], None], *, pipelined: bool) -> None:
         super().__init__(client, repair, CONFIG, client.scripts, client.keeper)
         self._pipelined = pipelined

@@ -72,7 +72,6 @@ class FaultPlan:
         return "late" if die < self._faults else None
 
     def unreachable(self, now: float) -> bool:
-        """Whether connecting fails."""
         return bool(self._unreachable) and now < FAULTS_END and self._random.random() < self._unreachable
 
     def passing(self, now: float) -> str | None:
@@ -88,8 +87,6 @@ class FaultPlan:
 
 
 class Network:
-    """The server, and every connection to it."""
-
     def __init__(self, simulation: Simulation, fault_plan: FaultPlan, patches: dict[str, bytes] | None) -> None:
         self.simulation = simulation
         self.fault_plan = fault_plan
@@ -101,14 +98,10 @@ class Network:
         self.on_replied: Callable[[bytes, Reply], None] | None = None
         """Called with every command that was executed, and its reply."""
         self.on_restart: Callable[[], None] | None = None
-        """Called before the server forgets everything."""
         self.up_at = 0.0
-        """Until then the server is down."""
         self.connections: list[Connection] = []
         self.checked = True
-        """Whether a connection is checked before it is used: is it still open?"""
         self.identified = True
-        """Whether the clients may ask for the server's identity."""
         self.cluster: Any = None
         """The slots and their nodes, if this is the data of all nodes of a cluster."""
         self._restarts = 0
@@ -140,11 +133,9 @@ class Network:
 
     @property
     def down(self) -> bool:
-        """Whether nothing reaches the server now."""
         return self.simulation.now < self.up_at
 
     def execute(self, payload: bytes) -> Reply:
-        """Executes a command on the server."""
         passing = self.fault_plan.passing(self.simulation.now)
         if passing is not None:
             return as_error(passing)
@@ -219,7 +210,7 @@ class Connection:
                 arrives += simulation.random.random() * 2 * REPLY_TIMEOUT
             if fate != "lost":
                 simulation.at(arrives, self._arrive, payloads, None)
-            simulation.at(simulation.now + silent if fate == "late" else arrives + silent, self._break, silent)
+            simulation.at(simulation.now + silent if fate == "late" else arrives + silent, self.cut, silent)
         self._arrived = arrives
 
     def abandon(self) -> None:
@@ -235,8 +226,7 @@ class Connection:
         if not self.closed:
             self.closed = True
             self._node.cuts += 1
-            for park in self._parks:
-                park.resolve(error=self.no_reply(ConnectionError("the server has gone")))
+            self._fail(ConnectionError("the server has gone"))
 
     def no_reply(self, error: RedisError) -> NoReply:
         """The error for a command that was sent over this connection: it may have run."""
@@ -256,18 +246,17 @@ class Connection:
             self._parks.pop(park, None)
             park.resolve(replies)
 
-    def cut(self) -> None:
-        """It fails now. Commands that are on their way may still arrive."""
-        self._break(0.0)
-
-    def _break(self, silent: float) -> None:
+    def cut(self, silent: float = 0.0) -> None:
+        """It fails now, after so long a silence. Commands that are on their way may still arrive."""
         if self.closed:
             return
         self.abandon()
         self._node.on_failure()
-        kind = TimeoutError if silent == REPLY_TIMEOUT else ConnectionError
+        self._fail((TimeoutError if silent == REPLY_TIMEOUT else ConnectionError)("the line is cut"))
+
+    def _fail(self, error: RedisError) -> None:
         for park in self._parks:
-            park.resolve(error=self.no_reply(kind("the line is cut")))
+            park.resolve(error=self.no_reply(error))
 
 
 class Connections:
@@ -296,9 +285,7 @@ class Connections:
     async def exchange(
         self, payloads: Sequence[bytes], *, new_connection: bool = False
     ) -> tuple[list[Reply], bytes | None]:
-        connection = await (
-            self._share(new_connection=new_connection) if self._pipelined else self._take(new_connection=new_connection)
-        )
+        connection = await (self._share if self._pipelined else self._take)(new_connection)
         if connection.closed:
             if self._node.network.checked:
                 raise NoReply(ConnectionError("closed while it was idle"), may_have_run=False, stale=True)
@@ -321,18 +308,17 @@ class Connections:
         return replies, connection.server
 
     def disconnect(self) -> None:
-        """The connection that all calls share fails."""
         if self.shared is not None:
             self.shared.cut()
 
     def retire(self) -> None: ...
 
-    async def _take(self, *, new_connection: bool) -> Connection:
+    async def _take(self, new_connection: bool) -> Connection:
         if new_connection:
             self._idle.clear()
         return self._idle.pop() if self._idle else await self._open()
 
-    async def _share(self, *, new_connection: bool) -> Connection:
+    async def _share(self, new_connection: bool) -> Connection:
         while True:
             connection = self.shared
             if connection is not None and not (new_connection and connection.made_after != self._node.cuts):
@@ -348,9 +334,8 @@ class Connections:
         suspects = list(node.suspects)
         park = Park()
         if node.network.down or fault_plan.unreachable(simulation.now):
-            simulation.after(
-                fault_plan.delay(), park.resolve, None, NoReply(ConnectionError("refused"), may_have_run=False)
-            )
+            refused = NoReply(ConnectionError("refused"), may_have_run=False)
+            simulation.after(fault_plan.delay(), park.resolve, None, refused)
         else:
             simulation.after(fault_plan.delay(), self._welcome, suspects, park)
         try:
@@ -380,18 +365,16 @@ class Subscription:
         self.subscriber: Subscriber | None = None
         self._connecting = False
 
-    def subscribe(self, channels: Iterable[bytes]) -> None:
+    def subscribe(self, channels: Iterable[bytes], *, wanted: bool = True) -> None:
         if self.subscriber is not None:
             for channel in channels:
-                self.subscriber.request(channel, wanted=True)
-        elif not self._connecting:
+                self.subscriber.request(channel, wanted)
+        elif wanted and not self._connecting:
             self._connecting = True
             self._connect()
 
     def unsubscribe(self, channels: Iterable[bytes]) -> None:
-        if self.subscriber is not None:
-            for channel in channels:
-                self.subscriber.request(channel, wanted=False)
+        self.subscribe(channels, wanted=False)
 
     def cut(self) -> None:
         """From now on the client misses all messages; it notices the broken connection after a while."""
@@ -441,7 +424,7 @@ class Subscriber:
         self._last_sent = 0.0
         network.subscribers.append(self)
 
-    def request(self, channel: bytes, *, wanted: bool) -> None:
+    def request(self, channel: bytes, wanted: bool) -> None:
         """Sends SUBSCRIBE or UNSUBSCRIBE."""
         self._last_request = max(self._last_request, self._network.simulation.now + self._network.fault_plan.delay())
         self._network.simulation.at(self._last_request, self._on_request, channel, wanted)

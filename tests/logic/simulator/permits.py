@@ -36,8 +36,6 @@ class PoolUser(User):
 
 
 class SemaphoreUser(PoolUser):
-    """Acquires permits and releases them."""
-
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.held = {semaphore.key: 0 for semaphore in self.objects}
@@ -125,11 +123,9 @@ class PoolJudge(Judge):
         raise NotImplementedError
 
     def keys(self) -> list[bytes]:
-        """The names of the semaphores."""
         return [semaphore.key for semaphore in self.users[0].objects] if self.users else []
 
     def waiting(self) -> list[Any]:
-        """The users that wait for permits."""
         return [user for user in self.users if user.wants is not None and user.client.alive]
 
     def look_at_claim(self, key: bytes) -> None:
@@ -203,7 +199,6 @@ class PermitUser(PoolUser):
         self.held: dict[bytes, float] = {}
         """Until when it has each permit at least; inf: until the release."""
         self.renewed_permits: set[bytes] = set()
-        """Those that are renewed."""
         self._singly = False
 
     async def live(self) -> None:

@@ -34,7 +34,6 @@ class Server:
         self._reader = hiredis.Reader()
 
     def execute(self, payload: bytes) -> Reply:
-        """The reply to a command."""
         self._reader.feed(payload)
         name, *args = self._reader.gets()
         reply = self.run(name, args)

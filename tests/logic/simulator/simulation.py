@@ -24,7 +24,6 @@ class Simulation:
         self.after_event: Callable[[], None] | None = None
 
     def clock(self) -> float:
-        """Seconds."""
         return self.now
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
