@@ -107,7 +107,7 @@ class User:
         """After it, whatever became of it."""
         assert self.task is not None
         self.wants = None
-        self.task.forget_strike()
+        self.task.plan_strike(0, 0.0)
         self.busy = False
         self.simulation.log("%s: %s", self.name, outcome)
         self._judge.operation_ended(self)

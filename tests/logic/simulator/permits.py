@@ -1,7 +1,7 @@
 """Users of semaphores and of permits in a schedule, and the rules for these."""
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from pyredisson._core import suffixed
@@ -125,13 +125,22 @@ class PoolJudge(Judge):
     def keys(self) -> list[bytes]:
         return [semaphore.key for semaphore in self.users[0].objects] if self.users else []
 
-    def waiting(self) -> list[Any]:
-        return [user for user in self.users if user.wants is not None and user.client.alive]
+    def look_at_waiters(self, free: Mapping[bytes, tuple[int, int]]) -> None:
+        """`free`: how many permits of each semaphore are free, and how many of those that expire have ended.
 
-    def look_at_claim(self, key: bytes) -> None:
-        """Claims of those who want several permits hold back others, but not for long."""
-        if self.keyspace.value(claim_key(key)) is not None:
-            self._claims.claimed(key)
+        Claims of those who want several permits hold back others, but not for long.
+        """
+        for key in free:
+            if self.keyspace.value(claim_key(key)) is not None:
+                self._claims.claimed(key)
+        served: dict[User, bool] = {}
+        for user in self.users:
+            if user.wants is not None and user.client.alive:
+                key, wanted = user.wants
+                if self.may_take(user, key, sum(free[key]), wanted):
+                    by_time = self.keyspace.freed.get(claim_key(key), (0.0, False))[1]
+                    served[user] = by_time or free[key][0] < wanted
+        self._neglect.look(served)
 
     def may_take(self, user: User, key: bytes, free: int, wanted: int) -> bool:
         """Whether there is enough for a waiter, whoever has a claim."""
@@ -143,10 +152,6 @@ class PoolJudge(Judge):
             # Perhaps its own claim, perhaps one of another waiter of its client.
             return False
         return free - wanted >= int(needed)
-
-    def claim_ended_by_time(self, key: bytes) -> bool:
-        """Whether the latest claim ended without a message."""
-        return self.keyspace.freed.get(claim_key(key), (0.0, False))[1]
 
     def _begun(self) -> int:
         return sum(user.operations for user in self.users)
@@ -167,13 +172,7 @@ class SemaphoreJudge(PoolJudge):
             taken = self._taken(key)
             if permits < 0 or permits + taken > self.size:
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {taken} are taken")
-            self.look_at_claim(key)
-        served: dict[User, bool] = {}
-        for user in self.waiting():
-            key, wanted = user.wants
-            if self.may_take(user, key, free[key], wanted):
-                served[user] = self.claim_ended_by_time(key)
-        self._neglect.look(served)
+        self.look_at_waiters({key: (permits, 0) for key, permits in free.items()})
 
     def closing(self) -> None:
         super().closing()
@@ -308,29 +307,17 @@ class PermitJudge(PoolJudge):
             if count < 0 or count + len(in_use) != self.size:
                 self.blame(f"{key!r} has {count} of {self.size} permits free, and {len(in_use)} are in use")
             free[key] = (count, sum(ends <= now for ends in in_use.values()))
-            self.look_at_claim(key)
         everything = {permit for key in free for permit in self._in_use(key)}
         for user in self.users:
-            if not user.client.alive:
-                continue
-            for permit, ends in user.held.items():
+            for permit, ends in user.held.items() if user.client.alive else ():
                 if permit not in everything and permit not in user.renewed_permits and self.simulation.now < ends:
                     self.blame(f"{user.name}: has {permit.hex()}; the server knows nothing of it")
         for client in self.clients:
             for hold in client.session.holds.table.values() if client.alive else ():
-                if (
-                    hold.state is HELD
-                    and hold.valid_until > self.simulation.now
-                    and bytes.fromhex(hold.owner.decode()) not in everything
-                ):
+                believed = hold.state is HELD and hold.valid_until > self.simulation.now
+                if believed and bytes.fromhex(hold.owner.decode()) not in everything:
                     self.blame(f"{client.name}: keeps {hold.owner!r}; the server knows nothing of it")
-        served: dict[User, bool] = {}
-        for user in self.waiting():
-            key, wanted = user.wants
-            at_once, by_time = free[key]
-            if self.may_take(user, key, at_once + by_time, wanted):
-                served[user] = at_once < wanted or self.claim_ended_by_time(key)
-        self._neglect.look(served)
+        self.look_at_waiters(free)
 
     def closing(self) -> None:
         super().closing()

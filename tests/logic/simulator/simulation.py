@@ -124,14 +124,9 @@ class Task:
         self.strike_span = 0.0
 
     def plan_strike(self, awaits: int, span: float) -> None:
-        """Cancels the task at that await from now: within `span` seconds, or just as it would go on."""
+        """Cancels the task at that await from now: within `span` seconds, or just as it would go on. 0: at none."""
         self._strike_in = awaits
         self.strike_span = span
-        self._strike_at_end = False
-
-    def forget_strike(self) -> None:
-        """It came to its end before it was to be struck."""
-        self._strike_in = 0
         self._strike_at_end = False
 
     def go_on(self, park: Park, value: object, error: BaseException | None) -> None:
