@@ -1,10 +1,12 @@
 """Users of a schedule, and the checks after every event and at its end. A judge knows what must be true."""
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from logging import LogRecord
 from typing import Any, NoReturn
 
 from redis.exceptions import RedisError
+
+from pyredisson.logic.holds import Hold
 
 from .client import Client
 from .keys import SortedSet
@@ -227,6 +229,10 @@ class Judge:
 
     def stuck(self) -> None:
         self.blame(f"stuck: {', '.join(user.name for user in self.users if not user.over)}")
+
+    def holds(self) -> Iterator[Hold]:
+        """Of the clients that are alive."""
+        return (hold for client in self.clients if client.alive for hold in client.session.holds.table.values())
 
     def settles_at(self) -> float:
         """The time by which the present state must be repaired, faults included."""

@@ -194,14 +194,12 @@ class LockJudge(Judge):
                     self.blame(f"{owner.name}: {key!r} is left behind")
             if self.keyspace.valid_until[key] / 1000 > self.simulation.now + 2 * self.lease + self.soon:
                 self.blame(f"{key!r} lasts too long")
+        gone = {owner.holder.id for owner in self.users if owner.gone}
+        for hold in self.holds():
+            if hold.key[1] not in gone:
+                self.blame(f"{hold.owner!r}: a hold was not forgotten")
         for client in self.clients:
-            if not client.alive:
-                continue
-            ids = {owner.holder.id for owner in self.users if owner.gone}
-            left = [hold for hold in client.session.holds.table.values() if hold.key[1] not in ids]
-            if left:
-                self.blame(f"{client.name}: a hold was not forgotten")
-            if not ids and not self.lost and len(client.session.watchdog.wheel):
+            if client.alive and not gone and not self.lost and len(client.session.watchdog.wheel):
                 self.blame(f"{client.name}: a timer is left behind")
 
     def may_stay(self, key: bytes) -> bool:
@@ -224,22 +222,17 @@ class LockJudge(Judge):
         """No owner relies on a hold that the server doesn't have, and no two owners rely on the same lock."""
         now = self.simulation.now
         believed: dict[bytes, list[Hold]] = {}
-        for client in self.clients:
-            if not client.alive:
+        for hold in self.holds():
+            key = hold.commands.key
+            if hold.state is not HELD or hold.valid_until <= now or (key, hold.owner) in self._tampered:
                 continue
-            for hold in client.session.holds.table.values():
-                key = hold.commands.key
-                if hold.state is not HELD or hold.valid_until <= now or (key, hold.owner) in self._tampered:
-                    continue
-                if key in believed:
-                    for other in believed[key]:
-                        if not self.shares(hold, other):
-                            self.blame(f"{key!r} is held by {other.owner!r} and by {hold.owner!r}")
-                    believed[key].append(hold)
-                else:
-                    believed[key] = [hold]
-                if hold.owner not in self.keyspace.hash(key):
-                    self.blame(f"{hold.owner!r} believes to hold {key!r}; the server knows nothing of it")
+            others = believed.setdefault(key, [])
+            for other in others:
+                if not self.shares(hold, other):
+                    self.blame(f"{key!r} is held by {other.owner!r} and by {hold.owner!r}")
+            others.append(hold)
+            if hold.owner not in self.keyspace.hash(key):
+                self.blame(f"{hold.owner!r} believes to hold {key!r}; the server knows nothing of it")
 
     def _hold_ended(self, hold: Hold) -> None:
         self.lost += hold.state is LOST
@@ -253,23 +246,16 @@ class LockJudge(Judge):
     def _executed(self, payload: bytes) -> None:
         for ending, lock in self._forcing.items():
             if payload.endswith(ending) and self.takes_away(lock):
-                key = lock.key
-                for name in self.keyspace.hash(key):
-                    self._tampered.add((key, name))
-                    for hold in self._believed(key, name):
-                        if self.fault_plan.calm and hold.renewed:
-                            self.simulation.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
-
-    def _believed(self, key: bytes, name: bytes) -> list[Hold]:
-        alive = [client for client in self.clients if client.alive]
-        holds = [hold for client in alive for hold in client.session.holds.table.values()]
-        return [hold for hold in holds if hold.commands.key == key and hold.owner == name and hold.state is HELD]
+                names = self.keyspace.hash(lock.key)
+                self._tampered.update((lock.key, name) for name in names)
+                for hold in self.holds() if self.fault_plan.calm else ():
+                    if hold.commands.key == lock.key and hold.owner in names and hold.state is HELD and hold.renewed:
+                        self.simulation.after(self.lease / 3 * 1.02 + self.soon, self._must_know, hold)
 
     def _must_know(self, hold: Hold) -> None:
-        if hold in self._believed(hold.commands.key, hold.owner) and hold.owner not in self.keyspace.hash(
-            hold.commands.key
-        ):
-            self.blame(f"{hold.owner!r} was not notified that {hold.commands.key!r} was taken away")
+        key = hold.commands.key
+        if hold.state is HELD and hold in self.holds() and hold.owner not in self.keyspace.hash(key):
+            self.blame(f"{hold.owner!r} was not notified that {key!r} was taken away")
 
     def neglected(self, key: bytes) -> None:
         """No lock is free for long while an owner waits for it."""
@@ -277,21 +263,19 @@ class LockJudge(Judge):
         if freed is None:
             return
         when, expired = freed
+        # Without a message: the remaining time of the holder, but one lease at most.
+        unheard = self.lease if expired or not self.fault_plan.calm else 0.0
         for owner in self.users:
-            if owner.wants is None or owner.wants[0].key != key or not owner.client.alive:
-                continue
-            # Without a message: the remaining time of the holder, but one lease at most.
-            unheard = self.lease if expired or not self.fault_plan.calm else 0.0
-            self.check_wait(owner, max(when, owner.wants[1]), self.blind() + unheard)
+            if owner.wants is not None and owner.wants[0].key == key and owner.client.alive:
+                self.check_wait(owner, max(when, owner.wants[1]), self.blind() + unheard)
 
     def _leaked(self, owner: Owner, key: bytes, operations: int) -> None:
         if owner.operations != operations or not owner.client.alive:
             # A later operation may also have to be undone. It is checked later.
             return
+        known = {hold.owner for hold in _holds(owner, key)}
         for name in self.keyspace.hash(key):
-            if not names(owner, name):
-                continue
-            if not any(hold.owner == name for hold in _holds(owner, key)):
+            if names(owner, name) and name not in known:
                 self.blame(f"{owner.name}: {key!r} is held by {name!r}, of which its client knows nothing")
 
 

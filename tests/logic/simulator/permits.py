@@ -312,18 +312,16 @@ class PermitJudge(PoolJudge):
             for permit, ends in user.held.items() if user.client.alive else ():
                 if permit not in everything and permit not in user.renewed_permits and self.simulation.now < ends:
                     self.blame(f"{user.name}: has {permit.hex()}; the server knows nothing of it")
-        for client in self.clients:
-            for hold in client.session.holds.table.values() if client.alive else ():
-                believed = hold.state is HELD and hold.valid_until > self.simulation.now
-                if believed and bytes.fromhex(hold.owner.decode()) not in everything:
-                    self.blame(f"{client.name}: keeps {hold.owner!r}; the server knows nothing of it")
+        for hold in self.holds():
+            believed = hold.state is HELD and hold.valid_until > self.simulation.now
+            if believed and bytes.fromhex(hold.owner.decode()) not in everything:
+                self.blame(f"{hold.owner!r} is believed to be in use; the server knows nothing of it")
         self.look_at_waiters(free)
 
     def closing(self) -> None:
         super().closing()
-        for client in self.clients:
-            if client.alive and client.session.holds.table:
-                self.blame(f"{client.name}: a permit is still renewed")
+        for hold in self.holds():
+            self.blame(f"{hold.owner!r} is still renewed")
 
     def _in_use(self, key: bytes) -> SortedSet:
         return self.keyspace.of(SortedSet, suffixed(key, IN_USE)) or SortedSet()
