@@ -52,6 +52,9 @@ class Lane(PipelineFields):
         self._buffer[: len(payload)] = payload
         self.hand_out_replies(len(payload))
 
+    async def read(self, payload: bytes) -> None:
+        await in_callback(lambda: self.answer(payload))
+
     def read_on(self) -> None:
         self.hand_out_replies(0)
 
@@ -97,7 +100,7 @@ async def awaited(future: TaskFuture, seen: Seen) -> None:
 
 class TestReads:
     async def test_the_tasks_go_on_before_the_read_returns(self, lane: Lane) -> None:
-        waiting = [lane.task() for _ in range(3)]
+        waiting = [lane.task() for _ in range(4)]
         await asyncio.sleep(0)
 
         def read() -> None:
@@ -105,44 +108,36 @@ class TestReads:
             assert lane.seen == [1, 2]
 
         await in_callback(read)
-        await in_callback(lambda: lane.answer(b":3\r\n"))
-        await asyncio.gather(*waiting)
-        assert lane.seen == [1, 2, 3]
+        await lane.read(b":3\r\n-ERR no\r\n")
+        with pytest.raises(Exception, match="no"):
+            await asyncio.gather(*waiting)
+        assert lane.seen[:3] == [1, 2, 3]
 
     async def test_what_apply_wakes_goes_on_first(self, lane: Lane) -> None:
         woken = TaskFuture(lane.loop)
         waiting = [lane.task(woken.set_result), lane.make_task(awaited(woken, lane.seen))]
         await asyncio.sleep(0)
-        await in_callback(lambda: lane.answer(b"$1\r\na\r\n"))
+        await lane.read(b"$1\r\na\r\n")
         assert lane.seen == [b"a", b"a"]
         assert waiting[1].done()
         await asyncio.gather(*waiting)
 
-    async def test_an_error_reply(self, lane: Lane) -> None:
-        task = await started(lane.task())
-        await in_callback(lambda: lane.answer(b"-ERR no\r\n"))
-        with pytest.raises(Exception, match="no"):
-            await task
-
-    async def test_inside_a_task_they_go_on_later(self, lane: Lane) -> None:
-        """Some tools run an event loop inside a task. There no other task can go on at once."""
-        task = await started(lane.task())
-        lane.answer(b":1\r\n")
-        assert lane.seen == []
-        await task
-        assert lane.seen == [1]
-
-    async def test_outside_of_a_read_they_go_on_later(self, make_task: MakeTask) -> None:
-        future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
-        task = await started(make_task(awaited(future, seen)))
+    @pytest.mark.parametrize("inside_a_task", [True, False])
+    async def test_they_go_on_later(self, lane: Lane, inside_a_task: bool) -> None:
+        """Outside of a read, and inside a task: some tools run an event loop there, where no other task can go on."""
+        future = lane.expect()
+        task = await started(lane.make_task(awaited(future, lane.seen)))
 
         def done() -> None:
-            future.set_result(1)
-            assert seen == []
+            lane.answer(b":1\r\n") if inside_a_task else future.set_result(1)
+            assert lane.seen == []
 
-        await in_callback(done)
+        if inside_a_task:
+            done()
+        else:
+            await in_callback(done)
         await task
-        assert seen == [1]
+        assert lane.seen == [1]
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -162,7 +157,7 @@ def test_an_interrupt_of_one_task(make_task: MakeTask, interrupt: type[BaseExcep
         second = loop.create_task(awaited(lane.expect(), seen))
         await asyncio.sleep(0)
         # The callback of the read itself raises nothing.
-        await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
+        await lane.read(b":1\r\n:2\r\n")
         assert isinstance(first.exception(), interrupt)
         return second
 
@@ -199,7 +194,7 @@ class TestOutcomes:
         assert lane.seen == [0, 2, 3]
         # The next read is as any other.
         last = await started(lane.task())
-        await in_callback(lambda: lane.answer(b":4\r\n"))
+        await lane.read(b":4\r\n")
         assert lane.seen[-1] == 4
         await last
 
@@ -210,7 +205,7 @@ class TestOutcomes:
         task.cancel(message)
         assert future.done()
         # The reply comes before the task goes on, and is dropped.
-        await in_callback(lambda: lane.answer(b":1\r\n"))
+        await lane.read(b":1\r\n")
         with pytest.raises(asyncio.CancelledError):
             await task
         assert isinstance(lane.seen[0], asyncio.CancelledError)
@@ -224,33 +219,32 @@ class TestOutcomes:
 
         first = await started(lane.make_task(cancels()))
         second = await started(lane.task())
-        await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
+        await lane.read(b":1\r\n:2\r\n")
         await first
         with pytest.raises(asyncio.CancelledError):
             await second
 
-    async def test_a_task_that_is_cancelled_before_it_awaits(self, make_task: MakeTask) -> None:
-        future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
+    async def test_a_task_that_is_cancelled_before_it_awaits(self, lane: Lane) -> None:
+        future = lane.expect()
 
         async def cancelled() -> None:
             task.cancel()
-            await awaited(future, seen)
+            await awaited(future, lane.seen)
 
-        task = make_task(cancelled())
+        task = lane.make_task(cancelled())
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert isinstance(seen[0], asyncio.CancelledError)
+        assert isinstance(lane.seen[0], asyncio.CancelledError)
         assert future.done()
 
-    async def test_a_future_that_is_done_already(self, make_task: MakeTask) -> None:
-        loop, seen = asyncio.get_running_loop(), Seen()
-        future, failed = TaskFuture(loop), TaskFuture(loop)
+    async def test_a_future_that_is_done_already(self, lane: Lane) -> None:
+        future, failed = lane.expect(), lane.expect()
         future.set_result((1, 2))
         failed.set_exception(ValueError("no"))
-        await make_task(awaited(future, seen))
+        await lane.make_task(awaited(future, lane.seen))
         with pytest.raises(ValueError, match="no"):
-            await make_task(awaited(failed, seen))
-        assert seen[0] == (1, 2)
+            await lane.make_task(awaited(failed, lane.seen))
+        assert lane.seen[0] == (1, 2)
         assert not future.cancel()
 
     async def test_each_task_goes_on_with_its_context(self, lane: Lane) -> None:
@@ -263,14 +257,13 @@ class TestOutcomes:
 
         waiting = [lane.make_task(in_context(number)) for number in range(3)]
         await asyncio.sleep(0)
-        await in_callback(lambda: lane.answer(b":0\r\n:0\r\n:0\r\n"))
+        await lane.read(b":0\r\n:0\r\n:0\r\n")
         assert lane.seen == [0, 1, 2]
         await asyncio.gather(*waiting)
 
-    async def test_only_one_task_may_await_it(self) -> None:
-        future, seen = TaskFuture(asyncio.get_running_loop()), Seen()
-        first = asyncio.create_task(awaited(future, seen))
-        second = asyncio.create_task(awaited(future, seen))
+    async def test_only_one_task_may_await_it(self, lane: Lane) -> None:
+        future = lane.expect()
+        first, second = (lane.make_task(awaited(future, lane.seen)) for _ in range(2))
         with pytest.raises(RuntimeError, match="another task"):
             await second
         future.set_result(1)
@@ -280,7 +273,7 @@ class TestOutcomes:
         """The first Ctrl-C under `asyncio.run` does so on any line. It must not hurt the other replies of that read."""
         first = await started(lane.task(lambda _: first.cancel()))
         second = await started(lane.task())
-        await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
+        await lane.read(b":1\r\n:2\r\n")
         assert first.cancelled()
         await second
         assert lane.seen[1:] == [2]
@@ -307,7 +300,7 @@ class TestOutcomes:
         with pytest.MonkeyPatch.context() as patch:
             # It replaces this method, among others: that of asyncio refuses to run.
             patch.setattr(type(loop), "run_forever", lambda _: None)
-            await in_callback(lambda: lane.answer(b":1\r\n:2\r\n"))
+            await lane.read(b":1\r\n:2\r\n")
             await asyncio.gather(first, second)
         assert lane.seen == [2, "end"]
 
@@ -316,7 +309,7 @@ class TestOutcomes:
         inner.seen = lane.seen
         waiting = [lane.task(lambda _: inner.answer(b":1\r\n")), inner.task()]
         await asyncio.sleep(0)
-        await in_callback(lambda: lane.answer(b":2\r\n"))
+        await lane.read(b":2\r\n")
         await asyncio.gather(*waiting)
         assert lane.seen == [1, 2]
 
@@ -353,7 +346,7 @@ class TestMemory:
         if end == "cancelled":
             task.cancel()
         else:
-            await in_callback(lambda: lane.answer(b":1\r\n"))
+            await lane.read(b":1\r\n")
         await asyncio.wait([task])
         assert task.cancelled() == (end == "cancelled")
         del task

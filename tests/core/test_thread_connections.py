@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -40,14 +41,6 @@ def node(server: Server) -> Node:
     return Node(Config(host=server.host, port=server.port, timeout=100))
 
 
-@pytest.fixture
-def connection(node: Node) -> Iterator[Connection]:
-    made = Connection(node)
-    made.open()
-    yield made
-    made.close()
-
-
 def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
         busy.bind(str(tmp_path / "s"))
@@ -57,23 +50,23 @@ def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None
             Connection(Node(Config(path=str(tmp_path / "s"), connect_timeout=5))).open()
 
 
-def test_replies_that_take_longer_or_come_in_parts(connection: Connection) -> None:
-    assert connection.call_all((PING, PING), extra_seconds=1000.0) == [b"PONG", b"PONG"]
-    long = bytes(1_000_000)
-    assert connection.call(command(b"ECHO", long)) == long
+def test_replies_that_take_longer_or_come_in_parts_and_the_database(server: Server) -> None:
+    with closing(Connection(Node(Config(host=server.host, port=server.port, database=3)))) as connection:
+        connection.open()
+        assert connection.call_all((PING, PING), extra_seconds=1000.0) == [b"PONG", b"PONG"]
+        long = bytes(1_000_000)
+        assert connection.call(command(b"ECHO", long)) == long
+        assert b" db=3 " in connection.call(command(b"CLIENT", b"INFO"))
 
 
 @pytest.mark.parametrize("call", [lambda one: one.call(BLOCK), lambda one: one.call_all((BLOCK,))])
 @pytest.mark.parametrize("error", [OSError, ValueError])
 def test_a_handler_may_raise_any_error(
-    node: Node,
-    connection: Connection,
-    on_alarm: Callable[[Callable[[], object]], None],
-    call: Callable[[Connection], object],
-    error: type[Exception],
+    node: Node, on_alarm: Any, call: Callable[[Connection], object], error: type[Exception]
 ) -> None:
     """The caller gets it, and the server may still execute the command."""
-
+    connection = Connection(node)
+    connection.open()
     once = [error("from the handler")]
 
     def handler() -> None:
@@ -86,13 +79,6 @@ def test_a_handler_may_raise_any_error(
         call(connection)
     assert (connection.idle, connection.fileno()) == (False, -1)
     assert node.suspects == [identity]
-
-
-def test_the_database_is_selected(server: Server) -> None:
-    connection = Connection(Node(Config(host=server.host, port=server.port, database=3)))
-    connection.open()
-    assert b" db=3 " in connection.call(command(b"CLIENT", b"INFO"))
-    connection.close()
 
 
 def test_work_beside_an_event_loop_is_done() -> None:
@@ -179,9 +165,7 @@ def test_a_waiter_without_a_node_waits_without_a_listener() -> None:
     assert not wakeup.is_set()
 
 
-def test_a_thread_that_may_run_handlers_has_another_one_read(
-    node: Node, on_alarm: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_thread_that_may_run_handlers_has_another_one_read(node: Node, on_alarm: Any) -> None:
     on_alarm(lambda: None)
     wakeup = ThreadWakeup()
     channels: Any = SimpleNamespace(waiting={wakeup})
