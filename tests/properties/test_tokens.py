@@ -1,5 +1,7 @@
 """Fencing tokens only grow, whatever happens to the lock and to its counter."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -32,21 +34,12 @@ class Tokens(RuleBasedStateMachine):
         self.ahead = False
         """Whether the counter may be ahead of the clock."""
 
-    def listed(self) -> list[bytes]:
+    def listed(self) -> Any:
         """The members of the list of waiting clients."""
-        found: list[bytes] = self.do("ZRANGE", LIST, 0, -1)
-        return found
-
-    def reserved(self, client: str) -> bool:
-        """Whether the free lock is reserved for another client."""
-        member, exclusive = self.do("HMGET", WOKEN, "member", "exclusive")
-        return bool(exclusive == b"1" and member.partition(b":")[0] != client.encode())
+        return self.do("ZRANGE", LIST, 0, -1)
 
     def levels(self, who: str) -> int:
         return int(self.do("HGET", LOCK, who) or 0)
-
-    def may_take(self, who: str) -> bool:
-        return not self.do("EXISTS", LOCK) or self.levels(who) > 0
 
     def given(self, token: int) -> None:
         assert token > self.newest
@@ -59,11 +52,12 @@ class Tokens(RuleBasedStateMachine):
         client = who.partition(":")[0]
         member = client.encode() + b":1"
         free = levels == 1 and not self.do("EXISTS", LOCK)
-        taken = self.levels(who) > 0 or (free and not self.reserved(client))
+        woken, exclusive = self.do("HMGET", WOKEN, "member", "exclusive")
+        reserved = exclusive == b"1" and woken.partition(b":")[0] != client.encode()
+        taken = self.levels(who) > 0 or (free and not reserved)
         for _ in range(copies):
-            reply = self.call(
-                locks.acquire(member.decode(), owner=who, level=levels, lease=LEASE, waits=waits, kind="fenced")
-            )
+            call = locks.acquire(member.decode(), owner=who, level=levels, lease=LEASE, waits=waits, kind="fenced")
+            reply = self.call(call)
             assert isinstance(reply, list) is taken
             if taken:
                 self.given(reply[0])
@@ -91,7 +85,7 @@ class Tokens(RuleBasedStateMachine):
 
     @rule(who=JAVAS)
     def java_takes(self, who: str) -> None:
-        if self.may_take(who):
+        if not self.do("EXISTS", LOCK) or self.levels(who):
             token = self.do("INCR", COUNTER)
             self.do("HINCRBY", LOCK, who, 1)
             self.do("PEXPIRE", LOCK, LEASE)
