@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from textwrap import dedent
 from typing import Any
 
@@ -13,28 +14,12 @@ from redis.exceptions import RedisError
 
 from pyredisson._protocol.replies import NoReply, Redirected
 from pyredisson._protocol.scripts import script
-from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.groups.group import GroupLogic
-from pyredisson.logic.groups.multi_lock import MultiLockLogic
-from pyredisson.logic.groups.red_lock import RedLockLogic
-from pyredisson.logic.locks import hand_over, read_write_lock
 from pyredisson.logic.locks.commands import renew_holds
-from pyredisson.logic.locks.fair_lock import FairLockLogic
-from pyredisson.logic.locks.moving import MovingLock
-from pyredisson.logic.locks.queued_wait import LockWaiter
-from pyredisson.logic.locks.read_write_lock import ReadCommands, ReadLogic
-from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.permits.commands import SemaphoreCommands
-from pyredisson.logic.permits.permit_hand_over import HandOverBatch
-from pyredisson.logic.permits.permit_queue import PermitQueue
-from pyredisson.logic.permits.permit_wait import PermitWait
-from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.waiting import LEFT, OFFERED
-from pyredisson.logic.watchdog import Watchdog
 
 from .simulator import KINDS, Violation, run
-from .simulator.client import SimRuntime
 from .simulator.moving import MovingRuntime
 
 ENOUGH = 4000
@@ -98,58 +83,68 @@ def no_undo(_: object, call: Any) -> None:
 
 
 IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
-    "plain: a wakeup is not passed on": [(ChannelRegistry, "leave", "wakeup.is_set()", "False")],
+    "plain: a wakeup is not passed on": [("channels.ChannelRegistry.leave", "wakeup.is_set()", "False")],
     "plain: a waiter that has subscribed does not ask again": [
-        (ChannelRegistry, "join", "wakeup.set()", "wakeup.clear()"),
-        (ChannelRegistry, "on_subscribed", "channel.on_confirmation()", "pass"),
+        ("channels.ChannelRegistry.join", "wakeup.set()", "wakeup.clear()"),
+        ("channels.ChannelRegistry.on_subscribed", "channel.on_confirmation()", "pass"),
     ],
-    "handed_off: waiters rely on the former owner": [(MovingLock, "on_handed_off", nothing)],
-    "handed_off: what fails is not put back": [(MovingLock, "_put_back", nothing)],
+    "handed_off: waiters rely on the former owner": [("locks.moving.MovingLock.on_handed_off", nothing)],
+    "handed_off: what fails is not put back": [("locks.moving.MovingLock._put_back", nothing)],
     "handed_off_read_write: a reader that asks is not told of a release": [
-        (read_write_lock, "wake_readers", "(LOOKING, WAITING)", "(WAITING,)")
+        ("locks.read_write_lock.wake_readers", "(LOOKING, WAITING)", "(WAITING,)")
     ],
-    "plain: no undo": [(SimRuntime, "post", nothing)],
-    "plain: renewals that were refused are done": [(Renewer, "_apply", "known != 1", "False")],
+    "plain: no undo": [(".simulator.client.SimRuntime.post", nothing)],
+    "plain: renewals that were refused are done": [("renewer.Renewer._apply", "known != 1", "False")],
     "plain: a command in doubt is sent only once in the background": [
-        (Renewer, "_renew_once", "self.keep_alive.clear()", "self.repairs.clear()")
+        ("renewer.Renewer._renew_once", "self.keep_alive.clear()", "self.repairs.clear()")
     ],
-    "plain: a hand-over in doubt is not undone": [(LockLogic, "undo_grant", no_undo)],
-    "plain fair read_write: a waiter that was not entered goes on waiting": [(LockWaiter, "refuse", lambda _: False)],
+    "plain: a hand-over in doubt is not undone": [("locks.rlock.LockLogic.undo_grant", no_undo)],
+    "plain fair read_write: a waiter that was not entered goes on waiting": [
+        ("locks.queued_wait.LockWaiter.refuse", lambda _: False)
+    ],
     "plain fair read_write: a waiter that has left gets the lock": [
-        (LockWaiter, "give", lambda waiter: waiter.state in (OFFERED, LEFT))
+        ("locks.queued_wait.LockWaiter.give", lambda waiter: waiter.state in (OFFERED, LEFT))
     ],
-    "plain: a release wakes no waiter of its own client": [(hand_over, "on_released", nothing)],
+    "plain: a release wakes no waiter of its own client": [("locks.hand_over.on_released", nothing)],
     "fair: a waiter that left stays in the queue": [
-        (FairLockLogic, "_leave_queue", lambda _, ticket: ticket.owner.new_epoch())
+        ("locks.fair_lock.FairLockLogic._leave_queue", lambda _, ticket: ticket.owner.new_epoch())
     ],
-    "read_write: only the lock is renewed": [(ReadCommands, "renew", staticmethod(renew_holds))],
-    "read_write: a reader that was let in in doubt stays": [(ReadLogic, "undo_grant", no_undo)],
-    "semaphore: a cancelled waiter keeps the permits that it was given": [(PermitWait, "acquired", False)],
+    "read_write: only the lock is renewed": [("locks.read_write_lock.ReadCommands.renew", staticmethod(renew_holds))],
+    "read_write: a reader that was let in in doubt stays": [("locks.read_write_lock.ReadLogic.undo_grant", no_undo)],
+    "semaphore: a cancelled waiter keeps the permits that it was given": [
+        ("permits.permit_wait.PermitWait.acquired", False)
+    ],
     "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
-        (PermitQueue, "take_names", lambda *_: b"")
+        ("permits.permit_queue.PermitQueue.take_names", lambda *_: b"")
     ],
     "crowded_semaphore: a release that leaves its batch is forgotten": [
-        (HandOverBatch, "_take_out", lambda batch, part: batch._parts.remove(part))
+        ("permits.permit_hand_over.HandOverBatch._take_out", lambda batch, part: batch._parts.remove(part))
     ],
     "semaphore crowded_semaphore: an interrupted hand-over is a release that is sent again": [
-        (SemaphoreCommands, "finish_hand_over", SemaphoreCommands.add)
+        ("permits.commands.SemaphoreCommands.finish_hand_over", SemaphoreCommands.add)
     ],
-    "multi: a failed group keeps some members": [(MultiLockLogic, "releases_after_attempt", lambda *_: [])],
+    "multi: a failed group keeps some members": [
+        ("groups.multi_lock.MultiLockLogic.releases_after_attempt", lambda *_: [])
+    ],
     "multi: callers that block each other start again at the same time": [
-        (multi_lock._Attempt, "_deadline_of_others", "(1 + self.group.session.runtime.jitter()) / 2", "1")
+        ("groups.multi_lock._Attempt._deadline_of_others", "(1 + self.group.session.runtime.jitter()) / 2", "1")
     ],
     "red: a minority is enough": [
-        (RedLockLogic, "__init__", lambda group, members: GroupLogic.__init__(group, members, 1))
+        ("groups.red_lock.RedLockLogic.__init__", lambda group, members: GroupLogic.__init__(group, members, 1))
     ],
     # The release of a red lock doesn't wait for all of its members.
-    "red: a hand-over is given up while it goes on": [(hand_over, "abandon", "if releaser.hands_over", "if False")],
-    "moving_plain: an undo that is redirected is dropped": [(MovingRuntime, "_post", _post_without_redirects)],
-    "shards: nothing is checked after a failover": [(Watchdog, "on_topology_change", nothing)],
+    "red: a hand-over is given up while it goes on": [
+        ("locks.hand_over.abandon", "if releaser.hands_over", "if False")
+    ],
+    "moving_plain: an undo that is redirected is dropped": [
+        (".simulator.moving.MovingRuntime._post", _post_without_redirects)
+    ],
+    "shards: nothing is checked after a failover": [("watchdog.Watchdog.on_topology_change", nothing)],
     "shards: one renewer waits for the slowest server": [
-        (Watchdog, "_renewer_of", "_renewers.get(shard)", "_renewers.get(shard := None)"),
+        ("watchdog.Watchdog._renewer_of", "_renewers.get(shard)", "_renewers.get(shard := None)"),
         # It doesn't mind which server its holds are on.
-        (Renewer, "_keeps", lambda *_: True),
-        (Renewer, "_serves_command", lambda *_: True),
+        ("renewer.Renewer._keeps", lambda *_: True),
+        ("renewer.Renewer._serves_command", lambda *_: True),
     ],
 }
 """The kinds of schedules and the bug, and of some functions what runs instead, or what stands there instead of what."""
@@ -181,7 +176,7 @@ def test_found_in_scripts(bug: str, scripts: str, right: bytes, wrong: bytes) ->
 
 @pytest.mark.parametrize("bug", IN_FUNCTIONS)
 def test_found_in_functions(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where, name, *change in IN_FUNCTIONS[bug]:
-        right = getattr(where, name)
-        monkeypatch.setattr(where, name, changed(right, *change) if len(change) == 2 else change[0])
+    for name, *change in IN_FUNCTIONS[bug]:
+        path = __package__ + name if name.startswith(".") else f"pyredisson.logic.{name}"
+        monkeypatch.setattr(path, changed(resolve_name(path), *change) if len(change) == 2 else change[0])
     _is_found(bug)
