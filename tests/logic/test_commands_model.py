@@ -57,10 +57,6 @@ scores = st.one_of(numbers, st.sampled_from((b"1.5", b"inf", b"-inf", b"17637200
 bounds = st.one_of(scores, scores.map(b"(".__add__))
 counts = st.one_of(numbers, st.sampled_from((b"x", b"1.5", b"", b"01", b"9223372036854775807")))
 leases = st.sampled_from((b"0", b"-1", b"100000", b"200000", b"x"))
-long_leases = st.sampled_from((b"100000", b"200000"))
-levels = st.integers(0, 3).map(b"%d".__mod__)
-channels = st.sampled_from((b"", b"redisson_lock__channel:{k}1"))
-WAKE = (st.just(b"pyredisson_wake:{k}1:"), st.just(b"5000"))
 spans = st.sampled_from((b"0", b"-1", b"100", b"200", b"x"))
 patterns = st.sampled_from((b"*", b"{k}[12]", b"{k}[^12]", b"{k}?", b"{K}*", b"{k}3", b"\\{k}*", b"{k}[!1]", b""))
 words = {
@@ -94,22 +90,7 @@ def some(strategy: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
     return st.lists(strategy, min_size=1, max_size=3)
 
 
-def runs(name: str, count: int, *parts: Part) -> st.SearchStrategy[list[bytes]]:
-    """A script with so many keys. The form is chosen when it is sent."""
-    return calls("EVALSHA", st.just(name.encode()), st.just(b"%d" % count), *[keys] * count, *parts)
-
-
 commands = st.one_of(
-    # Without waiting: the places in a list are times.
-    runs("lock_acquire", 3, names, levels, long_leases, names, st.just(b"0")),
-    runs("lock_release", 3, channels, names, levels, *WAKE, levels),
-    runs("lock_hand_over", 2, names, names, long_leases, names),
-    runs("lock_keep", 3, channels, names, long_leases, *WAKE, st.just(b"0")),
-    runs("lock_move", 1, names, names, st.just(b"0") | long_leases),
-    runs("read_move", 2, names, names, st.just(b"0") | long_leases),
-    runs("lock_leave", 3, names, *WAKE),
-    runs("lock_renew", 1, long_leases, names),
-    runs("lock_force_release", 3, channels, *WAKE),
     *each("DEL EXISTS", some(keys)),
     *each("TYPE PERSIST PTTL TTL GET INCR DECR HKEYS HVALS HGETALL HLEN LLEN LPOP RPOP ZCARD", keys),
     calls("PEXPIRE", keys, leases),
@@ -146,17 +127,11 @@ class Both:
         self._admin = admin
         self._real = Connection(Node(Config.of(server.url)))
         self._real.open()
-        self._with_shebang = server.version >= (7,)
         self._model = Server(lambda: 1000.0, lambda *_: 0)
         self._model.load_all()
 
     def do(self, call: list[bytes], *, scripted: bool) -> None:
-        if call[0] == b"EVALSHA":
-            sha = script(call[1].decode(), with_shebang=self._with_shebang).sha
-            payload = command(b"EVALSHA", sha, *call[2:])
-        else:
-            payload = command(b"EVAL", TYPED, 0, *call) if scripted else command(*call)
-        model, real = self.replies(payload)
+        model, real = self.replies(command(b"EVAL", TYPED, 0, *call) if scripted else command(*call))
         assert comparable(model, call) == comparable(real, call)
         for key in set(KEYS).intersection(call):
             value = self._model.keyspace.value(key)
@@ -190,10 +165,6 @@ def comparable(reply: Reply, call: list[bytes]) -> object:
     """The part of a reply that must be equal: of an error the first word, of a time a rounded value."""
     if isinstance(reply, RedisError):
         return type(reply), str(reply).partition(" ")[0]
-    if call[0] == b"EVALSHA" and isinstance(reply, int):
-        return reply if reply < 1000 else round(reply / SLACK)
-    if call[0] == b"EVALSHA" and isinstance(reply, list):
-        return [comparable(part, call) for part in reply]
     if call[0] in (b"PTTL", b"TTL"):
         number = int(reply.removeprefix(b"number ")) if isinstance(reply, bytes) else reply
         return type(reply), round(number * (1 if call[0] == b"PTTL" else 1000) / SLACK)
