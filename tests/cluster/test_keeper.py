@@ -189,6 +189,7 @@ def test_a_user_without_the_right_to_ask() -> None:
     with pytest.raises(NoPermissionError):
         topology.read_cluster([REFUSED, b""], ASKED)
     assert topology.unconfirmed_master([REFUSED] * 3, ASKED, 3) == one_master(id_=b"", epoch=3)
+    assert topology.unconfirmed_master([REFUSED, REFUSED, SERVER], ASKED, 3) == one_master(epoch=3)
     assert topology.unconfirmed_master([REFUSED, REPLICATION, SERVER], ASKED, 3) is None
     assert topology.unconfirmed_master([[b"master", 0, []], REFUSED, SERVER], ASKED, 3) is None
 

@@ -406,8 +406,9 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
     state = ReplicaState()
     asked(state, 1, ONE, TWO)
     assert (state.left, state.away) == ({}, ())
-    asked(state, 2, TWO)
-    assert state.left == {ONE: 2}
+    for now in (2, 2.2):
+        asked(state, now, TWO)
+        assert state.left == {ONE: 2}
     # It says nothing about what comes after its answer.
     state.on_answer(ONE, 1.5)
     assert state.left == {ONE: 2}
@@ -416,8 +417,9 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
     assert not state.left
     # As long as it is away, acquires that too few replicas confirm depend on it.
     assert state.away == (ONE,)
+    state.unreachable[ONE] = 9
     asked(state, 4, ONE, TWO)
-    assert not state.away
+    assert (state.away, state.unreachable) == ((), {})
     asked(state, 5)
     assert (set(state.left), state.none_until) == ({ONE, TWO}, -math.inf)
     # A server that is known from elsewhere may be master from the beginning.

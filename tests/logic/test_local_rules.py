@@ -4,15 +4,13 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
-from redis.exceptions import InvalidResponse, NoPermissionError, ReadOnlyError, RedisError
+from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 
 from pyredisson._core import latch_channel
 from pyredisson._protocol.pubsub import PubSub, Subscription
-from pyredisson._protocol.replication import ReplicaState, Replication
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson._protocol.topology import unconfirmed_master
 from pyredisson.logic import losses
 from pyredisson.logic.locks.queued_wait import delay_of
 from pyredisson.logic.losses import UnreleasedLosses
@@ -87,24 +85,6 @@ def test_what_a_redirect_says_about_two_nodes() -> None:
     assert not table.continues(moved(300, 3), asked)
     assert table.redirect_target is None
     assert table.redirect_target is not table.redirect(moved(300, 0), asked) is table.redirect_target
-
-
-def test_replicas_that_leave_and_come_back() -> None:
-    state, replica = ReplicaState(), address(3)
-    state.set(Replication(True, b"h", b"", (replica,)), (), 1.0)
-    for now in (2.0, 3.0):
-        state.set(Replication(True, b"h", b"", ()), (), now)
-        assert (state.away, state.left) == ((replica,), {replica: 2.0})
-    state.unreachable[replica] = 9.0
-    state.set(Replication(True, b"h", b"", (replica,)), (), 4.0)
-    assert (state.away, state.left, state.unreachable) == ((), {}, {})
-
-
-def test_a_master_that_may_not_be_asked() -> None:
-    refused = NoPermissionError("NOPERM")
-    (found,) = unconfirmed_master((refused, refused, b"run_id:x\r\n"), address(0), 3).shards  # type: ignore[union-attr]
-    assert (found.master.address, found.replicas) == (address(0), ())
-    assert unconfirmed_master((refused, b"role:master", b""), address(0), 3) is None
 
 
 @pytest.mark.parametrize(("shared", "expected"), [(False, [False, True]), (True, [False, False])])
