@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from typing import Any
 
-import hiredis
-
 from pyredisson._backends.routed import RoutedRuntime, Wake
 from pyredisson._core import slot, slot_of_command
 from pyredisson._protocol.node import Node as RealNode
@@ -28,6 +26,7 @@ from pyredisson.logic.renewer import IDLE_LEASES
 from .client import Client, SimBackend
 from .locks import LockJudge, Owner
 from .network import FAULTS_END, Connections, Network, Node
+from .server import words_of
 from .simulation import Cancelled
 
 SLOTS = 16384
@@ -36,7 +35,6 @@ LONGEST_MOVE = 1.0
 """Seconds in which the keys of a slot move."""
 REFRESHED_AFTER = 0.5
 """Seconds, at most, after which a client knows the topology that it has asked for."""
-_reader = hiredis.Reader()
 
 
 class Place:
@@ -165,23 +163,22 @@ class SlotServer(Network):
 
     def _refusal(self, payload: bytes, number: int, place: Place, *, asking: bool) -> str | None:
         """The error for a command that this node doesn't execute, by the rules of Redis 7."""
-        names = _keys_of(payload)
-        if place.serving == self.number:
-            if place.target is None:
-                return None
-            there = set(self._slots.keys(number)) - place.moved
-            missing = [name for name in names if name not in there]
-            if not missing:
-                return None
-            if len(missing) < len(names):
-                return "TRYAGAIN Multiple keys request during rehashing of slot"
-            return f"ASK {number} node{place.target}:1"
-        if place.target == self.number and asking:
-            present = set(self._slots.keys(number)) & place.moved
-            if len(names) > 1 and any(name not in present for name in names):
-                return "TRYAGAIN Multiple keys request during rehashing of slot"
+        serves, imports = place.serving == self.number, place.target == self.number and asking
+        if place.target is None or not (serves or imports):
+            return None if serves else f"MOVED {number} node{place.serving}:1"
+        words = words_of(payload)
+        names = words[3 : 3 + int(words[2])] if words[0] in (b"EVALSHA", b"EVAL") else words[1:2]
+        here = (
+            set(self._slots.keys(number)) - place.moved
+            if serves
+            else place.moved.intersection(self._slots.keys(number))
+        )
+        missing = [name for name in names if name not in here]
+        if not missing or (imports and len(names) == 1):
             return None
-        return f"MOVED {number} node{place.serving}:1"
+        if imports or len(missing) < len(names):
+            return "TRYAGAIN Multiple keys request during rehashing of slot"
+        return f"ASK {number} node{place.target}:1"
 
 
 class RoutedConnections(Connections):
@@ -267,14 +264,6 @@ def plan_moves(slots: MovingSlots, keys: Sequence[bytes], average: float) -> Non
     for key in keys:
         for when in slots.home.fault_plan.times(average):
             slots.simulation.at(min(when, FAULTS_END - LONGEST_MOVE), slots.begin_move, key)
-
-
-def _keys_of(payload: bytes) -> list[bytes]:
-    _reader.feed(payload)
-    words: list[bytes] = _reader.gets()
-    if words[0] in (b"EVALSHA", b"EVAL"):
-        return words[3 : 3 + int(words[2])]
-    return words[1:2]
 
 
 KNOWN_WITHIN = 1.0

@@ -10,8 +10,6 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-import hiredis
-
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import script
@@ -48,6 +46,7 @@ from .locks import (
 from .moving import LongOwner, MovingClient, MovingSlots, ShardJudge, plan_moves
 from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
+from .server import words_of
 from .simulation import Simulation
 
 OWNER_AT = {"lock_release": -5, "lock_hand_over": -4, "fenced_hand_over": -4}
@@ -62,7 +61,6 @@ class RestartJudge(LockJudge):
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self._released: dict[tuple[bytes, bytes], float] = {}
-        self._reader = hiredis.Reader()
         networks[0].on_replied = self._replied
         networks[0].on_restart = self._forgotten
 
@@ -73,8 +71,7 @@ class RestartJudge(LockJudge):
             )
 
     def _replied(self, payload: bytes, reply: Reply) -> None:
-        self._reader.feed(payload)
-        words = self._reader.gets()
+        words = words_of(payload)
         place = RELEASES.get(words[1]) if len(words) > 3 else None
         # A hand-over replies with a list; 0: it has found neither of both owners.
         if place is not None and isinstance(reply, int if place == OWNER_AT["lock_release"] else list):

@@ -18,6 +18,16 @@ lua51 = pytest.importorskip(
 )
 
 
+_reader = hiredis.Reader()
+
+
+def words_of(payload: bytes) -> list[bytes]:
+    """The name of a command and its arguments."""
+    _reader.feed(payload)
+    words: list[bytes] = _reader.gets()
+    return words
+
+
 class Server:
     """A keyspace behind commands as they stand on the wire. Every error is a reply, as on the wire."""
 
@@ -31,11 +41,9 @@ class Server:
         self.keyspace = Keyspace(clock, publish)
         self._patches = patches or {}
         self._loaded: dict[bytes, bytes] = {}
-        self._reader = hiredis.Reader()
 
     def execute(self, payload: bytes) -> Reply:
-        self._reader.feed(payload)
-        name, *args = self._reader.gets()
+        name, *args = words_of(payload)
         reply = self.run(name, args)
         return bytes(reply) if isinstance(reply, Status) else reply
 
