@@ -27,27 +27,6 @@ from .simulator.network import FaultPlan, Network
 from .simulator.simulation import Simulation
 
 CHUNK = 500
-SCHEDULES = {
-    "plain": 4_000,
-    "fenced": 500,
-    "spin": 500,
-    "non_reentrant": 500,
-    "fair": 1000,
-    "non_reentrant_fair": 500,
-    "read_write": 1000,
-    "handed_off": 500,
-    "handed_off_read_write": 500,
-    "semaphore": 1000,
-    "crowded_semaphore": 1000,
-    "permits": 1000,
-    "latch": 500,
-    "multi": 250,
-    "red": 250,
-    **{kind: 80 for kind in KINDS if kind.startswith("moving_")},
-    **{kind: 300 for kind in KINDS if kind.endswith("restarts")},
-    "shards": 300,
-}
-"""How many schedules each kind of primitive goes through."""
 
 
 def played(kind: str, seed: int) -> Report:
@@ -65,14 +44,14 @@ def played(kind: str, seed: int) -> Report:
 def chunks() -> Iterator[Any]:
     """A seed is the same schedule on every interpreter, so the first ones do for all but one of them."""
     for kind in KINDS:
-        for first in range(0, SCHEDULES[kind], CHUNK):
+        for first in range(0, KINDS[kind].schedules, CHUNK):
             yield pytest.param(kind, first, marks=[pytest.mark.slow] if first else [])
 
 
 @pytest.mark.parametrize(("kind", "first"), list(chunks()))
 def test_schedules(kind: str, first: int) -> None:
     """Also, locks are acquired with and without planned faults: a simulator in which nothing happens finds nothing."""
-    reports = [played(kind, seed) for seed in range(first, min(first + CHUNK, SCHEDULES[kind]))]
+    reports = [played(kind, seed) for seed in range(first, min(first + CHUNK, KINDS[kind].schedules))]
     calm = [report.acquired for report in reports if report.calm]
     stormy = [report.acquired for report in reports if not report.calm]
     assert not calm or sum(calm) / len(calm) > 2
@@ -105,7 +84,7 @@ def test_a_client_without_either_check_is_detected() -> None:
     """It believes that its release was sent over a connection that was closed before."""
     logic = replace(KINDS["restarts"], checked=False, identified=False)
     with pytest.raises(Violation, match="the server didn't know the hold"):
-        for seed in range(SCHEDULES["restarts"]):
+        for seed in range(logic.schedules):
             run(seed, logic)
 
 

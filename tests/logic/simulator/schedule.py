@@ -109,13 +109,15 @@ class Logic:
     """Whether the clients know the server's identity."""
     users: int = 1
     """How many times as many users as usual there are."""
+    schedules: int = 500
+    """How many of them the tests go through."""
 
 
 def _spin(shared: Session, key: bytes) -> SpinLockLogic:
     return SpinLockLogic(shared, key, BACKOFF)
 
 
-PLAIN = Logic()
+PLAIN = Logic(schedules=4_000)
 MOVES = 6.0
 ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "handed_off", "handed_off_read_write", "semaphore", "latch")
 """Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
@@ -125,22 +127,24 @@ KINDS = {
     "fenced": Logic(objects=(FencedLockLogic,)),
     "spin": Logic(objects=(_spin,), judge=SpinJudge),
     "non_reentrant": Logic(objects=(NonReentrantLockLogic,)),
-    "fair": Logic(objects=(FairLockLogic,), judge=FairJudge),
+    "fair": Logic(objects=(FairLockLogic,), judge=FairJudge, schedules=1000),
     "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
-    "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge),
+    "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge, schedules=1000),
     "handed_off": Logic(objects=(FencedLockLogic,), user=HandingOwner, judge=HandingJudge),
     "handed_off_read_write": Logic(objects=(ReadLogic, WriteLogic), user=HandingOwner, judge=HandingReadWriteJudge),
-    "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge),
-    "crowded_semaphore": Logic(objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4),
-    "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge),
+    "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge, schedules=1000),
+    "crowded_semaphore": Logic(
+        objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4, schedules=1000
+    ),
+    "permits": Logic(objects=(PermitExpirableSemaphoreLogic,), user=PermitUser, judge=PermitJudge, schedules=1000),
     "latch": Logic(objects=(CountDownLatchLogic,), user=LatchUser, judge=LatchJudge),
-    "multi": Logic(servers=2, user=MultiLockUser, judge=GroupJudge),
-    "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge),
-    "restarts": Logic(judge=RestartJudge, restarts=3.0),
-    "fenced_restarts": Logic(objects=(FencedLockLogic,), judge=RestartJudge, restarts=3.0),
-    "shards": Logic(user=LongOwner, judge=ShardJudge, nodes=3, names=12, users=4),
+    "multi": Logic(servers=2, user=MultiLockUser, judge=GroupJudge, schedules=250),
+    "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge, schedules=250),
+    "restarts": Logic(judge=RestartJudge, restarts=3.0, schedules=300),
+    "fenced_restarts": Logic(objects=(FencedLockLogic,), judge=RestartJudge, restarts=3.0, schedules=300),
+    "shards": Logic(user=LongOwner, judge=ShardJudge, nodes=3, names=12, users=4, schedules=300),
 }
-KINDS |= {f"moving_{kind}": replace(KINDS[kind], nodes=2, moves=MOVES) for kind in ON_A_CLUSTER}
+KINDS |= {f"moving_{kind}": replace(KINDS[kind], nodes=2, moves=MOVES, schedules=80) for kind in ON_A_CLUSTER}
 # The server's identity is enough to know that it is another one.
 KINDS |= {f"unchecked_{kind}": replace(KINDS[kind], checked=False) for kind in ("restarts", "fenced_restarts")}
 
