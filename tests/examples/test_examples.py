@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -43,12 +44,13 @@ def line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 def test_fastapi_service(start: Start, admin: Redis) -> None:
-    service = start(sys.executable, "-m", "uvicorn", "fastapi_service:app", "--port", "0")
-    url = line(service, r"running on (http://\S+)")[1]
-    with httpx.Client(base_url=url, timeout=40) as client:
-        balances = [client.post("/accounts/7/deposit?amount=10").json() for _ in range(3)]
-    assert balances == [10, 20, 30]
-    assert admin.get("balance:7") == b"30"
+    """As two processes, whose requests exclude each other."""
+    services = [start(sys.executable, "-m", "uvicorn", "fastapi_service:app", "--port", "0") for _ in range(2)]
+    urls = [line(service, r"running on (http://\S+)")[1] for service in services]
+    with httpx.Client(timeout=40) as client, ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda at: client.post(f"{urls[at % 2]}/accounts/7/deposit?amount=10"), range(24))
+        assert sorted(answer.json() for answer in answers) == list(range(10, 250, 10))
+    assert admin.get("balance:7") == b"240"
 
 
 def test_celery_worker(start: Start, server: Server) -> None:

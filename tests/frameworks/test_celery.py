@@ -1,9 +1,10 @@
-"""Celery tasks that are in the queue at most once: publishers, workers as processes, and what fails in between."""
+"""Celery tasks that run, or are in the queue, at most once: publishers, a worker's processes, what fails in between."""
 
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,27 +19,54 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 
 import pyredisson
-from pyredisson.celery import AlreadyQueued, queue_once
+from pyredisson.celery import AlreadyQueued, queue_once, singleton_task
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import NOWHERE
 from tests.support.children import CHILD_LIMIT, processes
 from tests.support.waiting import eventually
 
 WORK = """
 import os
+import time
 
 import celery
 import redis
 
 import pyredisson
-from pyredisson.celery import queue_once
+from pyredisson.celery import queue_once, singleton_task
 
 folder = os.environ["FOLDER"]
 url = os.environ["URL"]
 app = celery.Celery("tasks", broker=url, backend=f"file://{folder}/results")
 app.conf.worker_prefetch_multiplier = 1
 app.conf.broker_connection_retry_on_startup = True
+# Before the worker forks, and used.
 client = pyredisson.connect(url, lock_watchdog_timeout=3.0)
+client.get_lock("at import").is_locked()
 storage = redis.Redis.from_url(url)
+
+@app.task
+@singleton_task(client, "count:{name}", wait_time=None)
+def count(name):
+    found = int(storage.get("count") or 0)
+    time.sleep(0.01)
+    storage.set("count", found + 1)
+    return os.getpid()
+
+@app.task
+@singleton_task(client, "single:{day}")
+def single(day):
+    return "written"
+
+@app.task(max_retries=None)
+@singleton_task(client, "single:{day}", busy="retry", countdown=0.1)
+def again(day):
+    return "written later"
+
+@app.task
+@singleton_task(client, "single:{day}", busy="raise")
+def strict(day):
+    return "written"
 
 def work(self):
     "Tells the test that it runs, and waits until the test lets it end."
@@ -71,29 +99,29 @@ def first():
 def work(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module of the tasks, with a worker of two processes."""
     (tmp_path / "results").mkdir()
-    (tmp_path / "once_work.py").write_text(WORK)
+    (tmp_path / "celery_work.py").write_text(WORK)
     monkeypatch.setenv("FOLDER", str(tmp_path))
     monkeypatch.setenv("URL", server.url)
     monkeypatch.syspath_prepend(tmp_path)
     options = ["--concurrency", "2", "--loglevel", "warning", "--without-gossip", "--without-mingle"]
+    # Killed at the end: a worker would wait for a task that hangs.
     with processes(cwd=tmp_path) as start:
-        start(sys.executable, "-m", "celery", "-A", "once_work", "worker", *options)
-        import once_work  # type: ignore[import-not-found]
+        start(sys.executable, "-m", "celery", "-A", "celery_work", "worker", *options)
+        import celery_work  # type: ignore[import-not-found]
 
-        yield once_work
-    once_work.app.close()
-    once_work.client.close()
-    once_work.storage.close()
-    del sys.modules["once_work"]
+        yield celery_work
+    celery_work.app.close()
+    celery_work.client.close()
+    celery_work.storage.close()
+    del sys.modules["celery_work"]
 
 
 @pytest.fixture
-def queue(server: Server) -> Iterator[tuple[celery.Celery, pyredisson.Client]]:
-    """An application without workers, and a client."""
-    with pyredisson.connect(server.url) as client:
-        app = celery.Celery("publisher", broker=server.url, set_as_current=False)
-        yield app, client
-        app.close()
+def app(server: Server) -> Iterator[celery.Celery]:
+    """An application without workers."""
+    app = celery.Celery("publisher", broker=server.url, set_as_current=False)
+    yield app
+    app.close()
 
 
 def once(
@@ -111,8 +139,41 @@ def started(admin: Redis) -> int:
     return int(popped[1])
 
 
-def test_the_queue_has_it_once(queue: tuple[celery.Celery, pyredisson.Client], server: Server, admin: Redis) -> None:
-    app, client = queue
+def test_a_task_called_as_a_function(client: pyredisson.Client, server: Server) -> None:
+    with pyredisson.connect(server.url) as other:
+
+        @singleton_task(client, "report:{day}", busy="retry")
+        def report(day: str) -> str:
+            return day
+
+        assert report("monday") == "monday"
+        with other.get_lock("report:monday"), pytest.raises(pyredisson.LockTimeoutError):
+            report("monday")
+
+        @singleton_task(client, "hanging", at_most=0.2)
+        def hang() -> bool:
+            return other.get_lock("hanging").try_lock(CHILD_LIMIT)
+
+        with pytest.raises(pyredisson.LockLostError):
+            hang()
+
+
+def test_one_at_a_time_over_all_processes(work: Any, admin: Redis) -> None:
+    pids = {result.get(CHILD_LIMIT) for result in [work.count.delay("a") for _ in range(20)]}
+    assert admin.get("count") == b"20"
+    assert os.getpid() not in pids
+    with work.client.get_lock("single:monday"):
+        assert work.single.delay("monday").get(CHILD_LIMIT) is None
+        assert work.single.delay("tuesday").get(CHILD_LIMIT) == "written"
+        with pytest.raises(pyredisson.LockTimeoutError, match="lock 'single:monday' is held by"):
+            work.strict.delay("monday").get(CHILD_LIMIT)
+        later = work.again.delay("monday")
+        while later.state != "RETRY":
+            time.sleep(0.05)  # the state is in a file
+    assert later.get(CHILD_LIMIT) == "written later"
+
+
+def test_the_queue_has_it_once(app: celery.Celery, client: pyredisson.Client, server: Server, admin: Redis) -> None:
     with pyredisson.connect(server.url) as publisher:
 
         @once(app, publisher, "report:{day}:{kind}")
@@ -150,21 +211,22 @@ def test_the_queue_has_it_once(queue: tuple[celery.Celery, pyredisson.Client], s
     assert holder.client_id == result.id
 
 
-def test_leases(queue: tuple[celery.Celery, pyredisson.Client], admin: Redis) -> None:
-    app, client = queue
-
+def test_leases(app: celery.Celery, client: pyredisson.Client, admin: Redis) -> None:
     @once(app, client, "{name}", lease_time=timedelta(minutes=10))
     def task(name: str) -> None: ...
 
     hour = datetime.now(UTC) + timedelta(hours=1)
-    wanted: dict[str, dict[str, Any]] = {"plain": {}, "countdown": {"countdown": 3600}, "eta": {"eta": hour}}
-    wanted |= {"expires": {"expires": 60}, "until": {"expires": hour}, "text": {"eta": hour.isoformat()}}
-    leases = {}
-    for name, options in wanted.items():
+    wanted: dict[str, tuple[dict[str, Any], float]] = {
+        "plain": ({}, 10),
+        "countdown": ({"countdown": 3600}, 70),
+        "eta": ({"eta": hour}, 70),
+        "text": ({"eta": hour.isoformat()}, 70),
+        "expires": ({"expires": 60}, 1),
+        "until": ({"expires": hour}, 10),
+    }
+    for name, (options, minutes) in wanted.items():
         task.apply_async((name,), **options)
-        leases[name] = admin.ttl(name) / 60
-    expected = {"plain": 10, "countdown": 70, "eta": 70, "expires": 1, "until": 10, "text": 70}
-    assert leases == {name: pytest.approx(minutes, abs=0.9) for name, minutes in expected.items()}
+        assert admin.ttl(name) / 60 == pytest.approx(minutes, abs=0.9), name
 
     @once(app, client, "lost", lease_time=0.2)
     def lost() -> None: ...
@@ -174,43 +236,38 @@ def test_leases(queue: tuple[celery.Celery, pyredisson.Client], admin: Redis) ->
     eventually(lambda: lost.delay().id != first.id)
 
 
-def test_the_broker_is_down(server: Server) -> None:
-    app = celery.Celery("publisher", broker="redis://127.0.0.1:1", set_as_current=False)
-    with pyredisson.connect(server.url) as client:
+def test_the_broker_is_down(app: celery.Celery, client: pyredisson.Client) -> None:
+    app.conf.broker_url = NOWHERE
 
-        @once(app, client, "task")
-        def task() -> None: ...
+    @once(app, client, "task")
+    def task() -> None: ...
 
-        with pytest.raises(OperationalError):
-            task.apply_async(retry=False)
-        eventually(lambda: not client.get_lock("task").is_locked())
-    app.close()
+    with pytest.raises(OperationalError):
+        task.apply_async(retry=False)
+    eventually(lambda: not client.get_lock("task").is_locked())
 
 
-def test_redis_is_down_when_the_task_begins(proxy: Proxy, server: Server) -> None:
-    app = celery.Celery("publisher", broker=server.url, set_as_current=False)
+def test_redis_is_down_when_the_task_begins(app: celery.Celery, client: pyredisson.Client, proxy: Proxy) -> None:
     app.conf.task_always_eager = True
 
     def cut(**_: Any) -> None:
         proxy.refuse(True)
         proxy.cut()
 
-    with pyredisson.connect(proxy.url, retry_attempts=0) as client, pyredisson.connect(server.url) as other:
+    with pyredisson.connect(proxy.url, retry_attempts=0) as publisher:
 
-        @once(app, client, "task")
+        @once(app, publisher, "task")
         def task() -> None: ...
 
         task_prerun.connect(cut, sender=task)
         with pytest.raises(ConnectionError):
             task.delay().get()
-        assert other.get_lock("task").is_locked()
+        assert client.get_lock("task").is_locked()
         proxy.refuse(False)
-        eventually(lambda: not other.get_lock("task").is_locked())
-    app.close()
+        eventually(lambda: not client.get_lock("task").is_locked())
 
 
-def test_eager(queue: tuple[celery.Celery, pyredisson.Client]) -> None:
-    app, client = queue
+def test_eager(app: celery.Celery, client: pyredisson.Client) -> None:
     app.conf.task_always_eager = True
     ids = []
 
@@ -228,16 +285,19 @@ def test_eager(queue: tuple[celery.Celery, pyredisson.Client]) -> None:
         assert not client.get_lock("task").is_locked()
 
 
-def test_wrong_arguments(queue: tuple[celery.Celery, pyredisson.Client]) -> None:
-    app, client = queue
-    with pytest.raises(ValueError, match="until must be end or start"):
-        queue_once(client, "task", until="never")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="lease_time must"):
-        queue_once(client, "task", lease_time=0)
-    with pytest.raises(ValueError, match="no parameter 'month'"):
+def test_wrong_arguments(app: celery.Celery, client: pyredisson.Client) -> None:
+    def task(day: str) -> None: ...
 
-        @once(app, client, "{month}")
-        def task(day: str) -> None: ...
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("no parameter 'month'", lambda: singleton_task(client, "{month}")(task)),
+        ("no parameter 'month'", lambda: once(app, client, "{month}")(task)),
+        ("busy must be skip", lambda: singleton_task(client, "task", busy="wait")),  # type: ignore[arg-type]
+        ("until must be end or start", lambda: queue_once(client, "task", until="never")),  # type: ignore[arg-type]
+        ("lease_time must", lambda: queue_once(client, "task", lease_time=0)),
+    ]
+    for message, make in wrong:
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_from_the_queue_to_the_end(work: Any, admin: Redis) -> None:
@@ -273,7 +333,7 @@ def test_from_the_queue_to_the_end(work: Any, admin: Redis) -> None:
         assert celery.group(work.report.si("tuesday"), work.first.si())().get(CHILD_LIMIT) == [None, "first"]
         assert celery.chain(work.report.si("tuesday"), work.first.si())().get(CHILD_LIMIT) == "first"
         # A message whose lock has ended while it waited.
-        assert work.app.send_task("once_work.report", ("tuesday",)).get(CHILD_LIMIT) is None
+        assert work.app.send_task("celery_work.report", ("tuesday",)).get(CHILD_LIMIT) is None
 
 
 def test_messages_that_never_run(work: Any, admin: Redis) -> None:
@@ -309,7 +369,7 @@ def test_a_message_is_delivered_twice(work: Any, admin: Redis) -> None:
     waiting = "pyredisson_waiting:{report:monday}"
     result = work.report.delay("monday")
     process = started(admin)
-    work.app.send_task("once_work.report", ("monday",), task_id=result.id)
+    work.app.send_task("celery_work.report", ("monday",), task_id=result.id)
     eventually(lambda: admin.exists(waiting), CHILD_LIMIT)
     # The second one leaves when it has waited for longer than a lease.
     eventually(lambda: not admin.exists(waiting), CHILD_LIMIT)
