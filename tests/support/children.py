@@ -121,3 +121,9 @@ def forked(check: Callable[[], bool]) -> bool:
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def completed(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end. `options`: as of `subprocess.run`. Its output is text."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, **{"capture_output": True, "text": True, "check": False} | options)
