@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
 import pytest
@@ -17,13 +17,15 @@ import pyredisson
 from pyredisson import Client, Lock
 from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode, Server
+from tests.support.children import completed
 from tests.support.faults import from_7
+from tests.support.kinds import KINDS, against
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*EXAMPLES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))]
-_RIGHTS = (ROOT / "docs" / "operations.md").read_text("utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 REPOSITORY = "https://github.com/pyredisson/pyredisson/blob/main/"
 """What a page of the site says for a file that isn't part of the site."""
 ADDRESS = "redis://localhost:6379"
@@ -38,7 +40,7 @@ class Block:
     line: int
     language: str
     text: str
-    output: str | None
+    output: str | None = None
     """What the page says that it prints: the text block that follows at once."""
 
 
@@ -51,9 +53,8 @@ def _blocks(page: Path) -> list[Block]:
         if language == "text" and match.start() == end and found:
             found[-1].output = body
         else:
-            found.append(
-                Block(page.relative_to(ROOT).as_posix(), text.count("\n", 0, match.start()) + 1, language, body, None)
-            )
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Block(page.relative_to(ROOT).as_posix(), line, language, body))
         end = match.end()
     return found
 
@@ -63,6 +64,9 @@ BLOCKS = [block for page in EXAMPLES for block in _blocks(page)]
 
 def _of_language(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
+
+
+[RIGHTS] = [block.text.strip() for block in _of_language("acl")]
 
 
 def _examples(language: str) -> list[Any]:
@@ -85,14 +89,7 @@ def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, serve
         (tmp_path / "redisson.yaml").write_text(settings.text.replace(ADDRESS, address), "utf-8")
     program = tmp_path / "example.py"
     program.write_text(block.text.replace(ADDRESS, address), "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = completed(sys.executable, "-W", "error", program, cwd=tmp_path, timeout=50)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     if block.output is not None:
@@ -107,22 +104,11 @@ def run_in_a_shell(commands: list[str], server: Server, folder: Path) -> list[st
     """Runs the commands one after the other in one shell; returns what each wrote, stderr included."""
     # $? of a command is still there for the next one.
     between = f"status=$?; printf '{MARK}'; (exit $status)"
-    done = subprocess.run(
-        ["sh", "-c", "\n".join(part for command in commands for part in (command, between))],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYREDISSON_URL": server.url,
-            "COLUMNS": "120",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    program = "\n".join(part for command in commands for part in (command, between))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYREDISSON_URL": server.url, "COLUMNS": "120"}
+    pipes: dict[str, Any] = {"stdin": DEVNULL, "capture_output": False, "stdout": PIPE, "stderr": STDOUT}
+    done = completed("sh", "-c", program, cwd=folder, env=env, timeout=50, **pipes)
     return done.stdout.split(MARK)[:-1]
 
 
@@ -188,16 +174,6 @@ def denied(server: Server | ClusterNode) -> set[str]:
         return {str(entry["object"]) for entry in admin.acl_log()}
 
 
-def test_the_rights_in_the_docs_are_enough_and_not_for_other_names() -> None:
-    (rights,) = _of_language("acl")
-    with server_with(rights.text.strip()) as (server, url):
-        with pyredisson.connect(url) as one, pyredisson.connect(url) as other:
-            _exclude(one.get_lock("orders:1"), other.get_lock("orders:1"))
-            with pytest.raises(NoPermissionError):
-                one.get_lock("stock").lock()
-        assert not [each for each in denied(server) if "stock" not in each]
-
-
 def _exclude(one: Lock, other: Lock) -> None:
     """All that locks do, contended."""
     one.lock()
@@ -217,13 +193,7 @@ def _exclude(one: Lock, other: Lock) -> None:
     assert one.force_unlock()
 
 
-def _fair(one: Client, other: Client) -> None:
-    _exclude(one.get_fair_lock("orders"), other.get_fair_lock("orders"))
-
-
 def _read_write(one: Client, other: Client) -> None:
-    for side in ("read_lock", "write_lock"):
-        _exclude(getattr(one.get_read_write_lock("orders"), side)(), other.get_read_write_lock("orders").write_lock())
     read, write = one.get_read_write_lock("orders").read_lock(), one.get_read_write_lock("orders").write_lock()
     with write, read:
         # Long enough for the watchdog's visit.
@@ -237,7 +207,6 @@ def _read_write(one: Client, other: Client) -> None:
 
 def _fenced(one: Client, other: Client) -> None:
     lock = one.get_fenced_lock("orders")
-    _exclude(lock, other.get_fenced_lock("orders"))
     assert lock.lock_and_get_token() == lock.get_token()
     assert lock.delete()
 
@@ -283,33 +252,37 @@ def _latch(one: Client, other: Client) -> None:
     assert latch.delete()
 
 
+KINDS_OF = {"Lock": ("lock",), "FairLock": ("fair",), "ReadWriteLock": ("read", "write"), "FencedLock": ("fenced",)}
+"""The kinds of locks of each primitive."""
 USES = {
-    "FairLock": _fair,
     "ReadWriteLock": _read_write,
     "FencedLock": _fenced,
     "Semaphore": _semaphore,
     "PermitExpirableSemaphore": _permits,
     "CountDownLatch": _latch,
 }
+"""What is done with a primitive, besides what all locks do."""
 
 
-@pytest.mark.parametrize("primitive", USES)
-def test_the_rights_in_the_docs_are_enough_for_each_primitive(primitive: str) -> None:
-    (rights,) = _of_language("acl")
-    found = re.search(rf"^\| `{primitive}` \| `(.*~.*)` \|$", _RIGHTS, re.MULTILINE)
-    assert found is not None
-    with server_with(f"{rights.text.strip()} {found[1]}") as (server, url):
+@pytest.mark.parametrize("primitive", sorted(KINDS_OF.keys() | USES.keys()))
+def test_the_rights_in_the_docs_are_enough_and_not_for_other_names(primitive: str) -> None:
+    more = dict(re.findall(r"^\| `(\w+)` \| `(.*~.*)` \|$", OPERATIONS, re.MULTILINE)) | {"Lock": ""}
+    with server_with(f"{RIGHTS} {more[primitive]}".strip()) as (server, url):
         with pyredisson.connect(url, lock_watchdog_timeout=1) as one, pyredisson.connect(url) as other:
-            USES[primitive](one, other)
-        assert not denied(server)
+            for kind in KINDS_OF.get(primitive, ()):
+                _exclude(KINDS[kind](one, "orders"), against(kind, other, "orders"))
+            if primitive in USES:
+                USES[primitive](one, other)
+            with pytest.raises(NoPermissionError):
+                one.get_lock("stock").lock()
+        assert not [each for each in denied(server) if "stock" not in each]
 
 
 @pytest.mark.parametrize("right", ["", "~pyredisson_client:*"])
 def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None) -> None:
     """Then locks work as before. With all of them nothing is denied."""
-    (rights,) = _of_language("acl")
-    assert not right or right in rights.text.split()
-    with server_with(" ".join(word for word in rights.text.split() if word != right)) as (server, url):
+    assert not right or right in RIGHTS.split()
+    with server_with(" ".join(word for word in RIGHTS.split() if word != right)) as (server, url):
         with pyredisson.connect(url, lock_watchdog_timeout=3) as one, pyredisson.connect(url) as other:
             for _ in range(2):
                 with one.get_lock("orders"):
@@ -329,13 +302,12 @@ def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None
 def test_the_rights_in_the_docs_are_enough_on_a_cluster(useful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # At first every release publishes both kinds of messages, and needs no right to choose.
     monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
-    (rights,) = _of_language("acl")
-    found = re.search(r"On a cluster these are needed in addition: `(.*)`\. `(.*)` and\n`(.*)` are of use", _RIGHTS)
+    found = re.search(r"On a cluster these are needed in addition: `(.*)`\. `(.*)` and\n`(.*)` are of use", OPERATIONS)
     assert found is not None
     more = found[1].split() + ([found[2], found[3]] if useful else [])
     with Cluster(masters=3, replicas=0) as cluster:
         for node in cluster.nodes:
-            node.ask("ACL", "SETUSER", *rights.text.split(), *more)
+            node.ask("ACL", "SETUSER", *RIGHTS.split(), *more)
         url = cluster.url.replace("//", "//app:secret@", 1)
         one = pyredisson.connect(url, topology_refresh_interval=0.01)
         with one, pyredisson.connect(url) as other:

@@ -10,7 +10,9 @@ import tomllib
 import uuid
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from html.parser import HTMLParser
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import pyredisson
 import pyredisson.asyncio
@@ -29,7 +32,8 @@ from pyredisson.cli.tables import as_json
 from pyredisson.holder import Holder
 from pyredisson.inspection.model import Companion, Owner, State, WaitingOwner
 from pyredisson.inspection.raw import client_of, objects_of
-from tests.docs.test_examples import BLOCKS, EXAMPLES, ROOT, Block
+from tests.docs.test_examples import BLOCKS, EXAMPLES, OPERATIONS, ROOT, Block
+from tests.support.children import completed
 from tools import benchmark_chart
 from tools.syntax import parse
 
@@ -42,44 +46,24 @@ FILES += [DOCS / "grafana.json", DOCS / "prometheus-rules.yml", *PAGES, ROOT / "
 PATHS = {path.relative_to(ROOT).as_posix() for path in FILES}
 TEXT = {".lua", ".json", ".py", ".pyi", ".pyx", ".toml", ".yml", ".java", ".js", ".html", ".css", ".sh", ".xml"}
 FOREIGN = {
-    "APScheduler": {"AsyncIOScheduler"},
-    "Airflow": {
-        "AirflowSkipException",
-        "all_done",
-        "execution_timeout",
-        "max_active_runs",
-        "retry_delay",
-        "trigger_rule",
-    },
-    "Celery": {"acks_late", "solo"},
-    "Django": {"ATOMIC_REQUESTS", "clearsessions"},
-    "FastAPI": {"APIRouter", "include_router", "mount"},
-    "Kubernetes": {
-        "Forbid",
-        "activeDeadlineSeconds",
-        "concurrencyPolicy",
-        "preStop",
-        "terminationGracePeriodSeconds",
-    },
-    "Prometheus": {"mark_process_dead"},
-    "Redis": {"UNBLOCKED", "appendfsync", "connected_clients", "evicted_keys", "everysec", "rejected_connections"},
-    "Redisson": {
-        "RMap",
-        "RedissonRedLock",
-        "getNonReentrantFairLock",
-        "getNonReentrantLock",
-        "getRateLimiter",
-        "ofSeconds",
-    },
-    "pip": {"requirements"},
-    "Dragonfly": {"default_lua_flags", "undeclared"},
-    "python-redis-lock": {"AlreadyAcquired", "NotAcquired", "auto_renewal", "get_owner_id"},
-    "redis-py": {"LockError", "LockNotOwnedError", "blocking_timeout", "owned", "reacquire", "thread_local"},
-    "systemd": {"KillMode"},
-    "SQLAlchemy": {"driver_connection"},
-    "celery-once": {"unlock_before_run"},
-    "gunicorn": {"preload"},
-    "the reader's program": {"payment", "sales", "yours"},
+    "APScheduler": "AsyncIOScheduler",
+    "Airflow": "AirflowSkipException all_done execution_timeout max_active_runs retry_delay trigger_rule",
+    "Celery": "acks_late solo",
+    "Django": "ATOMIC_REQUESTS clearsessions",
+    "Dragonfly": "default_lua_flags undeclared",
+    "FastAPI": "APIRouter include_router mount",
+    "Kubernetes": "Forbid activeDeadlineSeconds concurrencyPolicy preStop terminationGracePeriodSeconds",
+    "Prometheus": "mark_process_dead",
+    "Redis": "UNBLOCKED appendfsync connected_clients evicted_keys everysec rejected_connections",
+    "Redisson": "RMap RedissonRedLock getNonReentrantFairLock getNonReentrantLock getRateLimiter ofSeconds",
+    "SQLAlchemy": "driver_connection",
+    "celery-once": "unlock_before_run",
+    "gunicorn": "preload",
+    "pip": "requirements",
+    "python-redis-lock": "AlreadyAcquired NotAcquired auto_renewal get_owner_id",
+    "redis-py": "LockError LockNotOwnedError blocking_timeout owned reacquire thread_local",
+    "systemd": "KillMode",
+    "the reader's program": "payment sales yours",
 }
 """Names that are not ours, by whose they are."""
 EXAMPLE = re.compile(r"pausable|PausableLock", re.ASCII)
@@ -102,7 +86,7 @@ def known() -> set[str]:
     found = words("\n".join(PATHS))
     for path in sources:
         found |= words(path.read_text("utf-8")) if path != Path(__file__) else set()
-    return found.union(*FOREIGN.values())
+    return found.union(*map(words, FOREIGN.values()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -123,33 +107,19 @@ def test_each_name_and_each_file_exists(page: Path, known: set[str]) -> None:
 
 def test_no_foreign_name_is_listed_for_nothing() -> None:
     named = set().union(*(words(span) for page in PAGES for span in spans(page)))
-    assert set().union(*FOREIGN.values()) <= named
+    assert words(" ".join(FOREIGN.values())) <= named
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_DEVELOPERS = {"bench", "demo", "dev", "docs", "lint", "pictures", "test", "wheels"}
 EXTRAS = {
-    name: {Requirement(each).name for each in needs} - {"pyredisson"}
+    name: {canonicalize_name(Requirement(each).name) for each in needs} - {"pyredisson"}
     for name, needs in PROJECT["optional-dependencies"].items()
     if name not in FOR_DEVELOPERS
 }
 SOURCES = [path for folder in ("pyredisson", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()]
-PACKAGES = {
-    "apscheduler": "apscheduler",
-    "celery": "celery",
-    "dramatiq": "dramatiq",
-    "django": "Django",
-    "fastapi": "fastapi",
-    "fastapi.testclient": "httpx2",
-    "flask": "flask",
-    "opentelemetry.sdk": "opentelemetry-sdk",
-    "prometheus_client": "prometheus-client",
-    "pytest": "pytest",
-    "redis_lock": "python-redis-lock",
-    "rq": "rq",
-    "sqlalchemy": "sqlalchemy",
-}
-"""What brings the modules that examples import, beyond those that come with pyredisson itself."""
+PACKAGES = {"fastapi.testclient": "httpx2", "opentelemetry": "opentelemetry-sdk"}
+"""What brings a module, where that is not the one package that has it."""
 
 
 def imports(block: Block) -> Iterator[str]:
@@ -161,6 +131,18 @@ def imports(block: Block) -> Iterator[str]:
         for name in names:
             if name.partition(".")[0] not in {*sys.stdlib_module_names, "pyredisson", "redis"}:
                 yield name
+
+
+installed = cache(packages_distributions)
+
+
+def package_of(module: str) -> str:
+    """The package that brings a module."""
+    for name in (module, module.partition(".")[0]):
+        if name in PACKAGES:
+            return PACKAGES[name]
+    [package] = {*installed()[module.partition(".")[0]]}
+    return canonicalize_name(package)
 
 
 def test_pip_installs_from_the_repository_everywhere() -> None:
@@ -180,25 +162,20 @@ def test_pip_installs_from_the_repository_everywhere() -> None:
 def test_the_table_has_the_extras() -> None:
     text = (DOCS / "installation.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
-    assert {extra: set(re.findall(r"`([\w-]+)`", packages)) for extra, packages in rows} == EXTRAS
+    assert {extra: set(re.findall(r"`([\w-]+)`", packages.lower())) for extra, packages in rows} == EXTRAS
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_names_what_its_examples_need(page: Path) -> None:
-    text = page.read_text("utf-8")
-    needed = set()
-    for block in BLOCKS:
-        if ROOT / block.page != page:
-            continue
-        if block.language == "console" and "$ pyredisson " in block.text:
-            needed |= EXTRAS["cli"]
-        for name in imports(block) if block.language == "python" else ():
-            needed.add(PACKAGES[max((prefix for prefix in PACKAGES if f"{name}.".startswith(f"{prefix}.")), key=len)])
+    text = page.read_text("utf-8").lower()
+    blocks = [block for block in BLOCKS if ROOT / block.page == page]
+    needed = {package_of(name) for block in blocks if block.language == "python" for name in imports(block)}
+    if any(block.language == "console" and "$ pyredisson " in block.text for block in blocks):
+        needed |= EXTRAS["cli"]
     named = {package for extra in EXTRAS if re.search(rf"extra\s+`{extra}`", text) for package in EXTRAS[extra]}
     assert {package for package in needed - named if f"`{package}`" not in text} == set()
 
 
-OPERATIONS = (DOCS / "operations.md").read_text("utf-8")
 COMMAND_LINE = (DOCS / "command-line.md").read_text("utf-8")
 GUARANTEES = (DOCS / "guarantees.md").read_text("utf-8")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -206,13 +183,17 @@ HEAD = "| fault | may happen | never happens | test |"
 LEVELS = {"warning": "warning", "exception": "error"}
 
 
+def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
 def _logged() -> dict[str, str]:
     """Every text that the sources give to the logger, with dots in place of its arguments, and its level."""
     found: dict[str, str] = {}
     for path in (ROOT / "pyredisson").rglob("*.py"):
-        for function in ast.walk(parse(path.read_text("utf-8"))):
-            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
+        for function in functions_of(parse(path.read_text("utf-8"))):
             texts = [each.value for each in ast.walk(function) if isinstance(each, ast.Constant)]
             for call in ast.walk(function):
                 match call:
@@ -223,9 +204,8 @@ def _logged() -> dict[str, str]:
                     case ast.Call(func=ast.Name("log_exception"), args=[text]):
                         # An f-string, whose values are the dots.
                         parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-                        found[
-                            "".join(str(each.value) if isinstance(each, ast.Constant) else "..." for each in parts)
-                        ] = "error"
+                        shown = [str(each.value) if isinstance(each, ast.Constant) else "..." for each in parts]
+                        found["".join(shown)] = "error"
     return found
 
 
@@ -253,13 +233,8 @@ def _prefixes() -> set[str]:
     return found
 
 
-SAMPLES = {
-    "ID": str(uuid.UUID(int=1)),
-    "KIND": "latch",
-    "NAME": "orders",
-    "NUMBER": "1",
-    "PERMIT": uuid.UUID(int=1).hex,
-}
+ID = uuid.UUID(int=1)
+SAMPLES = {"ID": str(ID), "KIND": "latch", "NAME": "orders", "NUMBER": "1", "PERMIT": ID.hex}
 NO_OBJECT = {"pyredisson_fencing"}
 """Keys beside data of the user, which the inspection doesn't look for."""
 CHANNELS = {"pyredisson_sc", "pyredisson_wake"}
@@ -285,17 +260,10 @@ def test_the_lists_of_keys_are_complete() -> None:
         assert client_of(name.encode()) or b"orders" in objects_of(name.encode())[0], name
 
 
-FULL = State(
-    key=b"a",
-    name="a",
-    kind="lock",
-    certain=True,
-    why="",
-    held=True,
-    owners=(Owner("c:1", Holder()),),
-    waiters=(WaitingOwner(Owner("c:2", Holder()), 1, alive=True, place_lasts=None),),
-    companions=(Companion(b"b", "string", 1.0, ""),),
-)
+OWNER = Owner("c:1", Holder())
+WAITER = WaitingOwner(OWNER, 1, alive=True, place_lasts=None)
+COMPANION = Companion(b"b", "string", 1.0, "")
+FULL = State(b"a", "a", "lock", True, "", True, (OWNER,), waiters=(WAITER,), companions=(COMPANION,))
 
 
 def paths_of(value: dict[str, Any], path: str = "") -> set[str]:
@@ -340,12 +308,8 @@ def test_each_guarantee_names_tests_that_exist(row: str) -> None:
     assert named, "no test"
     assert not TEST.sub("", cells[3]).strip(" ,"), "something that names no test"
     for path, name in named:
-        tree = parse((ROOT / path).read_text("utf-8"))
-        found = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-        ]
+        functions = functions_of(parse((ROOT / path).read_text("utf-8")))
+        found = [function for function in functions if function.name == name]
         assert len(found) == 1, f"{path} has {len(found)} tests {name}"
         marks = {ast.unparse(mark) for mark in found[0].decorator_list}
         assert not any("skip" in mark or "xfail" in mark for mark in marks), name
@@ -356,21 +320,16 @@ NOT_DOCUMENTED = {"RLock", "__version__", "asyncio"}
 """An alias, a text and a module, which have no entry of their own."""
 
 
-def test_the_reference_has_every_public_name() -> None:
-    documented: list[str] = []
-    for page in sorted((DOCS / "reference").glob("*.md")):
-        documented += re.findall(r"^::: pyredisson\.(\w+)$", page.read_text("utf-8"), re.MULTILINE)
+def test_every_public_name_has_a_docstring_that_the_reference_shows() -> None:
+    pages = [page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md")]
+    documented = re.findall(r"^::: pyredisson\.(\w+)$", "\n".join(pages), re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert set(documented) - {"fencing", "testing"} == set(pyredisson.__all__) - NOT_DOCUMENTED
     assert set(pyredisson.asyncio.__all__) <= {*documented, "RLock"}
-
-
-@pytest.mark.parametrize("name", sorted({*pyredisson.__all__} - {"__version__", "asyncio"}))
-def test_every_public_name_has_a_docstring(name: str) -> None:
-    public = getattr(pyredisson, name)
-    members = vars(public).items() if isinstance(public, type) else ()
-    methods = [member for each, member in members if not each.startswith("_") and callable(member)]
-    assert not [each for each in (public, *methods) if not each.__doc__]
+    for public in map(vars(pyredisson).get, {*pyredisson.__all__} - {"__version__", "asyncio"}):
+        members = vars(public).items() if isinstance(public, type) else ()
+        methods = [member for name, member in members if not name.startswith("_") and callable(member)]
+        assert not [each for each in (public, *methods) if not each.__doc__]
 
 
 def test_the_picture_names_the_primitives_that_exist() -> None:
@@ -420,14 +379,8 @@ def build(site: Path) -> subprocess.CompletedProcess[str]:
     (options,) = re.findall(r"-m mkdocs (build .*)$", makefile, re.MULTILINE)
     # A proxy that isn't there: what the build tries to fetch is an error.
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", *options.split(), "--site-dir", site],
-        cwd=ROOT,
-        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
+    return completed(sys.executable, "-m", "mkdocs", *options.split(), "--site-dir", site, cwd=ROOT, env=env)
 
 
 def test_the_site_fetches_nothing_from_elsewhere_and_has_the_texts(tmp_path: Path) -> None:

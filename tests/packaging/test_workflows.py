@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -11,15 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.children import completed
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp315"}
 
 
-def load(name: str) -> dict[Any, Any]:
-    workflow: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text("utf-8"))
-    return workflow
+def load(name: str) -> Any:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text("utf-8"))
 
 
 def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
@@ -60,14 +60,11 @@ def test_a_workflow_is_bounded_may_only_read_and_calls_what_exists(path: Path) -
 
 def test_nothing_is_published_but_from_a_tag() -> None:
     workflow = load("wheels.yml")
-    for name, job in workflow["jobs"].items():
-        if any("pypi-publish" in step.get("uses", "") for step in job["steps"]):
-            assert job["if"] == "startsWith(github.ref, 'refs/tags/v')"
-            assert set(job["needs"]) == set(workflow["jobs"]) - {name}
-            assert job["permissions"] == {"id-token": "write"}
-            break
-    else:
-        pytest.fail("no job publishes")
+    jobs = workflow["jobs"]
+    [name] = [name for name in jobs if any("pypi-publish" in step.get("uses", "") for step in jobs[name]["steps"])]
+    assert jobs[name]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert set(jobs[name]["needs"]) == set(jobs) - {name}
+    assert jobs[name]["permissions"] == {"id-token": "write"}
     assert "pull_request" not in workflow[True]
 
 
@@ -75,7 +72,7 @@ def test_nothing_is_published_but_from_a_tag() -> None:
 def test_each_machine_builds_the_wheels_of_its_kind(machine: dict[str, str]) -> None:
     platform, arch = machine["platform"], machine["arch"]
     command = ["-m", "cibuildwheel", "--print-build-identifiers", "--platform", platform, "--archs", arch, "."]
-    printed = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    printed = completed(sys.executable, *command, cwd=ROOT, check=True).stdout
     systems = {"linux": ("manylinux", "musllinux"), "macos": ("macosx",)}[platform]
     assert set(printed.split()) == {f"{python}-{system}_{arch}" for python in PYTHONS for system in systems}
 
@@ -91,19 +88,12 @@ def test_the_interpreters_that_are_built_tested_and_named() -> None:
     assert f"CPython {oldest} and {newest}." in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_what_is_tested_on_each_interpreter_exists() -> None:
-    paths = re.findall(r"tests/\S+?(?=[\s\"])", (ROOT / ".ci" / "run").read_text("utf-8").split("on_each=")[1])
-    assert paths
-    for path in paths:
-        assert (ROOT / path).exists(), path
-
-
-def test_a_wheel_is_tested_with_what_the_settings_of_pytest_need() -> None:
-    settings = PROJECT["tool"]["cibuildwheel"]
+def test_what_is_tested_on_each_interpreter_exists_and_has_what_it_needs() -> None:
+    settings, project = PROJECT["tool"]["cibuildwheel"], PROJECT["project"]
+    on_each = (ROOT / ".ci" / "run").read_text("utf-8").split("on_each=")[1].partition('"\n')[0]
+    for tested in (on_each, *settings["test-command"][:1]):
+        paths = re.findall(r"tests/[\w/.]+", tested)
+        assert paths
+        assert all((ROOT / path).exists() for path in [*paths, *settings["test-sources"]]), tested
     plugins = {re.split("[>=]", each)[0] for each in settings["test-requires"]}
-    assert plugins <= {re.split("[>=;]", each)[0] for each in PROJECT["project"]["optional-dependencies"]["test"]}
-    for each in settings["test-sources"]:
-        assert (ROOT / each).exists()
-    for command in settings["test-command"]:
-        for path in re.findall(r"tests/[\w/.]+", command):
-            assert (ROOT / path).exists(), path
+    assert plugins <= {re.split("[>=;]", each)[0] for each in project["optional-dependencies"]["test"]}
