@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import IO, Any, cast
 
 import pytest
@@ -17,8 +18,8 @@ import pytest
 import pyredisson
 from pyredisson.cli.tables import moment
 from pyredisson.testing import Server
+from tests.support.children import processes
 from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
-from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.inspecting import announce
 
 Run = Callable[..., Ended]
@@ -46,16 +47,13 @@ def moment_of_announced() -> str:
 
 IN_TERMINAL = (
     "import fcntl, os, sys, termios\n"
-    "os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
+    "fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
     "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[2:]])"
 )
 
 
-def begin(
-    *arguments: str, code: str | None = None, env: Mapping[str, str] = {}, **options: Any
-) -> subprocess.Popen[str]:
-    program = [sys.executable, *(["-m", "pyredisson"] if code is None else ["-c", code]), *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+def begin(*arguments: str, env: Mapping[str, str] = {}, **options: Any) -> subprocess.Popen[str]:
+    program, pipes = [sys.executable, "-m", "pyredisson", *arguments], {"stdout": PIPE, "stderr": PIPE}
     return subprocess.Popen(program, text=True, env={**clean_environment(), **env}, **pipes | options)
 
 
@@ -112,9 +110,9 @@ FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:Dep
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Runs a command in this process: `command("ls", "--url", url)`."""
-    return Commands(capsys, monkeypatch)
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Runs a command in this process: `command("ls", "--url", url)`. What its child writes is captured, too."""
+    return Commands(capfd, monkeypatch)
 
 
 @pytest.fixture
@@ -124,30 +122,34 @@ def cli(command: Commands, server: Server) -> Callable[..., Ended]:
 
 
 @pytest.fixture
+def user(server: Server, redis: Any) -> Callable[[str], str]:
+    """Makes a user with these rights. Returns the server's address for that user."""
+
+    def make(rules: str) -> str:
+        redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules.split())
+        return f"redis://app:x@{server.host}:{server.port}"
+
+    return make
+
+
+@pytest.fixture
 def start(server: Server) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts `pyredisson run job ARGUMENTS... -- python -c CODE` on the test's server.
 
-    `begins`: the first line of the command, until which it waits.
+    `begins`: the first line of the command, until which it waits. It is without the terminal of whoever runs the tests.
     """
-    running: list[subprocess.Popen[str]] = []
+    with processes(env=clean_environment(), stdin=DEVNULL, stdout=PIPE, stderr=PIPE) as start_process:
 
-    def start_one(
-        code: str, *arguments: str, url: str = server.url, begins: str = "runs", stdin: int = subprocess.DEVNULL
-    ) -> subprocess.Popen[str]:
-        command = ["run", "job", *([] if "--config" in arguments else ["--url", url]), *arguments, *python(code)]
-        # Without the terminal of whoever runs the tests.
-        running.append(begin(*command, stdin=stdin, start_new_session=True))
-        assert not begins or line(running[-1]) == begins
-        return running[-1]
+        def start_one(
+            code: str, *arguments: str, url: str = server.url, begins: str = "runs", **options: Any
+        ) -> subprocess.Popen[str]:
+            address = [] if "--config" in arguments else ["--url", url]
+            command = ["run", "job", *address, *arguments, *python(code)]
+            process = start_process(sys.executable, "-m", "pyredisson", *command, **options)
+            assert not begins or line(process) == begins
+            return process
 
-    yield start_one
-    end(running)
-
-
-def end(processes: list[subprocess.Popen[str]]) -> None:
-    for each in processes:
-        each.kill()
-        each.communicate()
+        yield start_one
 
 
 @pytest.fixture
@@ -156,21 +158,6 @@ def in_terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
 
     `stdin`: its input, if that isn't the terminal.
     """
-    processes: list[subprocess.Popen[str]] = []
-    with terminal() as (controller, its):
-
-        def start(*arguments: str, stdin: int = its) -> tuple[subprocess.Popen[str], int]:
-            processes.append(begin(str(its), "run", *arguments, code=IN_TERMINAL, stdin=stdin, pass_fds=(its,)))
-            return processes[-1], controller
-
-        yield start
-        end(processes)
-
-
-@pytest.fixture
-def run(server: Server) -> Callable[..., Ended]:
-
-    def run_it(*arguments: str, url: str = server.url) -> Ended:
-        return pyredisson_command("run", "--url", url, *arguments)
-
-    return run_it
+    with terminal() as (controller, its), processes(env=clean_environment(), stdout=PIPE, stderr=PIPE) as start:
+        program = (sys.executable, "-c", IN_TERMINAL, its, "run")
+        yield lambda *arguments, stdin=its: (start(*program, *arguments, stdin=stdin, pass_fds=(its,)), controller)

@@ -8,6 +8,7 @@ import termios
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
@@ -21,22 +22,18 @@ from pyredisson._protocol.scripts import script
 from pyredisson.cli.run import Wanted, _held
 from pyredisson.cli.supervision import Child, Signals, Stopped
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT, Ended
+from tests.support.commands import TIMEOUT
 from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .conftest import FORKS, begin, end_of, is_running, line, python, terminal
+from .conftest import FORKS, Run, end_of, is_running, line, python
 
 pytestmark = FORKS
 Start = Callable[..., subprocess.Popen[str]]
 SLEEPS = "import time; print('runs', flush=True); time.sleep(60)"
 IGNORES_TERM = (
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True));"
-    "print('runs', flush=True)\nwhile True: time.sleep(0.05)"
-)
-ENDS_ON_TERM = (
-    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
     "print('runs', flush=True)\nwhile True: time.sleep(0.05)"
 )
 HAS_A_CHILD = (
@@ -56,51 +53,47 @@ COUNTS_INT = (
 )
 
 
-class TestStatus:
-    @pytest.mark.parametrize(
-        ("command", "status", "err"),
-        [
-            (python("pass"), 0, ""),
-            (python("raise SystemExit(3)"), 3, ""),
-            (python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), 137, ""),
-            (["--", "/no/such/command"], 127, "pyredisson: /no/such/command: No such file or directory\n"),
-            (["--", __file__], 126, f"pyredisson: {__file__}: Permission denied\n"),
-        ],
-    )
-    def test_that_of_the_command(
-        self, run: Callable[..., Ended], admin: Redis, command: list[str], status: int, err: str
-    ) -> None:
-        assert run("job", *command) == (status, "", err)
-        assert not admin.exists("job")
+@pytest.mark.parametrize(
+    ("program", "status", "err"),
+    [
+        (python("pass"), 0, ""),
+        (python("raise SystemExit(3)"), 3, ""),
+        (python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), 137, ""),
+        (["--", "/no/such/command"], 127, "pyredisson: /no/such/command: No such file or directory\n"),
+        (["--", __file__], 126, f"pyredisson: {__file__}: Permission denied\n"),
+    ],
+)
+def test_the_status(cli: Run, admin: Redis, program: list[str], status: int, err: str) -> None:
+    assert cli("run", "job", *program) == (status, "", err)
+    assert not admin.exists("job")
 
-    def test_the_lock_is_not_acquired(self, cli: Callable[..., Ended], client: pyredisson.Client) -> None:
-        with client.get_lock("job"):
-            for more, status in (([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)):
-                ended = cli("run", "job", "--no-wait", *more, *python("print('runs')"))
-                assert (ended.status, ended.out) == (status, "")
-                assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
 
-    def test_a_name_of_another_type(self, cli: Callable[..., Ended], admin: Redis) -> None:
-        admin.hset("job", "me:1", "1")
+def test_the_lock_is_not_acquired(cli: Run, client: pyredisson.Client) -> None:
+    with client.get_lock("job"):
+        for more, status in (([], 75), (["-E", "9"], 9), (["--quiet"], 75), (["--fair"], 75)):
+            ended = cli("run", "job", "--no-wait", *more, *python("print('runs')"))
+            assert (ended.status, ended.out) == (status, "")
+            assert ("lock 'job' is held by" in ended.err) is ("--quiet" not in more)
         said = "pyredisson: 'job' is used as a lock; a semaphore needs a name of its own\n"
         assert cli("run", "job", "--semaphore", "2", *python("print('runs')")) == (2, "", said)
 
 
 class TestCommand:
-    def test_its_environment(self, run: Callable[..., Ended]) -> None:
+    def test_its_environment(self, cli: Run) -> None:
         tokens = []
         for _ in range(2):
-            found = eval(run("job", *python(PRINTS_ENVIRONMENT)).out)
+            found = eval(cli("run", "job", *python(PRINTS_ENVIRONMENT)).out)
             assert found["PYREDISSON_LOCK"] == "job"
             assert found["PYREDISSON_TOKEN"] == found["PYREDISSON_FENCING_TOKEN"]
             tokens.append(int(found["PYREDISSON_FENCING_TOKEN"]))
         assert 0 < tokens[0] < tokens[1]
-        assert run("job", "--fair", *python(PRINTS_ENVIRONMENT)).out == "{'PYREDISSON_LOCK': 'job'}\n"
+        assert cli("run", "job", "--fair", *python(PRINTS_ENVIRONMENT)).out == "{'PYREDISSON_LOCK': 'job'}\n"
 
     def test_its_input_and_output_and_that_the_lock_is_held(self, start: Start, admin: Redis) -> None:
         code = "import sys; print('runs', flush=True); print(input()); print('wrong', file=sys.stderr)"
-        running = start(code, stdin=subprocess.PIPE)
+        running = start(code, "--ttl", "300", "--at-most", "3600", stdin=subprocess.PIPE)
         assert admin.hlen("job") == 1
+        assert 290_000 < admin.pttl("job") <= 300_000
         cast(IO[str], running.stdin).write("given\n")
         assert end_of(running) == (0, "given\n", "wrong\n")
         assert not admin.exists("job")
@@ -112,12 +105,13 @@ class TestCommand:
         assert end_of(running) == (128 + number, "", "")
         assert not admin.exists("job")
 
-    def test_a_signal_ends_the_wait(self, start: Start, server: Server, admin: Redis) -> None:
-        with pyredisson.connect(server.url) as client, client.get_lock("job"):
-            running = start(SLEEPS, begins="")
-            eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
-            running.send_signal(signal.SIGTERM)
-            assert end_of(running) == (128 + signal.SIGTERM, "", "")
+    def test_a_signal_or_the_release_ends_the_wait(self, start: Start, client: pyredisson.Client, admin: Redis) -> None:
+        with client.get_lock("job"):
+            first, second = (start("print('runs')", begins="") for _ in range(2))
+            eventually(lambda: listeners(admin, "job") == 2, seconds=TIMEOUT)
+            first.send_signal(signal.SIGTERM)
+            assert end_of(first) == (128 + signal.SIGTERM, "", "")
+        assert end_of(second) == (0, "runs\n", "")
         assert not admin.exists("job")
 
     def test_a_killed_run_ends_the_command(self, start: Start) -> None:
@@ -167,38 +161,37 @@ class TestCommand:
                     signal.raise_signal(signal.SIGUSR1)
 
 
+@pytest.mark.usefixtures("announced")
 @pytest.mark.parametrize("kind", [[], ["--fair"], ["--semaphore", "1"]])
-class TestAtLeast:
-    def test_it_is_kept(self, run: Callable[..., Ended], admin: Redis, kind: list[str]) -> None:
-        assert run("job", "--at-least", "3600", *kind, *python("pass")).status == 0
-        ended = run("job", "--no-wait", *kind, *python("print('runs')"))
-        assert (ended.status, ended.out) == (75, "")
-        if "--semaphore" not in kind:
-            assert [str(field).endswith(":kept'") for field in admin.hkeys("job")] == [True]
-            assert 30_000 < int(str(admin.pttl("job"))) <= 3_600_000
-            # Also when the first one has ended, and with it its client.
-            who = rf"{re.escape(os.uname().nodename)} \(pid \d+\)"
-            assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who}$", ended.err.strip())
-
-    def test_a_command_that_is_not_there(self, run: Callable[..., Ended], kind: list[str]) -> None:
-        """Another machine may have it, so nothing is kept."""
-        assert run("job", "--at-least", "3600", *kind, "--", "/no/such/command").status == 127
-        assert run("job", "--no-wait", *kind, *python("pass")).status == 0
+def test_at_least(cli: Run, admin: Redis, kind: list[str]) -> None:
+    keeping = ["run", "job", "--no-wait", *kind, "--at-least", "3600"]
+    # Another machine may have the command, so nothing is kept.
+    assert cli(*keeping, "--", "/no/such/command").status == 127
+    assert cli(*keeping, *python("pass")).status == 0
+    ended = cli("run", "job", "--no-wait", *kind, *python("print('runs')"))
+    assert (ended.status, ended.out) == (75, "")
+    if "--semaphore" not in kind:
+        assert [str(field).endswith(":kept'") for field in admin.hkeys("job")] == [True]
+        assert 30_000 < int(str(admin.pttl("job"))) <= 3_600_000
+        # Also when the first one has ended, and with it its client.
+        who = rf"{re.escape(os.uname().nodename)} \(pid \d+\)"
+        assert re.search(rf"'job' is kept for another [\d.]+ s after a run on {who}$", ended.err.strip())
 
 
 class TestSemaphore:
-    def test_so_many_at_a_time(self, start: Start, run: Callable[..., Ended], server: Server) -> None:
+    def test_so_many_at_a_time(self, start: Start, cli: Run, client: pyredisson.Client) -> None:
         first = start(SLEEPS, "--semaphore", "2")
-        second = run("job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
+        second = cli("run", "job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
         assert second.status == 0
         assert len(eval(second.out)["PYREDISSON_PERMIT"]) == 32
-        with pyredisson.connect(server.url) as client:
-            semaphore = client.get_permit_expirable_semaphore("job")
-            semaphore.acquire()
-            assert run("job", "--semaphore", "2", "--no-wait", *python("print('runs')")).status == 75
-            first.send_signal(signal.SIGTERM)
-            assert end_of(first).status == 128 + signal.SIGTERM
-            assert semaphore.available_permits() == 1
+        said = "pyredisson: semaphore 'job' has 2 permits, not 3: 2 count\n"
+        assert cli("run", "job", "--semaphore", "3", *python("pass")) == (0, "", said)
+        semaphore = client.get_permit_expirable_semaphore("job")
+        semaphore.acquire()
+        assert cli("run", "job", "--semaphore", "2", "--no-wait", *python("print('runs')")).status == 75
+        first.send_signal(signal.SIGTERM)
+        assert end_of(first).status == 128 + signal.SIGTERM
+        assert semaphore.available_permits() == 1
 
     def test_the_reply_comes_late(self, proxy: Proxy, server: Server, admin: Redis) -> None:
         """As after a pause of the process. The lease has begun on the server, so the command must end sooner."""
@@ -219,11 +212,6 @@ class TestSemaphore:
             done.result(TIMEOUT)
         assert ends[0] <= clock() + 600
 
-    def test_another_number(self, run: Callable[..., Ended], client: pyredisson.Client) -> None:
-        client.get_permit_expirable_semaphore("job").try_set_permits(3)
-        ended = run("job", "--semaphore", "2", *python("pass"))
-        assert ended == (0, "", "pyredisson: semaphore 'job' has 3 permits, not 2: 3 count\n")
-
 
 @pytest.fixture
 def short_lease(server: Server, tmp_path: Path) -> list[str]:
@@ -233,7 +221,7 @@ def short_lease(server: Server, tmp_path: Path) -> list[str]:
     return ["--config", str(file)]
 
 
-@pytest.mark.parametrize("code", [HAS_A_CHILD, ENDS_ON_TERM, IGNORES_TERM])
+@pytest.mark.parametrize("code", [HAS_A_CHILD, IGNORES_TERM])
 def test_the_command_is_stopped(start: Start, admin: Redis, short_lease: list[str], code: str) -> None:
     """By TERM, then by KILL, with what it has started."""
     running = start(code, "--grace", "3", *short_lease)
@@ -249,13 +237,7 @@ def test_the_command_is_stopped(start: Start, admin: Redis, short_lease: list[st
 
 @pytest.mark.parametrize(
     ("limit", "options"),
-    [
-        ("--lease", []),
-        ("--lease", ["--fair"]),
-        ("--lease", ["--semaphore", "1"]),
-        ("--at-most", []),
-        ("--at-most", ["--fair"]),
-    ],
+    [*product(("--lease", "--at-most"), ([], ["--fair"])), ("--lease", ["--semaphore", "1"])],
 )
 def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str], limit: str) -> None:
     begun = time.monotonic()
@@ -267,36 +249,25 @@ def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str], li
     eventually(lambda: options == ["--semaphore", "1"] or not admin.exists("job"))
 
 
-def test_the_lease_that_is_renewed(start: Start, admin: Redis) -> None:
-    running = start(SLEEPS, "--ttl", "300", "--at-most", "3600")
-    assert 290_000 < admin.pttl("job") <= 300_000
-    running.terminate()
-    end_of(running)
-
-
-@pytest.mark.parametrize("stderr", ["closed", "a terminal"])
-def test_whoever_reads_stderr(
-    start: Start, in_terminal: Callable[..., Any], admin: Redis, short_lease: list[str], stderr: str
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "nothing"])
+def test_whoever_reads_its_output(
+    start: Start, in_terminal: Callable[..., Any], admin: Redis, short_lease: list[str], closed: str
 ) -> None:
-    if stderr == "closed":
+    if closed == "stdout":
+        code = "import sys, time; print('runs', file=sys.stderr, flush=True); time.sleep(60)"
+        process = start(code, *short_lease, begins="", preexec_fn=lambda: os.close(1))
+        assert cast(IO[str], process.stderr).readline() == "runs\n"
+    elif closed == "stderr":
         process = start(SLEEPS, *short_lease)
         cast(IO[str], process.stderr).close()
     else:
         process, _ = in_terminal("job", *short_lease, *python(SLEEPS))
-        assert cast(IO[str], process.stdout).readline() == "runs\n"
+        assert line(process) == "runs"
     admin.delete("job")
     assert process.wait(TIMEOUT) == 74
-
-
-def test_stdout_is_closed(admin: Redis, short_lease: list[str]) -> None:
-    code = "import sys, time; print('runs', file=sys.stderr, flush=True); time.sleep(60)"
-    arguments = ["run", "job", *short_lease, *python(code)]
-    with begin(*arguments, stdin=subprocess.DEVNULL, preexec_fn=lambda: os.close(1)) as process:
-        assert cast(IO[str], process.stderr).readline() == "runs\n"
-        admin.delete("job")
-        _, err = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, err.count("\n")) == (74, 1)
-    assert err.startswith("pyredisson: lock 'job' was lost (")
+    if closed == "stdout":
+        err = cast(IO[str], process.stderr).read()
+        assert (err.startswith("pyredisson: lock 'job' was lost ("), err.count("\n")) == (True, 1)
 
 
 def test_a_run_that_was_stopped(start: Start, admin: Redis, short_lease: list[str]) -> None:
@@ -320,22 +291,6 @@ def test_the_server_is_away_at_the_end(start: Start, own_server: Server) -> None
     assert "can't be released" in ended.err
 
 
-WAITS = re.compile(r"pyredisson: lock 'job' is held by .*, free in [\d.]+ s at the latest, .*; waiting")
-
-
-def test_it_says_for_whom_it_waits(server: Server, admin: Redis) -> None:
-    with terminal() as (ours, its):
-        with pyredisson.connect(server.url) as client, client.get_lock("job") as lock:
-            arguments = ["run", "job", "--url", server.url, *python("pass")]
-            process = begin(*arguments, stdout=None, stderr=its, start_new_session=True)
-            eventually(lambda: listeners(admin, "job"), seconds=TIMEOUT)
-            assert lock.is_held()
-        assert process.wait(TIMEOUT) == 0
-        os.write(its, b"\n")
-        said = os.read(ours, 65536).decode().strip()
-    assert WAITS.fullmatch(said), said
-
-
 @pytest.mark.parametrize(
     ("wait", "options", "terminal", "says"),
     [
@@ -357,7 +312,7 @@ def test_who_is_told_for_whom_it_waits(
 
 
 @pytest.mark.parametrize("semaphore", [[], ["--semaphore", "1"]])
-def test_a_refusal(cli: Callable[..., Ended], client: pyredisson.Client, semaphore: list[str]) -> None:
+def test_a_refusal(cli: Run, client: pyredisson.Client, semaphore: list[str]) -> None:
     """It ends with what a person can use: no id of the owner that wanted the lock."""
     held: Any = client.get_lock("job")
     if semaphore:
@@ -372,4 +327,6 @@ def test_a_refusal(cli: Callable[..., Ended], client: pyredisson.Client, semapho
     assert now.err.endswith(f"{end}\n")
     assert later.err.endswith(f"{end}; waited 0.1 s\n")
     assert [line.rpartition("; ")[2] for line in both.err.splitlines()] == ["waiting", "waited 0.1 s"]
+    holder = "pyredisson: lock 'job' is held by .*, free in [0-9.]+ s at the latest, "
+    assert semaphore or re.match(holder, both.err)
     assert {now.status, later.status, both.status} == {75}
