@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import pyredisson
 from pyredisson.testing import Server
 from tests.dashboard.running import Dashboard
 
@@ -38,9 +37,3 @@ def dashboard(shared_dashboard: Dashboard, empty_server: None) -> Dashboard:
     """The dashboard of an empty server: what earlier tests have held is gone from it."""
     shared_dashboard.until(lambda: not any(shared_dashboard.rows(view) for view in ("locks", "semaphores", "latches")))
     return shared_dashboard
-
-
-@pytest.fixture
-def other(server: Server) -> Iterator[pyredisson.Client]:
-    with pyredisson.connect(server.url) as client:
-        yield client

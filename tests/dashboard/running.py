@@ -68,27 +68,20 @@ class Dashboard:
         _, said = self.process.communicate(timeout=LIMIT)
         return said
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str | None] = {},
-        body: object = None,
-        query: Mapping[str, object] = {},
-    ) -> Reply:
+    def request(self, method: str, path: str, headers: Mapping[str, str | None] = {}, body: object = None) -> Reply:
         """One request. `headers`: further ones; None leaves one out that is sent otherwise."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        with self._asked(method, path, headers, query, sent) as reply:
+        with self._asked(method, path, headers, sent) as reply:
             return Reply(reply.status, reply.headers, reply.read())
 
-    def get(self, path: str, headers: Mapping[str, str | None] = {}, query: Mapping[str, object] = {}) -> Reply:
-        return self.request("GET", path, headers, query=query)
+    def get(self, path: str, headers: Mapping[str, str | None] = {}) -> Reply:
+        return self.request("GET", path, headers)
 
     def post(self, path: str, body: object, headers: Mapping[str, str | None] = {}) -> Reply:
         return self.request("POST", path, {**OWN, **headers}, body)
 
     def view(self, view: str, **query: object) -> Any:
-        reply = self.get(f"/api/{view}", query=query)
+        reply = self.get(f"/api/{view}?{urlencode(query)}")
         assert reply.status == 200, reply.text
         return reply.json["view"]
 
@@ -105,7 +98,7 @@ class Dashboard:
 
     def events(self, **query: object) -> Generator[tuple[str, Any], None, None]:
         """The events of a stream, until the dashboard ends it."""
-        with self._asked("GET", "/events", query=query) as reply:
+        with self._asked("GET", f"/events?{urlencode(query)}") as reply:
             assert reply.status == 200
             name = ""
             while line := reply.readline().decode():
@@ -116,15 +109,10 @@ class Dashboard:
 
     @contextmanager
     def _asked(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str | None] = {},
-        query: Mapping[str, object] = {},
-        body: bytes | None = None,
+        self, method: str, path: str, headers: Mapping[str, str | None] = {}, body: bytes | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)) as connection:
-            connection.putrequest(method, path + ("?" + urlencode(query) if query else ""), skip_host=True)
+            connection.putrequest(method, path, skip_host=True)
             for name, value in {"Host": f"127.0.0.1:{self.port}", **headers}.items():
                 if value is not None:
                     connection.putheader(name, value)
