@@ -48,7 +48,7 @@ $(BIN)/python:
 
 # Compiled in place, so the environment and the working tree are one.
 $(STAMP): $(BIN)/python $(CORE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'cython>=3.1' wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'cython>=3.3' wheel
 	@$(BIN)/python setup.py --quiet check_compiler
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: freethreading_compatible=False, binding=False
+# cython: freethreading_compatible=True, binding=False
 """The hot paths: slots, names, commands, the timer wheel and the round trip.
 
 Each object guards its own fields by its critical section, which is nothing in a build with a global lock. A section is

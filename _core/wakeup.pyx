@@ -41,5 +41,6 @@ cdef class WakeupFields:
         self.flag = False
         self.lock.acquire(False)
 
+    @cython.critical_section
     def is_set(self):
         return self.flag

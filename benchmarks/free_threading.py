@@ -1,6 +1,6 @@
 """Threads with and without the global lock: 1, 2 and 8 threads on as many locks of two servers.
 
-The build without the lock is that of `.venv-3.14t`: `make venv PYTHON=$(sh .ci/python 3.14t) VENV=.venv-3.14t`. This
+The build without the lock is that of `.venv-3.14t`: `make venv PYTHON=python3.14t VENV=.venv-3.14t`. This
 module is also the program that each build runs.
 """
 
