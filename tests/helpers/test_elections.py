@@ -21,6 +21,7 @@ from tests.support.waiting import TIME_LIMIT, eventually, waiters
 
 from .conftest import called_by
 
+KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 LEADER = """
 import sys
 import pyredisson
@@ -69,6 +70,7 @@ def lose(client: Any, term: Any, admin: Redis) -> None:
 
 class TestBothBackends:
     async def test_a_block(self, backend: Backend, admin: Redis) -> None:
+        """In asyncio it is cancelled when the term is lost."""
         client = backend.connect()
         candidate = Candidate(client)
         election = candidate.election
@@ -87,21 +89,15 @@ class TestBothBackends:
             assert candidate.told == [("elected", term.token, ElectionState.LEADING)]
         assert (term.valid, election.state, admin.exists("billing")) == (False, ElectionState.IDLE, 0)
         assert candidate.told[1:] == [("deposed", term.token, ElectionState.LEADING)]
-        async with election as second:
-            assert second.token > term.token
-
-    async def test_a_lost_term(self, backend: Backend, admin: Redis) -> None:
-        """In asyncio it cancels the block."""
-        client = backend.connect()
-        candidate = Candidate(client)
         with pytest.raises(pyredisson.LockLostError):
-            async with candidate.election as term:
-                lose(client, term, admin)
-                assert candidate.election.state is ElectionState.DEPOSED
+            async with election as second:
+                assert second.token > term.token
+                lose(client, second, admin)
+                assert election.state is ElectionState.DEPOSED
                 if backend.name == "asyncio":
                     await asyncio.sleep(TIME_LIMIT)
-        assert [state for _, _, state in candidate.told] == [ElectionState.LEADING, ElectionState.DEPOSED]
-        assert candidate.election.state is ElectionState.IDLE
+        assert [state for _, _, state in candidate.told[2:]] == [ElectionState.LEADING, ElectionState.DEPOSED]
+        assert election.state is ElectionState.IDLE
 
     async def test_work_is_done_in_each_term(self, backend: Backend, admin: Redis) -> None:
         client = backend.connect()
@@ -265,32 +261,22 @@ class TestOutages:
             eventually(lambda: client.elect("billing").leader() is None)
 
 
-class TestProcesses:
-    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-    def test_a_leader_that_is_killed_or_stopped(
-        self, child: Callable[..., Child], server: Server, client: pyredisson.Client, number: signal.Signals
-    ) -> None:
-        """A process that goes on finds that its term is over."""
-        leader = child(LEADER, server.url, 1, "")
-        token = int(leader.receive().split()[1])
-        leader.signal(number)
-        with client.elect("billing") as term:
-            assert term.token > token
-            if number is signal.SIGSTOP:
-                leader.signal(signal.SIGCONT)
-                assert leader.receive() == "lost False"
-                assert term.valid
-
-    @pytest.mark.parametrize("asked", [True, False])
-    def test_sigterm(
-        self, child: Callable[..., Child], server: Server, client: pyredisson.Client, admin: Redis, asked: bool
-    ) -> None:
-        """With `release_on_signals` it resigns. Without it the lease, of 30 s here, has to end."""
-        leader = child(LEADER, server.url, 30, "signals" if asked else "")
-        assert leader.receive().startswith("leads")
-        leader.signal(signal.SIGTERM)
-        assert leader.wait() == -signal.SIGTERM
-        assert (client.elect("billing").leader() is None) is asked
+@pytest.mark.parametrize(("number", "lease", "how"), [(KILL, 1, ""), (STOP, 1, ""), (TERM, 300, "signals")])
+def test_a_leader_that_is_killed_or_stopped(
+    child: Callable[..., Child], server: Server, client: pyredisson.Client, number: int, lease: int, how: str
+) -> None:
+    """With `release_on_signals` it resigns. A process that goes on finds that its term is over."""
+    leader = child(LEADER, server.url, lease, how)
+    token = int(leader.receive().split()[1])
+    leader.signal(number)
+    with client.elect("billing") as term:
+        assert term.token > token
+        if number == STOP:
+            leader.signal(signal.SIGCONT)
+            assert leader.receive() == "lost False"
+            assert term.valid
+        else:
+            assert leader.wait() == -number
 
 
 class TestCallbacksThatAwait:

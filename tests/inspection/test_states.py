@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyredisson.errors import ClosedError
 from pyredisson.holder import Holder
 from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.model import AnnouncedHold, Owner, State
@@ -22,7 +23,6 @@ from .conftest import on_every_server
 JAVA = f"{uuid.UUID(int=5)}"
 PLAIN = ("lock", "fair", "fenced", "spin")
 LOCKS = (*PLAIN, "read", "write")
-ONCE = f"pyredisson_once:{{stock}}:{JAVA}:0:"
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +36,12 @@ def lease(state: State, owner: int = 0) -> float:
 
 @on_every_server
 @pytest.mark.parametrize("kind", PLAIN)
-async def test_a_lock(backend: Backend, kind: str) -> None:
+async def test_a_lock(backend: Backend, redis: Any, kind: str) -> None:
     client = backend.connect()
-    lock = KINDS[kind](client, "orders")
+    lock = KINDS[kind](client, "or ders")
     await lock.lock(20)
     await lock.lock(20)
-    state = (await listed(client))["orders"]
+    state = (await listed(client))["or ders"]
     # Neither a fair lock without waiters nor a spin lock can be told from a lock.
     assert (state.kind, state.certain, state.held) == ("fenced" if kind == "fenced" else "lock", False, True)
     [owner] = state.owners
@@ -52,22 +52,44 @@ async def test_a_lock(backend: Backend, kind: str) -> None:
     assert 15 < lease(state) <= 20
     assert state.token == (await lock.get_token() if kind == "fenced" else None)
     assert (state.permits, state.free, state.count, state.waiters) == (None, None, None, ())
-    await lock.unlock()
-    await lock.unlock()
-    state = await state_of(client, "orders")
+    # Its holder announces the kind, and when the hold began.
+    announce(redis, client.id, {f"{owner.holder.owner_id} or ders": kind})
+    state = (await listed(client))["or ders"]
+    assert (state.kind, state.certain) == (kind, True)
+    [owner] = state.owners
+    assert (owner.holder.client_name, owner.holder.host, owner.holder.pid) == ("billing@web-3:812", "web-3", 812)
+    assert owner.holder.since is not None
+    assert owner.holder.since.timestamp() == pytest.approx(1_795_167_377.9)
+    assert owner.holder.foreign is False
+    assert await release_shown(session_of(client), state, owner)
+    state = await state_of(client, "or ders")
     assert (state.held, state.kind) == (False, "fenced" if kind == "fenced" else "unknown")
     assert (state.owners, state.owner_count, state.time_to_live) == ((), 0, None)
 
 
 class TestReadWriteLocks:
     @on_every_server
-    async def test_readers(self, backend: Backend) -> None:
+    async def test_readers(self, backend: Backend, redis: Any) -> None:
+        """One whose lease has ended keeps writers out until the lock is removed, so it is listed."""
         client = backend.connect()
         lock = client.get_read_write_lock("orders").read_lock()
         await lock.lock(10)
         await lock.lock(20)
         await backend.as_another_owner(lambda: client.get_read_write_lock("orders").read_lock().lock(40))
-        state = (await listed(client))["orders"]
+        for kind in ("write", "read"):
+            await KINDS[kind](client, "stock").lock()
+        redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1})
+        redis.pexpire("report", 30_000)
+        redis.set(f"{{report}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
+        found = await listed(client)
+        assert (lease(found["report"], 0), 15 < lease(found["report"], 1) <= 20) == (0, True)
+        state = found["stock"]
+        assert (state.kind, state.owner_count) == ("read-write", 2)
+        assert sorted((str(owner.side), owner.holder.client_id) for owner in state.owners) == [
+            ("read", client.id),
+            ("write", client.id),
+        ]
+        state = found["orders"]
         assert (state.kind, state.certain, state.held, state.owner_count) == ("read-write", True, True, 2)
         assert sorted(owner.levels for owner in state.owners) == [1, 2]
         assert {owner.side for owner in state.owners} == {"read"}
@@ -75,21 +97,6 @@ class TestReadWriteLocks:
         assert 15 < first <= 20
         assert 35 < last <= 40
         assert state.time_to_live == pytest.approx(last, abs=0.1)
-
-    async def test_a_writer_that_reads_and_a_reader_whose_lease_has_ended(self, backend: Backend, redis: Any) -> None:
-        """The latter keeps writers out until the lock is removed, so it is listed."""
-        client = backend.connect()
-        for kind in ("write", "read"):
-            await KINDS[kind](client, "orders").lock()
-        redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 1})
-        redis.pexpire("report", 30_000)
-        redis.set(f"{{report}}:{JAVA}:2:rwlock_timeout:1", 1, px=20_000)
-        found = await listed(client)
-        assert (found["orders"].kind, found["orders"].owner_count) == ("read-write", 2)
-        assert sorted(str(owner.side) for owner in found["orders"].owners) == ["read", "write"]
-        assert {owner.holder.client_id for owner in found["orders"].owners} == {client.id}
-        assert lease(found["report"], 0) == 0
-        assert 15 < lease(found["report"], 1) <= 20
 
 
 class TestNumbers:
@@ -104,19 +111,15 @@ class TestNumbers:
         known, _ = await inspector(client).states([b"stock"], kind="semaphore")
         assert [(state.kind, state.certain, state.free) for state in known] == [("semaphore", True, 3)]
 
-    @pytest.mark.parametrize(
-        ("key", "value", "kind"),
-        [
-            (f"{ONCE}semaphore", "2 1", "semaphore"),
-            (f"{ONCE}permit", "2 1", "permits"),
-            (f"{ONCE}latch", "2 1", "latch"),
-            # A waiter for several permits.
-            ("pyredisson_semaphore_claim:{stock}", f"2 {JAVA}:1", "semaphore"),
-        ],
-    )
-    async def test_keys_that_say_the_kind(self, backend: Backend, redis: Any, key: str, value: str, kind: str) -> None:
+    @pytest.mark.parametrize("kind", ["semaphore", "permits", "latch", "claim"])
+    async def test_keys_that_say_the_kind(self, backend: Backend, redis: Any, kind: str) -> None:
+        """The slot of a call, or the claim of a waiter for several permits."""
         redis.set("stock", -2)
-        redis.set(key, value, px=60_000)
+        if kind == "claim":
+            kind = "semaphore"
+            redis.set("pyredisson_semaphore_claim:{stock}", f"2 {JAVA}:1", px=60_000)
+        else:
+            redis.set(f"pyredisson_once:{{stock}}:{JAVA}:0:{kind.removesuffix('s')}", "2 1", px=60_000)
         state = (await listed(backend.connect()))["stock"]
         assert (state.kind, state.certain) == (kind, True)
         assert (state.free, state.count) == ((None, -2) if kind == "latch" else (-2, None))
@@ -227,18 +230,11 @@ class TestOthers:
         assert state.owner_count == 1
         assert {companion.type for companion in state.companions} == {"set"}
 
-    async def test_a_closed_client(self, backend: Backend) -> None:
-        client = backend.connect()
-        await client.close()
-        with pytest.raises(Exception, match="is closed"):
-            await state_of(client, "orders")
-        assert session_of(client).closed
-
 
 CLIENTS = [str(uuid.UUID(int=number)) for number in range(3)]
 
 
-async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, redis: Any) -> None:
+async def test_a_queue(backend: Backend, redis: Any) -> None:
     queue = [f"{CLIENTS[number % 3]}:{number}" for number in range(200)]
     redis.hset("orders", f"{CLIENTS[0]}:200", 1)
     redis.rpush("redisson_lock_queue:{orders}", *queue)
@@ -254,11 +250,9 @@ async def test_a_queue_of_200_waiters_of_three_clients(backend: Backend, redis: 
     [state], _ = await inspector(backend.connect()).states([b"orders"], limit=LIMIT)
     assert [waiter.owner.raw for waiter in state.waiters] == queue[:100]
     assert state.waiter_count == 200
-
-
-async def test_waiters_that_have_left_or_are_silent(backend: Backend, redis: Any) -> None:
+    # Waiters that have left or are silent.
+    redis.delete(*redis.keys("*{orders}"))
     waiters = [f"{client}:1" for client in CLIENTS]
-    redis.hset("orders", f"{CLIENTS[0]}:9", 1)
     redis.rpush("redisson_lock_queue:{orders}", *waiters, "java:1")
     redis.zadd("redisson_lock_timeout:{orders}", dict.fromkeys(waiters[1:], 1))
     now = redis.time()[0] * 1000
@@ -383,22 +377,6 @@ async def test_a_waiter_is_shown_and_woken(backend: Backend, kind: str) -> None:
     assert (state.held, state.waiters, state.waiting_clients or 0) == (False, (), 0)
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-async def test_a_lock_whose_holder_has_announced_the_kind(backend: Backend, redis: Any, kind: str) -> None:
-    client = backend.connect()
-    redis.hset("or ders", f"{client.id}:{2**32}", 1)
-    announce(redis, client.id, {f"{2**32} or ders": kind})
-    state = (await listed(client))["or ders"]
-    assert (state.kind, state.certain) == (kind, True)
-    [owner] = state.owners
-    assert (owner.holder.client_name, owner.holder.host, owner.holder.pid) == ("billing@web-3:812", "web-3", 812)
-    assert owner.holder.since is not None
-    assert owner.holder.since.timestamp() == pytest.approx(1_795_167_377.9)
-    assert owner.holder.foreign is False
-    assert await release_shown(session_of(client), state, owner)
-    assert not redis.exists("or ders")
-
-
 async def test_one_of_several(backend: Backend) -> None:
     one, two, admin = (backend.connect() for _ in range(3))
     for client in (one, two):
@@ -412,20 +390,17 @@ async def test_one_of_several(backend: Backend) -> None:
     assert [await release_shown(session_of(admin), *permit) for _ in range(2)] == [True, False]
     state = await state_of(admin, "stock")
     assert ([each.raw for each in state.owners], state.free) == ([second], 1)
-
-
-async def test_what_has_no_holds_of_its_own(backend: Backend, redis: Any) -> None:
-    client = backend.connect()
-    redis.set("stock", 1)
-    state, owner = replace(await state_of(client, "stock"), kind="semaphore"), Owner("x", Holder(), id=b"x")
+    # The free permits of a semaphore have no holds.
     with pytest.raises(ValueError, match="can't be released one by one"):
-        await release_shown(session_of(client), state, owner)
+        await release_shown(session_of(admin), replace(state, kind="semaphore"), Owner("x", Holder(), id=b"x"))
 
 
-async def test_the_inspector_changes_nothing(backend: Backend, redis: Any) -> None:
+async def test_the_inspector_changes_nothing_and_needs_an_open_client(backend: Backend, redis: Any) -> None:
     client = backend.connect()
-    lock = client.get_fair_lock("orders")
-    await lock.lock()
+    await client.get_fair_lock("orders").lock()
     before = {key: redis.dump(key) for key in redis.keys("*")}
     await inspector(client).states([b"orders", b"other"])
     assert {key: redis.dump(key) for key in redis.keys("*")} == before
+    await client.close()
+    with pytest.raises(ClosedError):
+        await state_of(client, "orders")

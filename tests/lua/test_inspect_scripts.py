@@ -80,7 +80,7 @@ def test_subscribers(scripts: InspectScripts, server: Server) -> None:
         assert scripts.state()[15] == [0, 2, 1 if server.version >= (7,) else 0, 0]
 
 
-@pytest.mark.parametrize("missing", ["type", "hrandfield", "hget", "zrange"])
+@pytest.mark.parametrize("missing", ["scan", "type", "hrandfield", "hget", "zrange"])
 def test_a_right_that_is_missing_is_not_ignored(scripts: InspectScripts, missing: str) -> None:
     """Otherwise locks would be missing without a word."""
     scripts.write({"orders": ({ME: 1}, 30_000)})
