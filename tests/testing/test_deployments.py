@@ -164,38 +164,44 @@ def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
     assert master.ask("ROLE")[0] == "slave"
 
 
+@pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("broken", ["killed", "paused"])
-def test_a_replica_takes_the_place_of_a_master_that_comes_back(cluster: Cluster, broken: str) -> None:
-    master = cluster.masters()[0]
-    name, port, [replica] = name_on(cluster, master), master.port, cluster.replicas_of(master)
-    store(master, name)
+@pytest.mark.parametrize("kind", ["cluster", "replicated", "sentinels"])
+def test_a_master_comes_back_as_replica(request: pytest.FixtureRequest, kind: str, broken: str) -> None:
+    servers, cluster = request.getfixturevalue(kind), kind == "cluster"
+    master, name = (servers.masters()[0], "") if cluster else (servers.master(), "a")
+    replicas = [*(servers.replicas_of(master) if cluster else servers.replicas())]
+    name, port = name or name_on(servers, master), master.port
+    store(master, name, len(replicas))
     if broken == "killed":
-        cluster.kill(master)
+        servers.kill(master)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((master.host, port), 5)
+        if not cluster:
+            with pytest.raises(ServerError, match=r"0 living nodes|don't name a living master"):
+                servers.master()
     else:
-        cluster.pause(master)
-        cluster.wait_for_failure(master)
-    assert cluster.wait_for_promotion(master) is replica
-    assert master not in cluster.masters()
-    assert replica.ask("GET", name) == "kept"
-    cluster.restart(master) if broken == "killed" else cluster.resume(master)
-    assert (master.port, master.ask("ROLE")[0], cluster.replicas_of(replica)) == (port, "slave", (master,))
-
-
-def test_a_restarted_replica_is_connected_again(cluster: Cluster) -> None:
-    master = cluster.masters()[0]
-    [replica] = cluster.replicas_of(master)
-    master.ask("SET", name := name_on(cluster, master), "kept")
-    # It has ended by itself.
-    os.kill(replica.pid, signal.SIGKILL)
-    assert replica._process is not None
-    replica._process.wait()
-    assert replica not in cluster.living
-    cluster.restart(replica)
-    assert replica in cluster.living
-    assert (replica.ask("ROLE")[3], master.ask("WAIT", 1, 5000)) == ("connected", 1)
-    assert master.ask("EXISTS", name) == 1
+        servers.pause(master)
+        if cluster:
+            servers.wait_for_failure(master)
+    promoted = servers.fail_over(to=replicas[0]) if kind == "replicated" else servers.wait_for_promotion(master)
+    assert promoted is replicas[0]
+    assert promoted.ask("GET", name) == "kept"
+    assert not cluster or master not in servers.masters()
+    servers.restart(master) if broken == "killed" else servers.resume(master)
+    assert promoted in (servers.masters() if cluster else (servers.master(),))
+    assert {*(servers.replicas_of(promoted) if cluster else servers.replicas())} == {master, *replicas[1:]}
+    assert (master.port, master.ask("ROLE")[0]) == (port, "slave")
+    # It stays a replica when it ends by itself and is started again, and gets what was written meanwhile.
+    os.kill(master.pid, signal.SIGKILL)
+    assert master._process is not None
+    master._process.wait()
+    assert master not in servers.living
+    promoted.ask("SET", name, "later")
+    servers.restart(master)
+    assert master in servers.living
+    assert (master.ask("ROLE")[3], promoted.ask("WAIT", len(replicas), 5000)) == ("connected", len(replicas))
+    assert cluster or master.ask("GET", name) == "later"
 
 
 def test_a_cluster_of_one_node_serves_all_slots(program: str) -> None:
@@ -307,27 +313,6 @@ def test_replicas_have_the_data_of_their_master_and_take_over(replicated: Replic
     store(replicated.master(), "b", 2)
 
 
-@pytest.mark.parametrize("broken", ["killed", "paused"])
-def test_a_master_comes_back_as_replica_if_another_took_over(replicated: Replicated, broken: str) -> None:
-    master, [first, second] = replicated.master(), replicated.replicas()
-    store(master, "a", 2)
-    if broken == "killed":
-        replicated.kill(master)
-        with pytest.raises(ServerError, match="0 living nodes"):
-            replicated.master()
-        # A replica begins without data too.
-        second.kill()
-        second.start()
-        assert second.ask("DBSIZE") == 0
-    else:
-        replicated.pause(master)
-    assert replicated.fail_over(to=first) is first
-    assert first.ask("GET", "a") == "kept"
-    replicated.restart(master) if broken == "killed" else replicated.resume(master)
-    assert replicated.master() is first
-    assert set(replicated.replicas()) == {master, second}
-
-
 def test_a_paused_replica_confirms_nothing(replicated: Replicated) -> None:
     master, [replica, _] = replicated.master(), replicated.replicas()
     replicated.pause(replica)
@@ -386,27 +371,6 @@ def test_a_failover_on_request_without_one_of_them(sentinels: Sentinels) -> None
     sentinels.resume(second)
     assert second.ask("SENTINEL", "CKQUORUM", "mymaster").startswith("OK 3 usable")
     assert sentinels.fail_over() is former
-
-
-@pytest.mark.parametrize("broken", ["killed", "paused"])
-def test_a_master_is_replaced_and_comes_back_as_replica(sentinels: Sentinels, broken: str) -> None:
-    former = sentinels.master()
-    if broken == "killed":
-        sentinels.kill(former)
-        with pytest.raises(ServerError, match="don't name a living master"):
-            sentinels.master()
-    else:
-        sentinels.pause(former)
-    promoted = sentinels.wait_for_promotion(former)
-    assert promoted is not former
-    sentinels.restart(former) if broken == "killed" else sentinels.resume(former)
-    assert (sentinels.master(), sentinels.replicas(), former.is_master) == (promoted, (former,), False)
-    # It stays a replica when it is started again, and gets what was written meanwhile.
-    sentinels.kill(former)
-    promoted.ask("SET", "a", "later")
-    sentinels.restart(former)
-    assert (sentinels.replicas(), promoted.ask("WAIT", 1, 5000)) == ((former,), 1)
-    assert former.ask("GET", "a") == "later"
 
 
 def test_sentinels_with_passwords_users_and_tls() -> None:
