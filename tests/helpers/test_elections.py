@@ -93,7 +93,7 @@ class TestBothBackends:
             async with election as second:
                 assert second.token > term.token
                 lose(client, second, admin)
-                assert election.state is ElectionState.DEPOSED
+                assert candidate.election.state is ElectionState.DEPOSED
                 if backend.name == "asyncio":
                     await asyncio.sleep(TIME_LIMIT)
         assert [state for _, _, state in candidate.told[2:]] == [ElectionState.LEADING, ElectionState.DEPOSED]
@@ -263,7 +263,7 @@ class TestOutages:
 
 @pytest.mark.parametrize(("number", "lease", "how"), [(KILL, 1, ""), (STOP, 1, ""), (TERM, 300, "signals")])
 def test_a_leader_that_is_killed_or_stopped(
-    child: Callable[..., Child], server: Server, client: pyredisson.Client, number: int, lease: int, how: str
+    child: Callable[..., Child], server: Server, client: pyredisson.Client, number: signal.Signals, lease: int, how: str
 ) -> None:
     """With `release_on_signals` it resigns. A process that goes on finds that its term is over."""
     leader = child(LEADER, server.url, lease, how)
