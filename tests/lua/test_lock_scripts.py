@@ -6,11 +6,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from .locks import (
-    CHANNEL,
     COUNTER,
     DELETE,
     KEYS,
-    LOST,
     NEWEST,
     QUEUE,
     SCORES,
@@ -47,7 +45,6 @@ CLIENT = {
     ),
     "changes of another one": Case(announced(1, host="web-3"), [(LATER, 0)]),
     "changes of none": Case({}, [(LATER, 0)]),
-    "a whole one replaces another": Case(announced(1, **FIRST), [(WHOLE, 1, 2)], announced(4, host="web-4")),
     "late": Case(announced(5, host="web-3"), [(WHOLE, 2), (LATER, 2)]),
     **{
         f"somebody else's: {value}": Case({CLIENT_KEY: value}, [(LATER, 0), (WHOLE, 1, 2)], announced(4, host="web-4"))
@@ -128,10 +125,6 @@ def test_release(scripts: Scripted, kind: str, free: int, messages: list[str]) -
 
 
 LOCK = {
-    "lost, a free lock": Case({}, [(LOST, 1)], messages=["0", "0"]),
-    "lost, a fair lock for which nobody waits": Case(
-        {}, [(Call("fair_wake_waiters", KEYS["fair"], [CHANNEL, WAIT]), 1)]
-    ),
     "renew, ours and others": Case(
         {"a": (MINE, 10_000), "b": (YOURS, 10_000), "d": ({YOU: 2}, 10_000), "e": "text", "f": (MINE, 60_000)},
         [(renew(30_000, a=ME, b=ME, c=ME, d=YOU, e=ME, f=ME), [1, 0, 0, 1, 0, 1])],
@@ -141,23 +134,11 @@ LOCK = {
     "renew, a lease of 0 only asks": Case(
         {"a": (MINE, 20_000), "b": (YOURS, 20_000), "d": MINE}, [(renew(0, a=ME, b=ME, c=ME, d=ME), [1, 0, 0, 1])]
     ),
-    "keep, the time does not begin again": Case({"orders": ({f"{ME}:kept": 1}, 3_000)}, [(keep(5_000), 1)]),
     "keep, another owner's": Case({"orders": (YOURS, 30_000)}, [(keep(5_000), None)]),
     "kept: nobody acquires or renews it": Case(
         {"orders": ({f"{ME}:kept": 1}, 5_000)},
         [(acquire(), About(5_000)), (acquire(owner=YOU), About(5_000)), (renew(30_000, orders=ME), [0])],
     ),
-    "holder, a free lock": Case({}, [(HOLDER, [-2, 0])]),
-    "holder, endless": Case({"orders": MINE}, [(HOLDER, [-1, 1, ME.encode()])]),
-    "holder, with a lease": Case({"orders": (MINE, 20_000)}, [(HOLDER, [About(20_000), 1, ME.encode()])]),
-    "fenced: another owner's, the counter stays": Case(
-        {"orders": (YOURS, 20_000), COUNTER: 5}, [(FENCED, About(20_000))]
-    ),
-    # The counter was raised, or the server's clock was set back.
-    "fenced: a counter ahead of the clock": Case(
-        {COUNTER: 2**53 - 4}, [(FENCED, [2**53 - 3], [2**53 - 2])], {"orders": (MINE, 30_000), COUNTER: ANYTHING}
-    ),
-    "fenced delete, a free lock": Case({COUNTER: 7}, [(DELETE, 1, 0)], {}),
     # The newest token is kept.
     "fenced delete": Case(
         {"orders": (YOURS, 30_000), COUNTER: 2**51}, [(DELETE, 1, 0)], {NEWEST: (2**51, DAY)}, ["0"] * 2

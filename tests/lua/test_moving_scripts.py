@@ -24,29 +24,14 @@ def held(owner: str, lease: int | None, **more: Any) -> dict[str, Any]:
 
 OTHER = {READERS[0]: [40_000]}
 CASES = {
-    "a longer lease": Case(held(ME, 10_000), [(move(30_000), [30_000])], held(YOU, 30_000)),
     "a shorter lease": Case(held(ME, 20_000), [(move(10_000), [About(20_000)])], held(YOU, 20_000)),
-    "what is left": Case(held(ME, 20_000), [(move(0), [About(20_000)])], held(YOU, 20_000)),
     "endless": Case({"orders": {ME: 1}}, [(move(0), [-1])], {"orders": {YOU: 1}}),
-    "endless, with a lease": Case({"orders": {ME: 1}}, [(move(30_000), [30_000])], held(YOU, 30_000)),
     "free": Case({}, [(move(30_000), None)]),
     "another owner's": Case(held("java:1", 20_000), [(move(30_000), None)]),
-    "there already": Case(held(YOU, 10_000), [(move(30_000), [30_000])], held(YOU, 30_000)),
-    "to and fro": Case(
-        held(ME, 20_000),
-        [(move(0), [About(20_000)]), (Call("lock_move", ["orders"], [YOU, ME, 0]), [About(20_000)])],
-    ),
     "a writer": Case(writing(ME, 1, 20_000), [(move(30_000, ":write"), [30_000])], writing(YOU, 1, 30_000)),
     "a writer that reads": Case(writing(ME, 1, 20_000, {ME: [10_000]}), [(move(30_000, ":write"), -1)]),
-    "a reader": Case(reading({ME: [10_000]}), [(move_read(30_000), [30_000])], reading({YOU: [30_000]})),
-    "a reader, a shorter lease": Case(
-        reading({ME: [20_000]}), [(move_read(10_000), [About(20_000)])], reading({YOU: [20_000]})
-    ),
     "a reader, what is left": Case(
         reading({ME: [20_000], **OTHER}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000], **OTHER})
-    ),
-    "a reader that lasts for longer than the lock": Case(
-        reading({ME: [20_000]}, 5_000), [(move_read(0), [About(20_000)])], reading({YOU: [20_000]})
     ),
     "a reader that is there already": Case(
         reading({YOU: [10_000]}), [(move_read(30_000), [30_000])], reading({YOU: [30_000]})
@@ -54,12 +39,8 @@ CASES = {
     "a reader whose other level is in doubt": Case(
         reading({ME: [20_000, 30_000]}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000]}, 30_000)
     ),
-    "a reader that writes": Case(writing(ME, 1, 20_000, {ME: [10_000]}), [(move_read(30_000), -1)]),
     "no reader": Case(reading(OTHER), [(move_read(30_000), None)]),
     "a reader whose lease has ended": Case(held(ME, 40_000, mode="read"), [(move_read(30_000), None)]),
-    "a reader whose lease has no end": Case(
-        {**held(ME, 40_000, mode="read"), lease_key(ME, 1): "1"}, [(move_read(30_000), None)]
-    ),
     "a lock of another kind": Case({**held(ME, 40_000), lease_key(ME, 1): ("1", 20_000)}, [(move_read(30_000), -1)]),
 }
 

@@ -33,7 +33,6 @@ LATCH = {
     "the largest count": Case(
         {}, [(set_count(2, 2**63 - 1), 1), (count_down(4), 0)], {"done": 2**63 - 2, **once("4 0")}, ["1"]
     ),
-    "count down": Case({"done": 3}, [(count_down(2), 0), (count_down(4), 0)], {"done": 1, **once("4 0")}),
     "count down to zero": Case({"done": 1}, [(count_down(2), 1)], once("2 1"), ["0"]),
     "delete": Case({"done": 3}, [(delete_latch(2), 1)], once("2 1"), ["1"]),
     "delete, none": Case({}, [(delete_latch(2), 0)], once("2 0")),
@@ -110,29 +109,15 @@ def stock(free: Any, once: str = "", **other: Any) -> dict[str, Any]:
 
 
 ACQUIRE = {
-    "enough": Case(stock(5), [(acquire(2, 3), 3)], stock(2, "2 3")),
-    "the rest": Case(stock(5), [(acquire(2, 3), 3), (acquire(4, 2), 2)], stock(0, "4 2")),
-    # Not recorded: the same call may still acquire permits.
-    "too few": Case(stock(2), [(acquire(2, 3), -2)]),
-    "too few, fewer": Case(stock(2), [(acquire(2, 3), -2), (acquire(2, 2), 2)], stock(0, "2 2")),
-    "all": Case(stock(7), [(acquire(2, 0), 7), (acquire(4, 0), 0)], stock(0, "2 7")),
-    "the end of the semaphore stays": Case(
-        stock((7, 50_000)), [(acquire(2, 3), 3), (acquire(4, 0), 4)], stock((0, 50_000), "4 4")
-    ),
     # As texts "10" would come before "9". No exponent is written.
     "call numbers are numbers": Case(
         stock(5),
         [(acquire(number, 1), 1) for number in (9, 10, 2 * 10**15, 2 * 10**15 + 2)],
         stock(1, "2000000000000002 1"),
     ),
-    "many": Case(
-        stock(2**53 - 1),
-        [(acquire(2, 2**31 - 1), 2**31 - 1), (acquire(4, 0), 2**53 - 2**31)],
-        stock(0, f"4 {2**53 - 2**31}"),
-    ),
     "many, undone": Case(
-        stock(2**53 - 2**31),
-        [(acquire(4, 0), 2**53 - 2**31), (undo(4), 2**53 - 2**31, 0)],
+        stock(2**53 - 1),
+        [(acquire(2, 2**31 - 1), 2**31 - 1), (acquire(4, 0), 2**53 - 2**31), (undo(4), 2**53 - 2**31, 0)],
         stock(2**53 - 2**31, "5 0"),
         [str(2**53 - 2**31)],
     ),
@@ -143,21 +128,7 @@ ACQUIRE = {
     },
 }
 UNDO = {
-    "undo": Case(stock((5, 50_000)), [(acquire(2, 3), 3), (undo(2), 3, 0)], stock((5, 50_000), "3 0"), ["5"]),
     "undo of all": Case(stock(5), [(acquire(2, 0), 5), (undo(2), 5, 0)], stock(5, "3 0"), ["5"]),
-    "undo before the acquire": Case(stock(5), [(acquire(2, 1), 1), (undo(4), 0), (acquire(4, 3), 0)], stock(4, "5 0")),
-    # The copy that found too few was not the last one: permits came, and with them a late copy.
-    "undo of an acquire that got nothing at first": Case(
-        stock(2),
-        [(acquire(2, 3), -2), ("INCRBY", "stock", 3), (acquire(2, 3), 3), (undo(2), 3, 0), (acquire(2, 3), 0)],
-        stock(5, "3 0"),
-        ["5"],
-    ),
-    "undo below zero": Case(
-        stock(3),
-        [(acquire(2, 3), 3), (add(2, -5, slot=OTHER), 1), (undo(2), 3, 0)],
-        stock(-2, "3 0", other=("2 1", 660_000)),
-    ),
     "undo, no semaphore": Case(stock(5), [(acquire(2, 3), 3), ("DEL", "stock"), (undo(2), 0)], stock(None, "3 0")),
     "undo on a new server": Case(stock(5), [(undo(2), 0), (acquire(2, 3), 0)], stock(5, "3 0")),
 }
@@ -169,7 +140,6 @@ COUNT = {
         for shown, free, messages in ((1, 3, ["3"]), (3, 1, []), (-2, 0, []), (0, 0, []), (2**63 - 1, 5, []))
     },
     "correct, no semaphore": Case({}, [(correct(2, 1, 3), 0)], stock(None, "2 0")),
-    "add": Case(stock((1, 50_000)), [(add(2, 2), 3, 1)], stock((3, 50_000), "2 1"), ["3"]),
     "add, no semaphore": Case({}, [(add(2, 2), 3, 1)], stock(2, "2 1"), ["2"]),
     "add, only to an existing one": Case({}, [(add(2, 2, 1), 0)], stock(None, "2 0")),
     "add, an existing one": Case(stock(1), [(add(4, 2, 1), 3, 1)], stock(3, "4 1"), ["3"]),
@@ -177,31 +147,19 @@ COUNT = {
     "add, out of the red": Case(stock(-4), [(add(2, 3), 1), (add(4, 1), 1), (add(6, 2), 3, 1)], stock(2, "6 1"), ["2"]),
     "set": Case({}, [(make(2, 5), 1)], stock(5, "2 1"), ["5"]),
     "set, with an end": Case({}, [(make(2, 5, 40_000), 1)], stock((5, 40_000), "2 1"), ["5"]),
-    "set, none": Case({}, [(make(2, 0), 1)], stock(0, "2 1")),
     **{
         f"set, where there is one: {free}": Case(stock(free), [(make(2, 5), 0)], stock(free, "2 0"))
         for free in (3, 0, -1)
     },
     "delete": Case(stock(3), [(delete(2), 1), (delete(4), 0)], stock(None, "4 0")),
-    "delete, all its keys": Case(
-        {"stock": 3, "more": 1}, [(delete(2, "more", message="1"), 1)], stock(None, "2 1"), ["1"]
-    ),
-    "delete, a rest": Case({"more": 1}, [(delete(2, "more", message="1"), 0)], stock(None, "2 0")),
 }
 HAND_OVER = {
     **{
         f"hand over: {free}": Case(stock((free, 50_000)), [(hand_over(2, 2, 2), 2)], stock((free, 50_000), "2 2"))
         for free in (0, 3)
     },
-    "hand over, fewer": Case(stock(0), [(hand_over(2, 5, 3), 3)], stock(2, "2 3"), ["2"]),
-    # Of a semaphore that was made smaller: the permits are released, and nobody acquires any.
-    "hand over below zero": Case(stock(-1), [(hand_over(2, 1, 1), -1)], stock(0, "2 -1")),
-    "hand over, out of the red": Case(stock(0), [(hand_over(4, 3, 2), 2)], stock(1, "4 2"), ["1"]),
-    "hand over, still below zero": Case(stock(-5), [(hand_over(2, 3, 1), -1)], stock(-2, "2 -1")),
     "hand over, only an existing one": Case({}, [(hand_over(2, 2, 1, 1), 0)], stock(None, "2 0")),
     "hand over, no semaphore": Case({}, [(hand_over(4, 2, 1), 1)], stock(1, "4 1"), ["1"]),
-    # Also if nothing remains, as after a release and an acquire.
-    "hand over, nothing remains": Case({}, [(hand_over(6, 1, 1), 1)], stock(0, "6 1")),
     "hand over, claimed": Case(
         stock(1, claim=("3 you:1", 2_000)),
         [(hand_over(2, 1, 1), -1), (hand_over(4, 3, 2), 2)],
@@ -212,9 +170,6 @@ HAND_OVER = {
         stock((0, 50_000)), [(hand_over(2, 3, 2), 2), (finish(2, 3), 2)], stock((3, 50_000), "3 2"), ["1", "3"]
     ),
     "finish, released only": Case(stock(-1), [(hand_over(2, 1, 1), -1), (finish(2, 1), 0)], stock(0, "3 0")),
-    # It is the release, and the hand-over doesn't run any more.
-    "finish before the hand-over, none is free": Case(stock(-3), [(finish(2, 3), 3)], stock(0, "3 3")),
-    "finish before the hand-over": Case(stock(0), [(finish(2, 3), 3), (hand_over(2, 3, 2), 3)], stock(3, "3 3"), ["3"]),
     "finish before, only an existing one": Case({}, [(finish(2, 3, 1), 0)], stock(None, "3 0")),
     "finish before, no semaphore": Case({}, [(finish(4, 3), 3)], stock(3, "5 3"), ["3"]),
     "finish, no semaphore": Case(
@@ -224,11 +179,6 @@ HAND_OVER = {
 MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
 CLAIMS = {
     "claim": Case(stock(2), [(claim(2, 4), -1_000 * WAIT)], stock(2, claim=MINE, turn=("1", 10_000))),
-    "claim, renewed": Case(
-        stock(2, claim=("4 me", 900), turn=("1", 9_000)),
-        [(claim(2, 4), -1_000 * WAIT)],
-        stock(2, claim=MINE, turn=("1", 9_000)),
-    ),
     "claim, no semaphore": Case({}, [(claim(2, 4), NONE)]),
     "claimed, too few": Case(stock(5, claim=OTHERS), [(acquire(2, 6), -5)]),
     "claimed, the rest": Case(stock(5, claim=OTHERS), [(acquire(2, 1), 1)], stock(4, "2 1", claim=OTHERS)),
@@ -250,10 +200,6 @@ CLAIMS = {
     },
     "a claimant takes what it claims": Case(
         stock(6, claim=MINE, turn=("1", 10_000)), [(claim(2, 4), 4)], stock(2, "2 4", turn=("1", 10_000)), ["2"]
-    ),
-    "without a claim nobody is notified": Case(stock(6), [(claim(2, 4), 4)], stock(2, "2 4")),
-    "others have their turn, one is enough": Case(
-        stock(1, turn=("1", 5_000)), [(claim(2, 4), About(-1)), (acquire(4, 1), 1)], stock(0, "4 1", turn=("1", 5_000))
     ),
     "withdraw, another's": Case(stock(2, claim=MINE), [(withdraw("you"), 0)]),
     **{
@@ -292,9 +238,6 @@ QUEUE = {
     "a release wakes the first one, and the next one looks later": Case(
         line(0, "a b c"), [(add(2, 1), 5, 1)], line(1, "a b c", woken="a", once="2 1"), [f"{A} 1", LOOK]
     ),
-    "as many as there are permits": Case(
-        line(0, "a b c"), [(add(2, 2), 5, 1)], line(2, "a b c", woken="a b", once="2 1"), [f"{A} 1", f"{B} 1", LOOK]
-    ),
     "nobody is woken twice": Case(
         line(0, "a b"),
         [(add(2, 1), 5, 1), (add(4, 1), 5, 1), (add(6, 1), 5, 1)],
@@ -304,7 +247,6 @@ QUEUE = {
     "one client gets all that nobody else waits for": Case(
         line(0, "a b"), [(add(2, 5), 5, 1)], line(5, "a b", woken="a b", once="2 1"), [f"{A} 4", f"{B} 1"]
     ),
-    "nothing is free": Case(line(-2, "a"), [(add(2, 2), 1)], line(0, "a", once="2 1")),
     "permits that are claimed": Case(
         line(0, "a") | CLAIMED,
         [(add(2, 2), 1), (add(4, 1), 1), (add(6, 1), 1)],
@@ -314,12 +256,7 @@ QUEUE = {
     "a client that was woken and came late loses its place": Case(
         line(0, "a b", woken="a"), [(add(2, 1), 5, 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
     ),
-    "a refused client is listed": Case(line(0, "a"), [(come(1, "", B), -PLACE)], line(0, "a b")),
-    "it keeps its place under its new name": Case(line(0, "a b"), [(come(1, A, "a:2:1"), 0)], line(0, "a:2:1 b")),
     "it loses its other names": Case(line(0, "a b a:2:2"), [(come(2, f"{A} a:2:2", "a:3:2"), 0)], line(0, "a:3:2 b")),
-    "it has come, and leaves the list": Case(
-        line(1, "a b", woken="a"), [(come(1, A, "a:2:1"), 1)], line(0, "b", once="2 1")
-    ),
     "its other callers are listed as the last ones": Case(
         line(1, "a b", woken="a"), [(come(1, A, "a:2:1", "a:2:4"), 1)], line(0, "b a:2:4", once="2 1")
     ),
@@ -337,16 +274,11 @@ QUEUE = {
     "a hand-over to the last caller of a client that was woken": Case(
         line(1, "a b", woken="a"), [(handed(2, 1, 1, A), 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
     ),
-    "a hand-over of fewer wakes the first one": Case(
-        line(0, "a"), [(hand_over(2, 3, 2), 2)], line(1, "a", woken="a", once="2 2"), [f"{A} 1"]
-    ),
-    "leave": Case(line(0, "a b c"), [(leave(C), 1, 0)], line(0, "a b")),
     "leave, and the second one listens to Redisson": Case(
         line(0, "a b c"), [(leave(A), 1, 0)], line(0, "b c"), ["look:0"]
     ),
     "leave permits to others": Case(line(1, "a b"), [(leave(A), 1, 0)], line(1, "b", woken="b"), [f"{B} 1"]),
     "leave under several names": Case(line(0, "a b a:2:3"), [(leave(f"{A} a:2:3"), 1, 0)], line(0, "b")),
-    "leave, another name": Case(line(1, "a"), [(leave("a:2:1"), 0)]),
 }
 CASES = {
     **(ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS),

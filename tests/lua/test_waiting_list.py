@@ -83,20 +83,11 @@ HANDED_OVER: dict[str, Any] = {"orders": ({YOU: 1}, 30_000)}
 ENDLESS: dict[str, Any] = {"orders": ({f"{THERE}:4294967296": 1}, None)}
 FIRST = Refused(20_000, 0)
 ENTERS = {
-    "an empty list": Case(held(), [(acquire("a:1"), FIRST)], held("a")),
-    "behind others": Case(held("a b"), [(acquire("c:1"), Refused(20_000, 2))], held("a b c")),
     "it keeps its place": Case(held("a b c"), [(acquire("b:1"), Refused(20_000, 1)), (acquire("a:1"), FIRST)]),
     "the list lasts for longer": Case(held() | waiting("a", 10_000), [(acquire("a:1"), FIRST)], held("a")),
     "the list does not end earlier": Case(held() | waiting("a", 200_000), [(acquire("a:1"), FIRST)]),
     "a holder without an end": Case(ENDLESS, [(acquire("a:1"), Refused(-1, 0))], ENDLESS | waiting("a")),
-    "not for another level of a lost hold": Case({}, [(acquire("a:1", level=2), -2)]),
     "woken and refused, its former place": Case(held("b c") | woken("a"), [(acquire("a:1"), FIRST)], held("a b c")),
-    "woken and refused under another number": Case(
-        held("b a:2") | woken("a"), [(acquire("a:2"), FIRST)], held("a:2 b")
-    ),
-    "woken and refused, without time to wait": Case(
-        held("b") | woken("a"), [(acquire("a:1", waits=False), About(20_000))]
-    ),
     "another one was woken": Case(
         held("b") | woken("a"), [(acquire("c:1"), Refused(20_000, 1))], held("b c") | woken("a")
     ),
@@ -110,17 +101,6 @@ ENTERS = {
 }
 ACQUIRED = {
     "a later one": Case(waiting("a b"), [(acquire("b:1"), None)], taken("b", "a")),
-    "the only one": Case(waiting("a"), [(acquire("a:1"), None)], taken("a")),
-    # A reservation is for one client, whatever its number.
-    **{
-        f"the woken one, number {number}": Case(
-            waiting("b") | woken("a"), [(acquire(f"a:{number}"), None)], taken("a", "b")
-        )
-        for number in (1, 2)
-    },
-    "another one before the woken one": Case(
-        waiting("b") | woken("a", exclusive=0), [(acquire("c:1"), None)], taken("c", "b") | woken("a", exclusive=0)
-    ),
     "not while it is reserved": Case(
         waiting("b") | woken("a"),
         [
@@ -141,15 +121,12 @@ ACQUIRED = {
         for lasts in (None, 2 * RESERVED)
     },
     "handed over": Case(mine("a b"), [(hand_over("a:1"), [0])], HANDED_OVER | waiting("b")),
-    "handed over, not in the list": Case(mine("b"), [(hand_over("a:1"), [0])], HANDED_OVER | waiting("b")),
     "not handed over": Case(held("a b"), [(hand_over("a:1"), 0)]),
 }
 LAST = [(release(), 3, None)]
 FORCED = ["redisson 0", f"{HERE} 0"]
 WAKES_A = ["redisson 0", "a a:1", "b look"]
 RELEASE = {
-    "wakes the first": Case(mine("a b c"), LAST, waiting("b c") | woken("a"), WAKES_A),
-    "wakes the only one": Case(mine("a"), LAST, woken("a"), ["redisson 0", "a a:1"]),
     "others may come before it": Case(
         mine("a b"), [(release(patience=LONG_PATIENCE), 3, None)], waiting("b") | woken("a", exclusive=0), WAKES_A
     ),
@@ -162,7 +139,6 @@ RELEASE = {
         waiting("b c") | woken("a", exclusive=0),
         ["redisson 0", "b look"],
     ),
-    "nobody waits behind the one that has not come": Case(mine() | woken("a"), LAST, woken("a"), ["redisson 0"]),
     # Somebody else has written it.
     "one that was woken for longer than a reservation": Case(
         mine("b") | woken("a", came="text", exclusive=0, lasts=2 * RESERVED),
@@ -170,17 +146,10 @@ RELEASE = {
         waiting("b") | woken("a", came="text", exclusive=0, lasts=2 * RESERVED),
         ["redisson 0", "b look"],
     ),
-    "one that was woken for ever": Case(
-        mine("b") | woken("a", lasts=None),
-        LAST,
-        waiting("b") | woken("a", came=1, lasts=None),
-        ["redisson 0", "b look:0"],
-    ),
     # What a spin lock sends.
     "without a channel": Case(
         mine("a b"), [(release(channel=""), 1, None)], waiting("b") | woken("a"), ["a a:1", "b look"]
     ),
-    "not the last level": Case({**mine("a"), "orders": ({ME: 2}, 20_000)}, [(release(1), 0)], mine("a")),
     "of another owner": Case(held("a"), [(release(), None)]),
     "late": Case(
         mine("a b"),
@@ -188,7 +157,6 @@ RELEASE = {
         waiting("b") | woken("a"),
         ["redisson 0", "a a:1", "b look", f"{HERE} 0", f"{HERE} 0"],
     ),
-    "late, without a hold": Case(held("a"), [(release(late=1), None)], None, [f"{HERE} 0"] * 2),
     **{
         name: Case(mine("a b"), [(call, 1, 0)], waiting("b") | woken("a"), [*FORCED, "a a:1", "b look"])
         for name, call in (("by force", force_release()), ("a deletion", DELETE))
@@ -197,8 +165,6 @@ RELEASE = {
     "by force, without a channel": Case(
         mine("a b"), [(force_release(""), 1, 0)], waiting("b") | woken("a"), ["a a:1", "b look"]
     ),
-    "by force, a free lock": Case(waiting("a"), [(force_release(), 0)]),
-    "a deletion of the counter alone": Case({COUNTER: 7, **waiting("a")}, [(DELETE, 1, 0)], waiting("a")),
     # It learns the new lease, and gets its place back.
     "keep": Case(mine("a b"), [(keep(), 1), (acquire("a:1"), Refused(10_000, 0, 1))], kept("a b"), WAKES_A),
     "keep, without a channel": Case(mine("a"), [(keep(channel=""), 1)], kept("a")),
@@ -212,25 +178,13 @@ RELEASE = {
 }
 LEAVES = [(leave("a:1"), 1, 0)]
 LEAVE = {
-    "the first of a held lock": Case(held("a b c"), LEAVES, held("b c"), ["c look:0"]),
     "the second of a held lock": Case(held("a b c"), [(leave("b:1"), 1, 0)], held("a c"), ["c look:0"]),
     # The first two look as before.
     "the third of a held lock": Case(held("a b c d"), [(leave("c:1"), 1, 0)], held("a b d")),
     "one of two, a held lock": Case(held("a b"), LEAVES, held("b")),
     "the only one": Case(held("a"), LEAVES, held()),
-    "the only one, a free lock": Case(waiting("a"), LEAVES, {}),
-    "nobody": Case(held("b c"), [(leave("a:1"), 0)]),
-    "an earlier number": Case(held("a:2"), [(leave("a:1"), 0)]),
     "the first, a free lock": Case(waiting("a b"), LEAVES, woken("b"), ["b b:1"]),
-    # The second copy repeats the last message.
-    "the woken one": Case(
-        waiting("b c") | woken("a"), LEAVES, waiting("c") | woken("b"), ["b b:1", "c look", "c look"]
-    ),
-    "the woken one, nobody else waits": Case(woken("a"), LEAVES, {}),
     "the woken one, a held lock": Case(held("b c") | woken("a"), LEAVES, held("b c")),
-    "the client was woken under a later number": Case(
-        held("b") | woken("a:2"), [(leave("a:1"), 0)], held("b") | woken("a:2")
-    ),
     "another one was woken": Case(
         waiting("b c") | woken("a"), [(leave("b:1"), 1, 0)], waiting("c") | woken("a"), ["c look"] * 2
     ),
@@ -420,18 +374,6 @@ class TestTime:
         assert self.memory.command("ZRANGE", LIST, 0, -1) == [b"b:1"]
         assert self.memory.command("EXISTS", WOKEN) == 0
 
-    def test_the_patience_counts_from_the_entry_on(self) -> None:
-        """Although the client was woken meanwhile, and has its former place again."""
-        self.held()
-        self.memory.call(acquire("a:1"))
-        self.memory.advance_time(4)
-        self.memory.call(release())
-        self.held()
-        assert self.memory.call(acquire("a:1")) == b"-1 0 1"
-        self.memory.advance_time(1)
-        self.memory.call(release())
-        assert self.memory.call(acquire("c:1", waits=False)) == 250
-
     def test_a_reservation_ends(self) -> None:
         """The woken client is frozen: the one behind it looks then, and gets the lock. The other has lost its place."""
         self.held()
@@ -446,14 +388,3 @@ class TestTime:
         assert self.memory.call(acquire("c:1")) == b"30000 0 1"
         self.memory.advance_time(1)
         assert self.memory.call(acquire("a:1")) == b"29999 1 1"
-
-    def test_the_next_one_is_woken_after_a_reservation(self) -> None:
-        self.held()
-        for member in ("a:1", "b:1", "c:1"):
-            self.memory.call(acquire(member))
-        self.memory.call(release())
-        self.memory.advance_time(251)
-        self.held()
-        self.told()
-        self.memory.call(release())
-        assert self.told() == ["redisson 0", "b b:1", "c look:250"]
