@@ -1,4 +1,4 @@
-"""The scripts of clients and of locks, also with fencing tokens: every branch, sent twice, read as Redisson would."""
+"""The scripts of clients, of locks, also with fencing tokens, and of holds that move: every branch, sent twice."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ from .locks import (
     keep,
     release,
 )
+from .read_write import LEASES, READERS, lease_key, reading, writing
 from .read_write import hand_over as hand_over_write
 from .scripted import ANYTHING, ME, YOU, About, Call, Case, Ends, Scripted
 
@@ -162,7 +163,40 @@ LOCK = {
 }
 
 
-CASES = LOCK | {f"client, {name}": case for name, case in CLIENT.items()}
+def move(lease: int, suffix: str = "") -> Call:
+    return Call("lock_move", ["orders"], [ME + suffix, YOU + suffix, lease])
+
+
+def move_read(lease: int) -> Call:
+    return Call("read_move", ["orders", LEASES], [ME, YOU, lease])
+
+
+def held(owner: str, lease: int | None, **more: Any) -> dict[str, Any]:
+    return {"orders": ({owner: 1, **more}, lease)}
+
+
+OTHER = {READERS[0]: [40_000]}
+MOVES = {
+    "a shorter lease": Case(held(ME, 20_000), [(move(10_000), [About(20_000)])], held(YOU, 20_000)),
+    "endless": Case({"orders": {ME: 1}}, [(move(0), [-1])], {"orders": {YOU: 1}}),
+    "free": Case({}, [(move(30_000), None)]),
+    "another owner's": Case(held("java:1", 20_000), [(move(30_000), None)]),
+    "a writer": Case(writing(ME, 1, 20_000), [(move(30_000, ":write"), [30_000])], writing(YOU, 1, 30_000)),
+    "a writer that reads": Case(writing(ME, 1, 20_000, {ME: [10_000]}), [(move(30_000, ":write"), -1)]),
+    "a reader, what is left": Case(
+        reading({ME: [20_000], **OTHER}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000], **OTHER})
+    ),
+    "a reader that is there already": Case(
+        reading({YOU: [10_000]}), [(move_read(30_000), [30_000])], reading({YOU: [30_000]})
+    ),
+    "a reader whose other level is in doubt": Case(
+        reading({ME: [20_000, 30_000]}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000]}, 30_000)
+    ),
+    "no reader": Case(reading(OTHER), [(move_read(30_000), None)]),
+    "a reader whose lease has ended": Case(held(ME, 40_000, mode="read"), [(move_read(30_000), None)]),
+    "a lock of another kind": Case({**held(ME, 40_000), lease_key(ME, 1): ("1", 20_000)}, [(move_read(30_000), -1)]),
+}
+CASES = LOCK | {f"client, {name}": case for name, case in CLIENT.items()} | MOVES
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -170,16 +204,14 @@ def test_a_script(scripts: Scripted, case: Case) -> None:
     scripts.check(case)
 
 
-def test_the_holder_that_writes_comes_first(scripts: Scripted) -> None:
+def test_several_holders(scripts: Scripted) -> None:
+    """The one that writes comes first, and not all are named."""
     scripts.write({"orders": {YOU: 1, ME: 1, "mode": "write", f"{YOU}:write": 1}})
     _, count, first, *others = scripts.call(HOLDER)
     assert (count, first, sorted(others)) == (3, f"{YOU}:write".encode(), sorted([ME.encode(), YOU.encode()]))
-
-
-def test_many_holders(scripts: Scripted) -> None:
-    scripts.write({"orders": {"mode": "read"} | {f"me:{number}": 1 for number in range(1000)}})
-    _, count, *owners = scripts.call(HOLDER)
-    assert (count, len(set(owners))) == (1000, 64)
+    scripts.redis.hset("orders", mapping={f"me:{number}": 1 for number in range(997)})
+    _, count, first, *others = scripts.call(HOLDER)
+    assert (count, first, len({first, *others})) == (1000, f"{YOU}:write".encode(), 64)
 
 
 def test_tokens_are_times_and_ascend(scripts: Scripted) -> None:
@@ -192,6 +224,10 @@ def test_tokens_are_times_and_ascend(scripts: Scripted) -> None:
         assert (scripts.text(COUNTER), scripts.left(COUNTER)) == (str(token), -1)
         newest = scripts.redis.incr(COUNTER)
         assert newest == token + 1
+    # Each copy of a hand-over has one of its own.
+    [[first], [second]] = [scripts.call(hand_over(kind="fenced")) for _ in range(2)]
+    assert newest < first < second
+    assert scripts.text(COUNTER) == str(second)
 
 
 @pytest.mark.parametrize("wrong", ["text", "", "1.5", 2**63 - 1])
@@ -258,8 +294,8 @@ def test_a_hand_over_of_a_lost_hold(scripts: Scripted, kind: str, free: bool) ->
     scripts.check(Case({**before, **waits_for(kind)}, [(HAND_OVERS[kind], 0)]))
 
 
-def test_each_copy_of_a_hand_over_has_a_token_of_its_own(scripts: Scripted) -> None:
-    scripts.write({"orders": (MINE, 30_000)})
-    [[first], [second]] = [scripts.call(HAND_OVERS["fenced"]) for _ in range(2)]
-    assert 0 < first < second
-    assert scripts.text(COUNTER) == str(second)
+def test_a_lease_beyond_what_is_exact(scripts: Scripted) -> None:
+    """Somebody else has set it."""
+    scripts.write(held(ME, 2**60))
+    assert scripts.call(move(0)) == [2**52]
+    assert 0 < scripts.redis.pttl("orders") <= 2**52
