@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -255,55 +256,39 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-def expressions() -> Iterator[tuple[str, str]]:
-    """Each with its title."""
-    for panel in panels():
-        for target in panel["targets"]:
-            yield panel["title"], target["expr"]
-
-
-def check(expression: str, labels: dict[str, set[str]], where: str) -> set[str]:
+def check(expression: str, labels: dict[str, set[str]]) -> set[str]:
     """Each metric and each label in it exists. Returns the metrics."""
-    used = set()
-    known = set(OF_TARGETS)
-    for metric, selector in METRIC.findall(expression):
-        assert metric in labels, f"{where}: there is no {metric}"
-        used.add(metric)
-        known |= labels[metric]
-        for label, _, _ in LABEL.findall(selector or ""):
-            assert label in labels[metric] | OF_TARGETS, f"{where}: {metric} has no label {label}"
-    assert used, f"{where}: no metric in {expression}"
-    for group in BY.findall(expression):
-        for label in group.split(","):
-            assert label.strip() in known, f"{where}: no label {label}"
+    used = METRIC.findall(expression)
+    assert used, expression
+    for metric, selector in used:
+        assert metric in labels, expression
+        assert {label for label, _, _ in LABEL.findall(selector)} <= labels[metric] | OF_TARGETS, expression
+    known = OF_TARGETS.union(*(labels[metric] for metric, _ in used))
+    assert set(re.findall(r"\w+", " ".join(BY.findall(expression)))) <= known, expression
     assert expression.count("(") == expression.count(")")
-    return used
+    return {metric for metric, _ in used}
 
 
-def test_each_metric_has_a_panel(labels: dict[str, set[str]]) -> None:
-    """A histogram by its buckets; what prometheus_client adds, such as the time of creation, has none."""
-    used = {metric for title, expression in expressions() for metric in check(expression, labels, title)}
-    samples = {name for name in labels if not name.endswith(("_created", "_sum", "_count"))}
-    assert used == samples
-
-
-def test_each_panel_and_each_filter_is_for_the_chosen_programs(labels: dict[str, set[str]]) -> None:
-    """Several programs, and several processes of each, are in one Prometheus."""
-    for title, expression in expressions():
-        for metric, selector in METRIC.findall(expression):
-            assert selector.startswith('job=~"$job", instance=~"$instance"'), (title, metric)
+def test_each_metric_has_a_panel_and_each_panel_is_for_the_chosen_programs(labels: dict[str, set[str]]) -> None:
+    """A histogram is shown by its buckets. Several programs, and several processes of each, are in one Prometheus."""
+    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
+    assert {metric for expression in expressions for metric in check(expression, labels)} == {
+        name for name in labels if not name.endswith(("_created", "_sum", "_count"))
+    }
+    for metric, selector in METRIC.findall("\n".join(expressions)):
+        assert selector.startswith('job=~"$job", instance=~"$instance"'), metric
     queries = {each["name"]: each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:]}
     assert [*queries] == ["job", "instance", "kind", "name"]
     assert 'job=~"$job"' in queries["instance"]
     for name, query in queries.items():
         assert query.endswith(f", {name})")
-        check(query, labels, name)
+        check(query, labels)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert(rule: dict[str, Any], labels: dict[str, set[str]]) -> None:
     assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
-    check(rule["expr"], labels, rule["alert"])
+    check(rule["expr"], labels)
     # What the text says is a label of the result.
     groups = set(re.findall(r"\w+", " ".join(BY.findall(rule["expr"]))))
     for text in rule["annotations"].values():
@@ -313,17 +298,13 @@ def test_an_alert(rule: dict[str, Any], labels: dict[str, set[str]]) -> None:
 
 def test_grafana_can_show_it() -> None:
     """One id for each panel, places that don't overlap, the variable's data source, legends that the result has."""
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(set(ids)) == len(ids)
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
-        own = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
+        columns, rows = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        own = set(product(columns, rows))
         assert not own & cells, panel["title"]
         cells |= own
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
@@ -332,11 +313,8 @@ def test_grafana_can_show_it() -> None:
             assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             for label in re.findall(r"\{\{(\w+)\}\}", part.get("legendFormat", "")):
                 assert label in re.split("[, ]+", " ".join(BY.findall(part["expr"]))), panel["title"]
-        refs = [target["refId"] for target in panel["targets"]]
-        assert len(set(refs)) == len(refs)
-    text = json.dumps(DASHBOARD)
-    used = set(re.findall(r"\$\{?([a-z]+)\b", text))
-    assert used == variables
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+    assert set(re.findall(r"\$\{?([a-z]+)\b", json.dumps(DASHBOARD))) == variables
 
 
 def test_the_page_is_about_metrics_and_alerts_that_exist(labels: dict[str, set[str]]) -> None:
