@@ -106,11 +106,11 @@ def published(redis: Any) -> dict[str, int]:
     return {name: stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("publish", "spublish")}
 
 
-def release(admin: Any, runner: Any, pubsub: PubSub, channel: str = CHANNEL) -> dict[str, int]:
+def release(admin: Any, runner: Any, pubsub: PubSub) -> dict[str, int]:
     """Releases a lock, and returns how many messages of each flavour that has published."""
     admin.hset("orders", "me:1", 1)
     before = published(admin)
-    assert run(runner, "lock_release", [*KEYS["lock"]], [channel, "me:1", 0, *WAKING, 0], pubsub) in FREE
+    assert run(runner, "lock_release", [*KEYS["lock"]], [CHANNEL, "me:1", 0, *WAKING, 0], pubsub) in FREE
     return {name: count - before[name] for name, count in published(admin).items()}
 
 
