@@ -26,7 +26,6 @@ class Flow(NamedTuple):
 
 LINE = [A, C, B, E]
 FLOWS = {
-    "a lost level": Flow([B], [(-2, "acquire", A, 2), (-2, "acquire", A, 2)], ({B: 1}, [], [])),
     "in order": Flow(
         [A, B, C],
         [
@@ -40,7 +39,6 @@ FLOWS = {
     "lost, held": Flow([A, B], [*[(0, "wake_waiters")] * 2], ({A: 1}, [B], [])),
     "delete, the stated number is notified": Flow([A, B, C, D], [(1, "delete", 2)], ({}, [], [B, C])),
     "delete, a free lock": Flow([A, B], [(None, "expire"), (0, "delete")], ({}, [], [B])),
-    "many at once": Flow([D, A, B, C], [(1, "release", D), (2, "leave_in_doubt", A, C)], ({}, [B], [A, B])),
     "without doubt a hold stays": Flow([A], [(0, "leave", A)], ({A: 1}, [], [])),
     # An owner that is named before the owners ahead of it is not left in the queue as its head.
     **{
@@ -68,22 +66,6 @@ FLOWS = {
         ],
         ({}, [F], [F]),
     ),
-    "a paused client, if no other call dropped its waiter": Flow(
-        [A, B],
-        [
-            *((ANYTHING, "heartbeat", YOU), (0, "command", "ZADD", CLIENTS, 1, YOU), (None, "asked_long_ago", B)),
-            ((HELD, 0, ""), "heartbeat", YOU),
-        ],
-        ({A: 1}, [B], []),
-    ),
-    "scores without a queue": Flow(
-        [A, B, C],
-        [
-            *((ANYTHING, "heartbeat", ME), (1, "command", "DEL", QUEUE), ((HELD, 1, ""), "heartbeat", ME)),
-            *(((HELD, 0, ""), "heartbeat", ME), (HELD, "acquire", C), (HELD, "acquire", B)),
-        ],
-        ({A: 1}, [C, B], []),
-    ),
     "a waiter enters where there are scores without a queue": Flow(
         [A, B],
         [
@@ -92,25 +74,8 @@ FLOWS = {
         ],
         ({A: 1}, [C, B], []),
     ),
-    # A server that is short of memory may drop keys with a TTL: then all waiters are treated as Redisson's.
-    "without the keys of pyredisson": Flow(
-        [A, B, C],
-        [
-            *((1, "command", "DEL", WAITERS, CLIENTS), ((HELD, 0, ""), "heartbeat", YOU), (HELD, "acquire", B)),
-            *((None, "expire"), (None, "acquire", B)),
-        ],
-        ({B: 1}, [C], []),
-    ),
     "a head of pyredisson without a score enters again": Flow(
         [A, B, C], [(1, "command", "ZREM", SCORES, B), (1, "release", A)], ({}, [C], [B, C])
-    ),
-    "a head of Redisson without a score": Flow(
-        [A],
-        [
-            *((HELD, "java_acquire", JAVA), (ANYTHING, "acquire", C), (1, "command", "ZREM", SCORES, JAVA)),
-            (1, "release", A),
-        ],
-        ({}, [C], [C]),
     ),
 }
 """What `tests/properties/test_fairness.py` doesn't do, in no order."""
@@ -185,25 +150,6 @@ def test_leave_in_doubt_and_in_the_queue(scripts: Fair) -> None:
 
 
 class TestAcquire:
-    def test_the_queue(self, scripts: Fair) -> None:
-        scripts.acquire(A)
-        for _ in range(2):
-            for owner in (B, C, D):
-                assert 29_000 < scripts.acquire(owner) <= 30_000
-        assert (scripts.queue(), scripts.holds()) == ([B, C, D], {A: "1"})
-        # Just enough that they are soon dropped if they die. Waiters of pyredisson may all have the same score.
-        assert all(7 < scripts.score(owner) <= 8 for owner in (B, C, D))
-        assert set(scripts.redis.hkeys(WAITERS)) == {owner.encode() for owner in (B, C, D)}
-        assert 7_200_000 < scripts.redis.pttl(WAITERS) <= 7_230_000
-        assert scripts.redis.pttl(QUEUE) == scripts.redis.pttl(SCORES) == -1
-
-    def test_a_holder_with_an_endless_lease(self, scripts: Fair) -> None:
-        scripts.redis.hset(LOCK, JAVA, 1)
-        assert scripts.acquire(A) == -1
-        assert 7 < scripts.score(A) <= 8
-        assert scripts.left() == -1
-        assert 0 < scripts.redis.pttl(WAITERS) <= 7_200_000
-
     def test_waiting_raises_a_score(self, scripts: Fair) -> None:
         """Behind the first places, each acquire restores the remaining time that the score had at the last one."""
         scripts.line(A, *(f"{YOU}:{100 + number}" for number in range(PLACES)), B)
@@ -224,16 +170,6 @@ class TestAcquire:
 
 
 class TestHeartbeat:
-    def test_a_sign_of_life(self, scripts: Fair) -> None:
-        scripts.line(A, B)
-        left, known, notified = scripts.heartbeat(YOU)
-        assert (known, notified) == (0, "")
-        assert 29_000 < left <= 30_000
-        assert scripts.heartbeat(YOU)[1] == 1
-        assert 1_000 < scripts.redis.zscore(CLIENTS, YOU) - scripts.now() <= 1_500
-        assert 0 < scripts.redis.pttl(CLIENTS) <= 7_200_000
-        assert 0 < scripts.redis.pttl(WAITERS) <= 7_230_000
-
     def test_nobody_waits(self, scripts: Fair) -> None:
         scripts.redis.zadd(CLIENTS, {ME: scripts.now() + 1_000})
         assert scripts.heartbeat(ME) == (-2, 1, "")
@@ -273,15 +209,6 @@ class TestHeartbeat:
         scripts.asked_long_ago(B)
         assert scripts.acquire(B) is None
         assert scripts.queue() == [C]
-
-    def test_the_score_of_a_head_of_pyredisson_is_kept_ahead(self, scripts: Fair) -> None:
-        """Redisson drops it by its score: not while it lives, but soon after it has died."""
-        scripts.line(A, B, C)
-        for score in (-60_000, 86_400_000):
-            scripts.redis.zadd(SCORES, {B: scripts.now() + score})
-            scripts.heartbeat(ME)
-            assert 7 < scripts.score(B) <= 8
-        assert 7 < scripts.score(C) <= 8
 
     def test_scores_without_any_other_key(self, scripts: Fair) -> None:
         """The score of a waiter that is in no queue is removed, though nobody waits any more."""

@@ -25,19 +25,6 @@ class TestBesideJava:
         scripts.heartbeat(ME)
         assert 9 < scripts.score(JAVA) <= 10
 
-    def test_pyredisson_behind_java(self, scripts: Fair) -> None:
-        """Redisson subtracts its waiting time from all scores whenever one of its waiters acquires the lock."""
-        java, coffee = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.line(A, java, coffee, B, C, D)
-        assert 607 < scripts.score(B) <= 608
-        assert scripts.score(B) - 0.1 < scripts.score(D) < scripts.score(B) + 0.1
-        scripts.release(A)
-        scripts.serve(java, coffee)
-        assert scripts.queue() == [B, C, D]
-        assert 7 < scripts.score(B) <= 8
-        # However many there are: waiters of pyredisson subtract nothing from scores.
-        scripts.serve(B, C, D)
-
     def test_java_behind_pyredisson(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA)
         scripts.line(A, B, C, D)
@@ -70,23 +57,6 @@ class TestBesideJava:
 class TestDeathBesideJava:
     """Java drops a dead waiter of pyredisson by its own rules, also when no client of pyredisson is alive."""
 
-    @pytest.mark.parametrize("before", [0, 1, 3])
-    def test_a_dead_head_is_dropped_soon(self, scripts: Fair, before: int) -> None:
-        scripts.acquire(A)
-        first = [Java(scripts, f"{JAVA}{number}") for number in range(before)]
-        for java in first:
-            java.acquire()
-        scripts.acquire(B)
-        last = Java(scripts, COFFEE)
-        last.acquire()
-        scripts.release(A)
-        scripts.serve(*first)
-        assert last.acquire() is not None
-        assert scripts.queue() == [B, COFFEE]
-        assert scripts.score(B) <= 8
-        scripts.advance_time(8_000)
-        assert last.acquire() is None
-
     def test_a_waiter_that_died_far_from_the_head(self, scripts: Fair) -> None:
         """It entered a long queue, and died before it was among the first places."""
         owners = [f"{ME}:{100 + number}" for number in range(20)]
@@ -100,20 +70,6 @@ class TestDeathBesideJava:
         scripts.serve(first)
         assert scripts.queue() == [B, COFFEE]
         assert scripts.score(B) <= 8
-
-    def test_a_living_waiter_keeps_its_place(self, scripts: Fair) -> None:
-        """However long it waits, and whichever waiters are served before it."""
-        first, second = Java(scripts, JAVA), Java(scripts, COFFEE)
-        scripts.line(A, first, second, B)
-        for _ in range(100):
-            scripts.advance_time(400)
-            scripts.heartbeat(YOU, B)
-            scripts.redis.pexpire(LOCK, 30_000)
-        scripts.release(A)
-        scripts.serve(first, second)
-        Java(scripts, f"{JAVA}9").acquire()
-        assert scripts.queue()[0] == B
-        assert scripts.acquire(B) is None
 
     def test_java_with_a_very_long_waiting_time(self, scripts: Fair) -> None:
         """It subtracts more from the scores than other clients do."""
@@ -130,25 +86,6 @@ class TestDeathBesideJava:
 
 class TestEvictions:
     """A Java client whose clock is ahead drops living waiters."""
-
-    def test_six_seconds_ahead_evict_no_waiter(self, scripts: Fair) -> None:
-        java = Java(scripts, JAVA, ahead=6_000)
-        scripts.line(A, B)
-        for _ in range(10):
-            scripts.advance_time(400)
-            scripts.heartbeat(YOU, B)
-            java.acquire()
-            assert scripts.queue() == [B, JAVA]
-
-    def test_a_heartbeat_reports_waiters_without_a_place(self, scripts: Fair) -> None:
-        scripts.line(A, B, D, C)
-        scripts.redis.lrem(QUEUE, 0, D)
-        scripts.redis.zrem(SCORES, D)
-        for _ in range(2):
-            assert scripts.without_place(YOU, B, D) == [D]
-        scripts.acquire(D)
-        assert scripts.without_place(YOU, B, D) == []
-        assert scripts.queue() == [B, C, D]
 
     def test_an_eviction_raises_the_margin(self, scripts: Fair) -> None:
         java = Java(scripts, JAVA, ahead=25_000)
