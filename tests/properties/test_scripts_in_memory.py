@@ -13,7 +13,7 @@ from tests.lua import (
     test_semaphore_scripts,
     test_waiting_list,
 )
-from tests.lua.fair import test_fair_flows
+from tests.lua.fair import test_fair_queue
 from tests.lua.scripted import Scripted
 from tests.virtual.server import MemoryServer
 from tests.virtual.time import VirtualClock
@@ -26,7 +26,7 @@ TABLES: dict[str, Table] = {
     "read_write": (Scripted, test_read_write_scripts.CASES, Scripted.check),
     "semaphore": (Scripted, test_semaphore_scripts.CASES, Scripted.check),
     "list": (test_waiting_list.SCRIPTS, test_waiting_list.CASES, Scripted.check),
-    "fair": (test_fair_flows.SCRIPTS, test_fair_flows.FLOWS, test_fair_flows.test_a_flow),
+    "fair": (test_fair_queue.SCRIPTS, test_fair_queue.FLOWS, test_fair_queue.test_a_flow),
 }
 CASES = [(table, name) for table, (_, cases, _) in TABLES.items() for name in cases]
 

@@ -52,9 +52,6 @@ class Fair(Scripted):
     def hand_over(self, owner: str, next_owner: str, lease: int = 30_000) -> Any:
         return self.fair("fair_hand_over", CHANNEL, owner, WAIT, next_owner, lease)
 
-    def try_once(self, owner: str) -> Any:
-        return self.acquire(owner, queue=False)
-
     def force(self) -> Any:
         return self.fair("fair_force_release", CHANNEL, WAIT)
 
@@ -82,9 +79,6 @@ class Fair(Scripted):
 
     def command(self, *words: str | bytes | int) -> Any:
         return self.redis.execute_command(*words)
-
-    def java_acquire(self, owner: str) -> int | None:
-        return Java(self, owner).acquire()
 
     def queue(self) -> list[str]:
         """The queue as Redisson reads it. The list and the scores must have the same owners."""
