@@ -7,7 +7,6 @@ import pytest
 
 from tests.lua import (
     test_lock_scripts,
-    test_moving_scripts,
     test_permit_scripts,
     test_read_write_scripts,
     test_semaphore_scripts,
@@ -21,7 +20,6 @@ from tests.virtual.time import VirtualClock
 Table = tuple[Callable[..., Any], Mapping[str, Any], Callable[[Any, Any], None]]
 TABLES: dict[str, Table] = {
     "lock": (Scripted, test_lock_scripts.CASES, Scripted.check),
-    "moving": (Scripted, test_moving_scripts.CASES, Scripted.check),
     "permits": (Scripted, test_permit_scripts.CASES, Scripted.check),
     "read_write": (Scripted, test_read_write_scripts.CASES, Scripted.check),
     "semaphore": (Scripted, test_semaphore_scripts.CASES, Scripted.check),
