@@ -16,7 +16,7 @@ from tests.support.children import Child
 from tests.support.faults import FLAGS
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import eventually
+from tests.support.waiting import asleep, eventually, permit_waiters
 
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
     "multi": lambda client, owner: client.get_multi_lock(*[client.get_lock(name, owner=owner) for name in "ab"]),
@@ -144,10 +144,15 @@ class Used:
         """Lets the client open its connection."""
         await self.backend.do(self.client.get_lock("other").is_locked())
 
+    def sleeping(self) -> int:
+        """How many calls of the client sleep until it is released."""
+        waiting: Callable[..., int] = asleep if self.is_lock else permit_waiters
+        return waiting(self.client, "a", *([self.kind] if self.kind in LOCKS else []))
+
     def knows_nothing(self) -> bool:
         """The client has no hold and nobody who waits."""
         session = self.client._session
-        queues = [*session.lock_queues.values(), *session.permits.queues.values()]
+        queues = [*session.lock_queues.values(), *session.permits.queues.values(), *session.channels.by_name.values()]
         waiting = [queue for queue in queues if queue.waiters]
         waiting += [queue for queue in session.fair_queues.values() if queue.tickets]
         return not (session.holds.table or session.channels.waiting or waiting)

@@ -112,7 +112,6 @@ async def test_at_any_turn_of_a_contended_wait(tasks: RawBackend, proxy: Proxy, 
         await (release or holder.release())
         await tasks.until(one.knows_nothing, 5)
         await tasks.until(lambda: not admin.exists("a") if kind in LOCKS else admin.get("a") == b"2", 5)
-    assert not any(channel.waiters for channel in one.client._session.channels.by_name.values())
 
 
 @pytest.mark.parametrize(
