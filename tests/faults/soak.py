@@ -60,7 +60,7 @@ class Report:
         kinds = {kind: sum(hold.kind == kind for hold in holds) for kind in sorted({hold.kind for hold in holds})}
         counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
         lost = sum(hold.lost for hold in holds)
-        head = f"{len(holds)} holds ({counts}), {lost} of them lost, {self.journals.counted} updates of the account"
+        head = f"{len(holds)} holds ({counts}), {lost} of them lost"
         deaths = f"{self.kills} processes killed, {self.resets} servers replaced"
         return "\n".join([head, deaths, *self.found])
 
@@ -100,15 +100,15 @@ class Soak:
         found = self._end()
         journals = Journals.read(self._directory)
         found += judge(journals, self._resets)
-        found += self._left(redis, journals, deadly)
+        found += self._left(redis, deadly)
         return Report(found, journals, len(self._ended), len(self._resets))
 
     def _start(self, proxy: Proxy) -> Child:
         self._started += 1
-        journal, account = self._directory / f"{self._started}.journal", self._directory / "account"
+        journal = self._directory / f"{self._started}.journal"
         wanted = json.dumps([WANTED] * self._owners)
         seed = f"{self._seed}/{self._started}"
-        child = Child(PROGRAM, proxy.url, self._backend, journal, seed, wanted, json.dumps(OPTIONS), account)
+        child = Child(PROGRAM, proxy.url, self._backend, journal, seed, wanted, json.dumps(OPTIONS), "unruly")
         if child.receive() != "ready":
             raise RuntimeError("a process of the soak has not started")
         return child
@@ -140,18 +140,13 @@ class Soak:
                 found.append(f"a process ended with {last!r}")
         return found
 
-    def _left(self, redis: Redis, journals: Journals, deadly: bool) -> list[str]:
+    def _left(self, redis: Redis, deadly: bool) -> list[str]:
         """What must not be left when all have ended."""
         time.sleep(2 * LEASE)
         found = [f"left behind: {name}" for name in sorted({*" ".join(LOCKS.values()).split()}) if redis.exists(name)]
         permits = int(redis.get("semaphore") or 0)
         if permits != PERMITS and not deadly:
             found.append(f"the semaphore has {permits} permits of {PERMITS}")
-        account = self._directory / "account"
-        value = int(account.read_text().split()[1]) if account.exists() else 0
-        # One that was killed may have counted without having written so.
-        if not journals.counted <= value <= journals.counted + len(self._ended):
-            found.append(f"the account says {value} after {journals.counted} updates")
         return found
 
 
@@ -277,7 +272,6 @@ class Journals:
 
     holds: dict[str, Hold] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-    counted: int = 0
     errors: list[str] = field(default_factory=list)
 
     @classmethod
@@ -293,8 +287,6 @@ class Journals:
             if word == "hold":
                 identity, kind, name, mode, asked, begin = rest.split()
                 self.holds[identity] = Hold(identity, kind, name, mode, float(asked), float(begin), float(begin))
-            elif word == "counted":
-                self.counted += 1
             elif word == "error":
                 self.errors.append(rest)
             elif word in {"failed", "refused"}:

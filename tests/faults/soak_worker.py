@@ -9,7 +9,6 @@ lost then was valid at the time that was read, however long the process was paus
 
 import asyncio
 import contextlib
-import fcntl
 import inspect
 import itertools
 import json
@@ -20,7 +19,6 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -59,33 +57,6 @@ class Journal:
         identity = f"{os.getpid()}.{next(self._ids)}"
         self.write("hold", identity, kind, name, mode, asked, begin)
         return identity
-
-
-class Account:
-    """A counter in a file, guarded by fencing tokens: no update may be lost, whatever happens to the lock."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def enter(self, token: int) -> int | None:
-        """Its value; None when a later token has been seen."""
-        return self._do(token, None)
-
-    def write(self, token: int, value: int) -> bool:
-        return self._do(token, value) is not None
-
-    def _do(self, token: int, value: int | None) -> int | None:
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            seen, _, present = os.pread(file, 100, 0).decode().partition(" ")
-            if int(seen or 0) > token:
-                return None
-            found = int(present or 0) if value is None else value
-            os.pwrite(file, f"{token} {found}".ljust(60).encode(), 0)
-            return found
-        finally:
-            os.close(file)
 
 
 class Owner:
@@ -148,17 +119,16 @@ class Owner:
             return True
         mode = "shared" if kind == "read" else "exclusive"
         holds = [self._journal.begin(kind, name, mode, asked, begin) for name in names]
-        token = lock.token if kind == "fenced" else 0
-        if token:
-            self._journal.write("token", holds[0], token)
-        await self._use(kind, lock, lost, holds, token)
+        if kind == "fenced":
+            self._journal.write("token", holds[0], lock.token)
+        await self._use(kind, lock, lost, holds)
         await self._release(lock, lost, holds)
         return True
 
     async def _take(self, lock: Any) -> bool:
         return bool(await self._call(lock.try_lock(self.wait)))
 
-    async def _use(self, _kind: str, _lock: Any, lost: Any, holds: list[str], _token: int) -> None:
+    async def _use(self, _kind: str, _lock: Any, lost: Any, holds: list[str]) -> None:
         """Relies on the hold for a while, mostly a few milliseconds."""
         long = self._random.random() < self.long_stays
         seconds = self._random.uniform(0.2, self.long_stay) if long else self._random.uniform(0, self.usual_stay)
@@ -219,7 +189,7 @@ class Owner:
 
 
 class UnrulyOwner(Owner):
-    """Has leases of any length, is cancelled, nests holds of some locks, and counts under the fenced lock."""
+    """Has leases of any length, is cancelled, and nests holds of some locks."""
 
     expected = (
         pyredisson.LockNotHeldError,
@@ -232,8 +202,6 @@ class UnrulyOwner(Owner):
     permit_lease = 0.3
     usual_stay, long_stay, long_stays = 0.04, 1.5, 0.1
 
-    account: Account
-
     async def _take(self, lock: Any) -> bool:
         wait, lease = self._random.uniform(0, 1), self._random.choice((None, None, 0.4, 0.8))
         if self._threads or self._random.random() < 0.8:
@@ -242,13 +210,10 @@ class UnrulyOwner(Owner):
         async with asyncio.timeout(self._random.uniform(0, 0.2)):
             return bool(await lock.try_lock(wait, lease))
 
-    async def _use(self, kind: str, lock: Any, lost: Any, holds: list[str], token: int) -> None:
-        value = self.account.enter(token) if token else None
+    async def _use(self, kind: str, lock: Any, lost: Any, holds: list[str]) -> None:
         reentrant = kind not in ("multi", "non-reentrant")
         nested = reentrant and self._random.random() < 0.2 and await self._nested(lock)
-        await super()._use(kind, lock, lost, holds, token)
-        if value is not None and self.account.write(token, value + 1):
-            self._journal.write("counted")
+        await super()._use(kind, lock, lost, holds)
         if nested:
             # Whatever happens, the nested hold is released, and the outer one must be released, too.
             with contextlib.suppress(*self.expected):
@@ -261,17 +226,16 @@ class UnrulyOwner(Owner):
             return False
 
 
-def main(url: str, backend: str, path: str, seed: str, owners: str, options: str, account: str = "") -> None:
+def main(url: str, backend: str, path: str, seed: str, owners: str, options: str, unruly: str = "") -> None:
     """A process that ends with the next line that it reads.
 
     `backend`: threads, asyncio, or both. `owners`: what each owner of a backend wants, and `options`: the settings of
-    the client, both in JSON. `account`: the file of the account of unruly owners.
+    the client, both in JSON. `unruly`: any text if the owners are.
     """
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
     journal, stop = Journal(path), threading.Event()
     wanted, settings = json.loads(owners), json.loads(options)
-    UnrulyOwner.account = Account(Path(account))
-    kind = UnrulyOwner if account else Owner
+    kind = UnrulyOwner if unruly else Owner
 
     def runs(client: Any) -> list[Any]:
         return [kind(client, journal, each, f"{seed}/{number}", stop).run() for number, each in enumerate(wanted)]
