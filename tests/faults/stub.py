@@ -1,11 +1,10 @@
 """A server that replies as a test wants: with other versions, or with replies that never end."""
 
 import contextlib
-import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 import hiredis
@@ -30,63 +29,42 @@ def shake(words: list[bytes], version: str = "7.0.15", mode: str = "standalone")
     return b"+OK\r\n" if words[1:2] != [b"INFO"] else bulk("id=1 addr=127.0.0.1:1 name=")
 
 
-class Stub:
+class Stub(socketserver.ThreadingTCPServer):
     """Listens on 127.0.0.1, and answers each command with `answer`'s bytes: one by one if `drip` is above 0."""
 
+    daemon_threads, block_on_close = True, False
+
     def __init__(self, answer: Answer, drip: float = 0.0) -> None:
-        self._answer = answer
-        self._drip = drip
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._open: list[socket.socket] = []
+        super().__init__(("127.0.0.1", 0), StubHandler)
+        self.answer, self.drip = answer, drip
         self.connections = 0
         """How many there have been."""
-        self.port: int = self._listener.getsockname()[1]
+        self.port: int = self.socket.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for connection in self._open:
-            with contextlib.suppress(OSError):  # its other side was first
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        self._listener.close()
-        for connection in self._open:
-            connection.close()
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # the end of the test
-            self.connections += 1
-            self._open.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
 
-    def _serve(self, connection: socket.socket) -> None:
+class StubHandler(socketserver.BaseRequestHandler):
+    server: Stub
+
+    def handle(self) -> None:
+        self.server.connections += 1
         reader = hiredis.Reader()
-        try:
-            while heard := connection.recv(65536):
+        # Otherwise the client has gone.
+        with contextlib.suppress(OSError):
+            while heard := self.request.recv(65536):
                 reader.feed(heard)
                 while (words := reader.gets()) is not False:
-                    self._say(connection, self._answer(words))
-        except OSError:
-            return  # the client has gone
+                    self.say(self.server.answer(words))
 
-    def _say(self, connection: socket.socket, reply: bytes) -> None:
-        if not self._drip:
-            connection.sendall(reply)
-            return
-        for byte in reply:
-            connection.sendall(bytes([byte]))
-            time.sleep(self._drip)
+    def say(self, reply: bytes) -> None:
+        for part in [reply[place : place + 1] for place in range(len(reply))] if self.server.drip else [reply]:
+            self.request.sendall(part)
+            time.sleep(self.server.drip)
