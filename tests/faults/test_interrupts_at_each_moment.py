@@ -115,6 +115,11 @@ class Contender(threading.Thread):
 def at_each_moment(one: Used, scenario: Callable[[Interrupt], None], least: int, **options: Any) -> None:
     """Runs the scenario with an interrupt at another moment each time, until there is no such moment."""
     step, missed, before, pool = 0, 0, one.taken(), pool_of(one.client)
+
+    def is_over() -> bool:
+        queued = one.admin.exists("redisson_lock_queue:{a}")
+        return one.taken() == before and one.knows_nothing() and not (one.client._session.lock_queues or queued)
+
     # A call may have fewer moments than the one before it.
     while missed < 3:
         # Otherwise a call that has to connect would have more of them than all later ones.
@@ -124,7 +129,7 @@ def at_each_moment(one: Used, scenario: Callable[[Interrupt], None], least: int,
         interrupt = Interrupt(step, **options)
         scenario(interrupt)
         missed = 0 if interrupt.where else missed + 1
-        eventually(lambda: one.taken() == before and one.knows_nothing() and not one.client._session.lock_queues, LIMIT)
+        eventually(is_over, LIMIT)
         # Permits have no numbers by which an observer finds the pairs.
         if one.is_lock:
             check_pairs(told(one.client), interrupt.where)

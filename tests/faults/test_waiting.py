@@ -1,9 +1,8 @@
 """No wakeup is lost with a message, a connection, a right, or a hold that vanishes.
 
-And no place in the queue of a fair lock with a process that dies or is paused, or with a reply.
+And no place in the queue of a fair lock with a reply.
 """
 
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,9 +19,8 @@ from tests.support.backends import OtherOwner
 from tests.support.faults import LOSSES, Lose
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
-from tests.support.waiting import TIME_LIMIT
 
-from .kinds import Start, given_back, lock_of, sha, taken_by_another
+from .kinds import given_back, lock_of, sha, taken_by_another
 
 LONG = 30.0
 """Seconds: what a waiter reads as the time left to the holder."""
@@ -238,25 +236,6 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     assert not caplog.messages
 
 
-WAIT = """
-import sys, threading
-import pyredisson
-client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=30)
-for _ in range(int(sys.argv[2])):
-    threading.Thread(target=client.get_fair_lock("a").lock, daemon=True).start()
-try:
-    if sys.argv[2] == "0":
-        with client.get_fair_lock("a"):
-            print("has it", flush=True)
-            sys.stdin.readline()
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-sys.stdin.readline()
-print("goes on", flush=True)
-sys.stdin.readline()
-"""
-
-
 def queued(admin: Redis) -> int:
     return int(admin.llen(QUEUE))
 
@@ -275,55 +254,6 @@ async def holder(backend: RawBackend, server: Server) -> Any:
     lock = backend.connect(server.url).get_fair_lock("a", owner=9)
     await backend.do(lock.lock())
     return lock
-
-
-async def waits_elsewhere(backend: RawBackend, admin: Redis, count: int = 1) -> None:
-    """The process waits. It sends heartbeats: no command is on its way, and it notices what happens to its place."""
-    await backend.until(lambda: queued(admin) == count, 4 * TIME_LIMIT)
-    await backend.until(lambda: admin.zcard("pyredisson_fair_clients:{a}") == 1)
-
-
-@pytest.mark.parametrize("comes_back", [False, True])
-async def test_a_head_that_is_killed_or_paused_is_passed_over(
-    backend: RawBackend, server: Server, admin: Redis, holder: Any, child: Start, comes_back: bool
-) -> None:
-    head = child(WAIT, server.url, 0)
-    await waits_elsewhere(backend, admin)
-    following = await in_line(backend, admin, backend.connect(server.url))
-    head.signal(signal.SIGSTOP if comes_back else signal.SIGKILL)
-    struck = time.monotonic()
-    await backend.do(holder.unlock())
-    assert await following.result() - struck < 3
-    if comes_back:
-        await backend.do(holder.lock())
-        head.signal(signal.SIGCONT)
-        await backend.until(lambda: queued(admin) == 1)
-        await backend.do(holder.unlock())
-        assert head.receive() == "has it"
-        head.send()
-        head.send()
-        assert head.receive() == "goes on"
-    await backend.until(lambda: not admin.exists("a", QUEUE, SCORES))
-
-
-@pytest.mark.parametrize("threads", [0, 3], ids=["ctrl-c", "exit"])
-async def test_a_process_that_ends_its_waits_leaves_the_queue(
-    backend: RawBackend, server: Server, admin: Redis, holder: Any, child: Start, threads: int
-) -> None:
-    waiter = child(WAIT, server.url, threads)
-    await waits_elsewhere(backend, admin, max(threads, 1))
-    if not threads:
-        waiter.signal(signal.SIGINT)
-        assert waiter.receive() == "interrupted"
-    else:
-        waiter.send("\n")
-        assert waiter.wait() == 0
-        assert queued(admin) == 0
-    await backend.until(lambda: queued(admin) == 0)
-    await backend.do(holder.unlock())
-    assert not admin.exists("a", QUEUE, SCORES)
-    # If a reply was on its way to it, a late copy of what it had sent is refused for a while.
-    assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
 
 
 @LOSSES

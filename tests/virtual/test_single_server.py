@@ -352,23 +352,6 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     pipeline.close()
 
 
-async def test_a_release_waits_for_another_call_of_its_owner(world: World) -> None:
-    async with world.client() as client:
-        lock = client.get_lock("a", owner="order")
-        await lock.lock()
-        world.server.pause()
-        calls = [asyncio.create_task(lock.lock())]
-        await asyncio.sleep(0.1)
-        calls.append(asyncio.create_task(lock.unlock()))
-        await asyncio.sleep(0.1)
-        assert not calls[1].done()
-        world.server.resume()
-        await asyncio.gather(*calls)
-        assert await lock.is_locked()
-        await lock.unlock()
-        assert not await lock.is_locked()
-
-
 async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
     async with world.client() as client:
         lock = client.get_lock("a", owner="order")
