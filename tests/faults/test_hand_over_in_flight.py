@@ -3,6 +3,7 @@
 And a process that is killed, or forked, before it has the reply: only the server knows the next owner.
 """
 
+import asyncio
 import signal
 import time
 from collections.abc import Callable
@@ -15,14 +16,14 @@ from redis.exceptions import ResponseError
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import CallQueues
-from pyredisson.errors import LockLostError
+from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner, _finished
-from tests.support.children import CHILD_LIMIT
+from tests.support.children import CHILD_LIMIT, forked
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import asleep
 
-from .kinds import Start, lock_of
+from .kinds import Start, Used, lock_of
 
 LEASE = 2.0
 LONG = 60.0
@@ -142,86 +143,26 @@ async def test_no_queue_remains_when_a_lease_ends(threads: RawBackend, proxy: Pr
 
 
 PROGRAM = """
-import asyncio, os, sys, traceback
-import pyredisson
-from tests.support.backends import _finished, OtherOwner
+import asyncio, sys
+from tests.support.backends import _finished
 from tests.support.kinds import KINDS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import asleep
 url, kind, lease, world = sys.argv[1:]
 backend = RawBackend(world)
-do = backend.do
 client = backend.connect(url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30)
-
-def run(operation):
-    return asyncio.run(operation) if world == "asyncio" else _finished(operation)
-
-def lock_of(kind, owner=None):
-    return KINDS[kind](client, "a", owner)
-
-def holder_of(owner=None):
-    return lock_of("write" if kind == "read" else kind, owner)
-
-def knows_nothing():
-    session = client._session
-    return not (session.lock_queues or session.fair_queues or session.channels.waiting or session.holds.table)
-
-async def wait(owner):
-    lock = lock_of(kind, owner)
-    await do(lock.lock())
-    await do(lock.unlock())
-
-async def release():
-    await do(holder.unlock())
-
-async def live():
-    assert client.id != parent_id
-    assert knows_nothing()
-    # It is a client of its own.
-    own = client.get_lock("own")
-    await do(own.lock())
-    assert await do(own.is_held()) and not await do(holder.is_held()) and await do(lock_of(kind).is_locked())
-    await do(own.unlock())
-    for handle in (holder, lock_of(kind, 2)):
-        try:
-            await do(handle.unlock())
-        except pyredisson.LockNotHeldError:
-            pass
-        else:
-            raise AssertionError("it has released what its parent holds")
-    assert not await do(holder_of().try_lock(0.05))
-    await do(client.close())
-
-def in_child():
-    try:
-        run(live())
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    # The end of a thread's process runs exit handlers, too.
-    sys.exit(0) if world == "threads" else os._exit(0)
+holder, *others = [KINDS["write" if owner == 1 and kind == "read" else kind](client, "a", owner) for owner in (1, 2, 3)]
 
 async def main():
-    await do(holder.lock())
-    calls = []
-    for owner in (2, 3):
-        calls.append(backend.start(wait, owner))
-        await backend.until(lambda: asleep(client, "a", kind) == len(calls), 60)
+    await backend.do(holder.lock())
+    for count, lock in enumerate(others, 1):
+        backend.start(lock.lock)
+        await backend.until(lambda: asleep(client, "a", kind) == count, 60)
     print("waiting", flush=True)
     await backend.run_blocking(sys.stdin.readline)
-    calls.append(backend.start(release))
-    await backend.run_blocking(sys.stdin.readline)
-    pid = os.fork()
-    if pid == 0:
-        in_child()
-    print("child left", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-    for call in calls:
-        await call.result(60)
-    print("ended", knows_nothing(), flush=True)
-    await do(client.close())
+    await backend.do(holder.unlock())
 
-holder, parent_id = holder_of(1), client.id
-run(main())
+asyncio.run(main()) if world == "asyncio" else _finished(main())
 """
 
 
@@ -272,19 +213,45 @@ async def test_the_process_is_killed(
     assert owner.startswith(client.id)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("kind", HAND_OVER)
-@pytest.mark.parametrize("world", ["threads", "asyncio"])
-def test_the_process_is_forked(proxy: Proxy, admin: Redis, child: Start, kind: str, world: str) -> None:
+async def test_the_process_is_forked(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
     """The child neither ends the hand-over nor undoes it, and has none of the parent's waiters."""
-    parent = child(PROGRAM, proxy.url, kind, 30, world)
-    assert parent.receive(CHILD_LIMIT) == "waiting"
+    held, do = "write" if kind == "read" else kind, backend.do
+    parent = Used(backend, backend.connect(proxy.url, local_hand_over_time=LONG, timeout=30), held, 1, admin)
+    client, holder, parent_id = parent.client, parent.handle, parent.client.id
+
+    async def wait(owner: int) -> None:
+        lock = lock_of(client, kind, owner)
+        await do(lock.lock())
+        await do(lock.unlock())
+
+    async def live() -> bool:
+        assert client.id != parent_id
+        assert parent.knows_nothing()
+        # It is a client of its own.
+        own = client.get_lock("own")
+        await do(own.lock())
+        assert await do(own.is_held())
+        await do(own.unlock())
+        assert not await do(holder.is_held())
+        assert await do(lock_of(client, kind).is_locked())
+        for lock in (holder, lock_of(client, kind, 2)):
+            await backend.fails(LockNotHeldError, lock.unlock)
+        assert not await do(lock_of(client, held).try_lock(0.05))
+        await do(client.close())
+        return True
+
+    await do(holder.lock())
+    calls = [await backend.started(lambda: asleep(client, "a", kind) == 1, wait, 2)]
+    calls.append(await backend.started(lambda: asleep(client, "a", kind) == 2, wait, 3))
     slow = proxy.hold_reply(HAND_OVER[kind])
-    parent.send()
-    assert slow.held.wait(CHILD_LIMIT)
+    calls.append(await backend.started(slow.held.is_set, holder.unlock))
     entered = check_entered(admin, kind)
-    parent.send()
-    assert parent.receive(CHILD_LIMIT) == "child left 0"
+    assert forked(lambda: _finished(live()) if backend.threads else asyncio.run(live()))
     assert owners(admin) == entered
     slow.deliver()
-    assert (parent.receive(CHILD_LIMIT), parent.wait()) == ("ended True", 0)
+    for call in calls:
+        await call.result()
+    await backend.until(parent.knows_nothing)
     assert admin.keys() == []
