@@ -64,7 +64,7 @@ def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
 
 
 ROOT = Path(__file__).parents[2]
-TESTS = "tests/faults/test_lost_replies.py"
+TESTS = "tests/faults/test_lost_replies.py::test_a_late_copy_never_runs"
 TRACING = """
 import os
 import re
