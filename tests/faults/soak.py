@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import json
 import random
+import sched
 import signal
 import sys
 import tempfile
@@ -157,7 +158,7 @@ class Troubles:
         self._proxy = proxy
         self._children = children
         self._random = random
-        self._later: list[tuple[float, Callable[[], object]]] = []
+        self._later = sched.scheduler(clock, time.sleep)
         self._stopped: Child | None = None
         self.all: list[Callable[[], object]] = [
             lambda: proxy.drop_reply(SCRIPT, random.randint(1, 3)),
@@ -177,19 +178,16 @@ class Troubles:
         while clock() < until:
             self._random.choice(self.all)()
             self._wait(clock() + self._random.uniform(0.02, 0.3))
-        for _, end in sorted(self._later, key=lambda each: each[0]):
-            end()
-        self._later.clear()
+        for event in self._later.queue:
+            event.action()
 
     def _wait(self, until: float) -> None:
-        while (now := clock()) < until:
-            for each in [each for each in self._later if each[0] <= now]:
-                self._later.remove(each)
-                each[1]()
+        while clock() < until:
+            self._later.run(blocking=False)
             time.sleep(0.01)
 
     def _in(self, shortest: float, longest: float, end: Callable[[], object]) -> None:
-        self._later.append((clock() + self._random.uniform(shortest, longest), end))
+        self._later.enter(self._random.uniform(shortest, longest), 0, end)
 
     def _hold(self, hold: Callable[[bytes], pyredisson.testing.Hold]) -> None:
         fault = hold(SCRIPT)
