@@ -31,7 +31,10 @@ def one(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
 
 @LOSSES
 @kinds
-async def test_a_call_whose_reply_is_lost_runs_exactly_once(one: Used, proxy: Proxy, lose: Lose, kind: str) -> None:
+async def test_a_call_whose_reply_is_lost_runs_exactly_once(
+    one: Used, server: Server, proxy: Proxy, lose: Lose, kind: str
+) -> None:
+    """And a refusal is a refusal."""
     nested = ["attempt", "release"] if kind != "non-reentrant" else []
     held = 0
     for call in ("attempt", "release", "acquire", *nested, "release"):
@@ -43,6 +46,11 @@ async def test_a_call_whose_reply_is_lost_runs_exactly_once(one: Used, proxy: Pr
         if kind in LOCKS:
             assert await one.backend.do(one.handle.get_hold_count()) == held
             assert bool(one.admin.exists("a")) is bool(held)
+    await excluding(one.backend, one.backend.connect(server.url), kind)
+    before, fault = one.taken(), lose(proxy, one.acquiring)
+    assert await one.attempt() is False
+    assert fault.happened.is_set()
+    assert one.taken() == before
     assert one.knows_nothing()
     assert one.client._session.permits.in_doubt == {}
 
@@ -60,30 +68,19 @@ async def test_an_extension_whose_reply_is_lost(one: Used, proxy: Proxy, lose: L
 
 
 @kinds
-async def test_a_refusal_whose_reply_is_lost_is_a_refusal(one: Used, server: Server, proxy: Proxy, kind: str) -> None:
-    await excluding(one.backend, one.backend.connect(server.url), kind)
-    before = one.taken()
-    fault = proxy.drop_reply(one.acquiring)
-    assert await one.attempt() is False
-    assert fault.happened.is_set()
-    assert one.taken() == before
-    assert one.knows_nothing()
-
-
-@kinds
-@pytest.mark.parametrize("which", ["acquire", "release"])
-async def test_a_late_copy_never_runs(one: Used, proxy: Proxy, which: str) -> None:
+async def test_a_late_copy_never_runs(one: Used, proxy: Proxy) -> None:
     """When it arrives, the caller has gone on over another connection."""
-    late = proxy.hold_request(one.acquiring if which == "acquire" else one.releasing)
-    await one.acquire()
-    await one.release()
-    assert late.held.is_set()
-    if which == "release":
+    for sent, held in ((one.acquiring, 0), (one.releasing, 1)):
+        late = proxy.hold_request(sent)
         await one.acquire()
-    # The server was asked to drop that connection before the call was repeated.
-    with pytest.raises(OSError, match="closed the connection"):
-        late.deliver()
-    assert one.taken() == (one.each if which == "release" else 0)
+        await one.release()
+        assert late.held.is_set()
+        for _ in range(held):
+            await one.acquire()
+        # The server was asked to drop that connection before the call was repeated.
+        with pytest.raises(OSError, match="closed the connection"):
+            late.deliver()
+        assert one.taken() == held * one.each
 
 
 @kinds
