@@ -6,8 +6,8 @@ And a process that is killed, or forked, before it has the reply: only the serve
 import asyncio
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -15,7 +15,6 @@ from redis.exceptions import ResponseError
 
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._core import CallQueues
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner, _finished
@@ -93,37 +92,23 @@ async def test_a_refused_second_copy(threads: RawBackend, admin: Redis, proxy: P
     await threads.until(lambda: not admin.exists("a"))
 
 
-class Overtaken:
-    """The calls of an owner, of which another one acquires the lock just before the given one gets the turn."""
-
-    def __init__(self, calls: CallQueues, act: Callable[[], object]) -> None:
-        self._calls = calls
-        self._act: Callable[[], object] | None = act
-
-    def enter(self, key: object, call: Any) -> bool:
-        act, self._act = self._act, None
-        if act is not None:
-            act()
-        return self._calls.enter(key, call)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._calls, name)
-
-
 async def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
     threads: RawBackend, proxy: Proxy, admin: Redis
 ) -> None:
     """Two acquires of one owner are two levels, whichever way each of them got the lock."""
     holder, lock, waiting = await contended(threads, proxy)
 
-    def acquire() -> None:
+    calls = lock._owner().calls
+    in_flight = calls.in_flight
+
+    def enter(*args: Any) -> Any:
+        """Another call comes just before the given one gets the turn."""
         admin.delete("a")
         calls.in_flight = in_flight
         assert lock.try_lock()
+        return in_flight.enter(*args)
 
-    calls = lock._owner().calls
-    in_flight = calls.in_flight
-    calls.in_flight = Overtaken(in_flight, acquire)
+    calls.in_flight = Mock(wraps=in_flight, enter=enter)
     await threads.fails(LockLostError, holder.unlock)
     await waiting.result()
     for levels in (2, 1):

@@ -3,7 +3,6 @@
 A garbage collection runs finalizers on any line: none may wait for a mutex of the interrupted frame.
 """
 
-import _thread
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -348,32 +347,22 @@ def test_a_loss_that_two_threads_notice_is_reported_once(client: pyredisson.Clie
     assert notified == [lock] * len(losses)
 
 
-class Interrupted:
-    """A lock at whose next acquisition the thread is interrupted by another one, before it and after it."""
-
-    def __init__(self, lock: _thread.LockType, other_thread: Callable[[], None]) -> None:
-        self._lock = lock
-        self._other_thread = other_thread
-
-    def acquire(self, *, timeout: float) -> bool:
-        self._other_thread()
-        acquired = self._lock.acquire(timeout=timeout)
-        self._other_thread()
-        return acquired
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
-
-
 def test_a_wakeup_is_set_while_its_waiter_wakes() -> None:
     """Two messages may come in quick succession. Whoever looks in between finds that the first one has set it."""
     wakeup, seen = ThreadWakeup(), list[bool]()
+    lock = wakeup.lock
 
     def come_in() -> None:
         seen.append(wakeup.is_set())
         wakeup.set()
 
-    wakeup.lock = Interrupted(wakeup.lock, come_in)  # type: ignore[assignment]
+    def acquire(*, timeout: float) -> bool:
+        come_in()
+        acquired = lock.acquire(timeout=timeout)
+        come_in()
+        return acquired
+
+    wakeup.lock = Mock(wraps=lock, acquire=acquire)
     assert wakeup.wait(1)
     assert seen == [False, True]
     assert wakeup.is_set()
