@@ -310,38 +310,31 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
         assert await lock.is_locked()
 
 
-async def test_permits_without_a_confirmation_are_not_acquired(world: World, synced: MemoryCluster) -> None:
+async def test_neither_permits_nor_levels_count_without_a_confirmation(world: World, synced: MemoryCluster) -> None:
     async with synced.client() as client:
+        (lock,) = await hold_all(client, "a")
+        await lock.lock()
         semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
         for each in (semaphore, expirable):
             await each.try_set_permits(3)
         synced.confirmed = 0
-        for name, acquire_permits in (
-            ("s{a}", semaphore.acquire(2)),
-            ("s{a}", semaphore.try_acquire()),
-            ("s{a}", semaphore.drain_permits()),
-            ("e{a}", expirable.acquire()),
+        for named, acquiring in (
+            ("lock 'a'", lock.lock()),
+            ("semaphore 's{a}'", semaphore.acquire(2)),
+            ("semaphore 's{a}'", semaphore.try_acquire()),
+            ("semaphore 's{a}'", semaphore.drain_permits()),
+            ("semaphore 'e{a}'", expirable.acquire()),
         ):
-            with pytest.raises(NotReplicatedError, match=rf"semaphore '{name}' .* 0 of 1 replica"):
-                await acquire_permits
+            with pytest.raises(NotReplicatedError, match=rf"{named} .* 0 of 1 replica"):
+                await acquiring
         await asyncio.sleep(1)
         assert await semaphore.available_permits() == await expirable.available_permits() == 3
-        assert not client._session.holds.table
-
-
-async def test_a_nested_acquire_without_a_confirmation_leaves_outer_levels(world: World, synced: MemoryCluster) -> None:
-    async with synced.client() as client:
-        (lock,) = await hold_all(client, "a")
-        await lock.lock()
-        synced.confirmed = 0
-        with pytest.raises(NotReplicatedError):
-            await lock.lock()
-        await asyncio.sleep(1)
         assert (await lock.get_hold_count(), synced.values("a")) == (2, [b"2"])
         await lock.unlock()
         assert await lock.is_held()
         await lock.unlock()
         assert not await lock.is_locked()
+        assert not client._session.holds.table
 
 
 HANDED_ON = {"lock": ["lock"], "fair": ["fair"], "write": ["read", "read"]}

@@ -273,16 +273,6 @@ async def test_a_refused_subscription_ends_the_wait(
     assert world.clock() < START + 1
 
 
-async def test_a_waiter_finds_permits_of_which_it_has_not_heard(world: World) -> None:
-    async with world.client() as client:
-        semaphore = client.get_semaphore("s")
-        waiting = asyncio.create_task(semaphore.acquire())
-        await asyncio.sleep(1)
-        world.server.keys.keyspace.do_set(b"s", b"1")
-        await waiting
-    assert world.clock() < START + 200
-
-
 async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
     """Its owner has acquired the lock by another call."""
     async with world.client() as client, world.client() as other:
