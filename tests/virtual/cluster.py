@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import pytest
@@ -126,14 +126,15 @@ class MemoryCluster:
                 there.do_del(key)
 
     def view(self) -> TopologyView:
+        ranges: dict[ClusterNode, list[tuple[int, int]]] = {node: [] for node in self.nodes}
+        for owner, slots in groupby(range(SLOTS), self.owners.__getitem__):
+            numbers = list(slots)
+            ranges[owner].append((numbers[0], numbers[-1]))
         shards = []
         for node in self.nodes:
-            owned = [number for number, owner in enumerate(self.owners) if owner is node]
-            begins = [number for number in owned if self.owners[number - 1] is not node or not number]
-            ends = [number for number in owned if number + 1 == SLOTS or self.owners[number + 1] is not node]
             replicas = (Member(node.successor, b""),) if node.has_replica else ()
             member = Member(Address(node.host, node.port), node.run_id)
-            shards.append(Shard(member, replicas, tuple(zip(begins, ends, strict=True))))
+            shards.append(Shard(member, replicas, tuple(ranges[node])))
         return TopologyView(tuple(shards), self.epoch)
 
 

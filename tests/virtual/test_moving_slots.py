@@ -1,0 +1,262 @@
+"""A slot moves at any moment of a call, in virtual time: the call changes its number once, a hand-over is made once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError, TryAgainError
+
+from pyredisson._protocol.scripts import script_name
+from pyredisson.logic.locks import fair_queue
+from tests.support.kinds import LOCKS
+from tests.support.waiting import within
+
+from .cluster import MemoryCluster, NodeSession, install_cluster
+from .conftest import World
+from .network import LATENCY
+
+NAME = "{a}"
+SOON = 5.0
+"""Virtual seconds. By itself a waiter would look again when the lease of 30 s has ended."""
+
+
+@pytest.fixture
+def cluster(world: World, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    made = MemoryCluster(world.clock)
+    install_cluster(monkeypatch, made)
+    return made
+
+
+def move_slot(cluster: MemoryCluster) -> None:
+    cluster.begin_move(NAME)
+    cluster.finish_move(NAME)
+
+
+def move_keys(cluster: MemoryCluster) -> None:
+    """The target has all keys of the slot, and doesn't serve it yet."""
+    cluster.begin_move(NAME)
+
+
+def part_keys(cluster: MemoryCluster) -> None:
+    """The target has the lock, and the source its other keys."""
+    cluster.begin_move(NAME, with_keys=False)
+    cluster.move_keys(NAME, NAME)
+
+
+Move = Callable[[MemoryCluster], None]
+MOVES = (move_slot, move_keys, part_keys)
+STRIKES = tuple(product(range(8), (False, True)))
+"""When the slot begins to move after a call has begun, in halves of the latency: at the last moment the call is done.
+And whether the former node's replies since the beginning are lost, and its connections end at that moment."""
+
+
+async def strike(cluster: MemoryCluster, moment: int, move: Move, *, lost: bool) -> None:
+    source = cluster.owner(NAME)
+    sessions = list(source.sessions.values()) if lost else []
+    for session in sessions:
+        session._send = lambda _: None
+    await asyncio.sleep(moment * LATENCY / 2)
+    move(cluster)
+    for session in sessions:
+        session.end()
+
+
+def end_of_move(cluster: MemoryCluster) -> None:
+    if cluster.targets:
+        cluster.finish_move(NAME)
+
+
+FIELDS: dict[str, Any] = {"local_hand_over_time": 60, "check_lock_synced_replicas": False}
+"""Settings of a client that asks a node nothing else before a call."""
+
+
+def values(cluster: MemoryCluster, name: str = NAME) -> list[bytes]:
+    """Those of the fields of a key, wherever it is."""
+    return [value for node in cluster.nodes for value in node.keys.keyspace.do_hvals(name.encode())]
+
+
+@pytest.mark.parametrize("move", MOVES)
+async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCluster, move: Move) -> None:
+    async with cluster.client(**FIELDS) as client:
+        lock, fenced = client.get_lock(NAME), client.get_fenced_lock("fenced{a}")
+        for number, (moment, lost) in enumerate(STRIKES):
+            semaphore, latch = client.get_semaphore(f"{{a}}s{number}"), client.get_count_down_latch(f"{{a}}l{number}")
+            await semaphore.try_set_permits(5)
+            await latch.try_set_count(3)
+            changes: list[tuple[Callable[[], Awaitable[object]], list[bytes], int, int]] = [
+                (lock.lock, [b"1"], 5, 3),
+                (lock.lock, [b"2"], 5, 3),
+                (partial(semaphore.acquire, 2), [b"2"], 3, 3),
+                (partial(semaphore.release, 2), [b"2"], 5, 3),
+                (partial(semaphore.add_permits, 4), [b"2"], 9, 3),
+                (latch.count_down, [b"2"], 9, 2),
+                (fenced.lock, [b"2"], 9, 2),
+                (lock.unlock, [b"1"], 9, 2),
+                (lock.unlock, [], 9, 2),
+            ]
+            for change, levels, permits, count in changes:
+                call = asyncio.ensure_future(change())
+                await strike(cluster, moment, move, lost=lost)
+                asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
+                await call
+                await asyncio.sleep(1)
+                assert values(cluster) == levels
+                assert (await semaphore.available_permits(), await latch.get_count()) == (permits, count)
+            assert values(cluster, "fenced{a}") == [b"1"]
+            await fenced.unlock()
+
+
+NEXT: dict[str, tuple[str, ...]] = {
+    "lock": ("lock", "lock"),
+    "fair": ("fair", "fair", "fair"),
+    "write": ("read", "read"),
+    "read": ("write", "write"),
+}
+"""The kinds of the locks that get a lock from its holder, one after the other or together, by its kind."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "move", "retries"), [*((kind, move, 3) for kind in NEXT for move in MOVES), ("fair", part_keys, 0)]
+)
+async def test_a_lock_is_handed_on_once(
+    world: World, cluster: MemoryCluster, kind: str, move: Move, retries: int
+) -> None:
+    """And in the order of a fair lock's queue, also if a release is given up: the waiters keep their places."""
+    fields = FIELDS | {"retry_attempts": retries}
+    async with cluster.client(**fields) as client, cluster.client(**fields) as other:
+        holder = LOCKS[kind](client, NAME, 1)
+        made = zip(NEXT[kind], (client, other, client), strict=False)
+        waiters = {owner: LOCKS[next_kind](one, NAME, owner) for owner, (next_kind, one) in enumerate(made, 2)}
+        entered: list[int] = []
+
+        async def use(owner: int) -> None:
+            await waiters[owner].lock()
+            entered.append(owner)
+            assert kind == "write" or [each for each in values(cluster) if each.isdigit()] == [b"1"], "it is not alone"
+            assert await waiters[owner].get_hold_count() == 1
+            await asyncio.sleep(0.1)
+            await waiters[owner].unlock()
+
+        for moment, lost in STRIKES:
+            await holder.lock()
+            calls = []
+            for owner in waiters:
+                calls.append(asyncio.create_task(use(owner)))
+                await asyncio.sleep(0.2)
+            release = asyncio.create_task(holder.unlock())
+            await strike(cluster, moment, move, lost=lost)
+            if retries:
+                asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
+            await asyncio.wait([release])
+            error = release.exception()
+            assert error is None or (not retries and isinstance(error, ConnectionError | TryAgainError))
+            end_of_move(cluster)
+            with within(SOON):
+                await asyncio.gather(*calls)
+            assert (entered if kind == "fair" else sorted(entered)) == list(waiters)
+            await asyncio.sleep(1)
+            assert not values(cluster)
+            entered.clear()
+
+
+@pytest.mark.parametrize("move", MOVES)
+async def test_a_permit_is_handed_on_once(world: World, cluster: MemoryCluster, move: Move) -> None:
+    async with cluster.client(**FIELDS) as client:
+        semaphore = client.get_semaphore(NAME)
+        await semaphore.try_set_permits(1)
+        for moment, lost in STRIKES:
+            await semaphore.acquire()
+            other = asyncio.create_task(semaphore.acquire())
+            await asyncio.sleep(0.2)
+            release = asyncio.create_task(semaphore.release())
+            await strike(cluster, moment, move, lost=lost)
+            asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
+            with within(SOON):
+                await asyncio.gather(release, other)
+            assert await semaphore.available_permits() == 0
+            await semaphore.release()
+            assert await semaphore.available_permits() == 1
+
+
+def members(client: Any) -> tuple[Any, Any]:
+    return client.get_lock("a{a}"), client.get_fair_lock("b{a}")
+
+
+ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
+    "fair": lambda client: client.get_fair_lock(NAME).try_lock,
+    "fenced": lambda client: client.get_fenced_lock(NAME).try_lock,
+    "token": lambda client: client.get_fenced_lock(NAME).try_lock_and_get_token,
+    "read": lambda client: client.get_read_write_lock(NAME).read_lock().try_lock,
+    "write": lambda client: client.get_read_write_lock(NAME).write_lock().try_lock,
+    "semaphore": lambda client: partial(client.get_semaphore(NAME).try_acquire, 2),
+    "permit": lambda client: client.get_permit_expirable_semaphore(NAME).try_acquire,
+    "permits": lambda client: partial(client.get_permit_expirable_semaphore(NAME).try_acquire_many, 2),
+    "multi": lambda client: client.get_multi_lock(*members(client)).try_lock,
+    "red": lambda client: client.get_red_lock(*members(client)).try_lock,
+}
+"""The acquires of several keys. Each is called with the time that it may wait."""
+
+
+PERMITS = {"semaphore": b"2", "permit": b"1", "permits": b"2"}
+
+
+@pytest.mark.parametrize("kind", ACQUIRES)
+async def test_an_acquire_that_may_not_wait_for_the_end_of_a_move(
+    world: World, cluster: MemoryCluster, kind: str
+) -> None:
+    """TRYAGAIN says that a command has not run. So the acquire says that it has acquired nothing.
+
+    An earlier copy, whose reply was lost, or another member of a group may have acquired something: that is released.
+    """
+    async with cluster.client(**FIELDS, retry_attempts=0) as client, cluster.client() as other:
+        for moment, (lost, wait) in product(range(8), ((False, 0), (False, 0.1), (True, 0.1))):
+            for node in cluster.nodes:
+                node.keys.keyspace.values.clear()
+            if kind in PERMITS:
+                cluster.owner(NAME).keys.keyspace.do_set(NAME.encode(), PERMITS[kind])
+            # It has its connection.
+            await client.get_lock("other{a}").is_locked()
+            call = asyncio.ensure_future(ACQUIRES[kind](client)(wait))
+            await strike(cluster, moment, part_keys, lost=lost)
+            acquired = bool(await call)
+            assert not (acquired and lost)
+            end_of_move(cluster)
+            await asyncio.sleep(1)
+            too = await ACQUIRES["write" if kind == "read" else kind](other)(0 if acquired else 10)
+            assert bool(too) is not acquired
+
+
+async def test_heartbeats_go_on_while_keys_are_in_two_places(
+    world: World, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt would pause for longer than the places last without a heartbeat."""
+    sent: list[str] = []
+    execute = NodeSession._execute
+
+    def recorded(session: NodeSession, *words: bytes) -> bytes:
+        sent.append(script_name(words))
+        return execute(session, *words)
+
+    monkeypatch.setattr(NodeSession, "_execute", recorded)
+    async with cluster.client() as client, cluster.client() as other:
+        (holder, first), second = (
+            (client.get_fair_lock(NAME, owner=owner) for owner in (1, 2)),
+            other.get_fair_lock(NAME),
+        )
+        await holder.lock()
+        waiting = [asyncio.ensure_future(lock.lock()) for lock in (first, second)]
+        await asyncio.sleep(1)
+        part_keys(cluster)
+        # So a third heartbeat of a client can only be one of those that follow each other quickly.
+        monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", 60.0)
+        sent.clear()
+        await asyncio.sleep(3)
+        assert (set(sent), len(sent) >= 10) == ({"fair_heartbeat"}, True)
+        end_of_move(cluster)
+        await holder.unlock()
+        await waiting[0]
+        await first.unlock()
+        await waiting[1]
