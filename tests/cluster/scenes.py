@@ -141,18 +141,6 @@ def at_each_line(
     raise AssertionError("it never came to its end")
 
 
-class MovingCluster(Cluster):
-    """A cluster whose slots move in steps, or atomically."""
-
-    atomic = False
-
-    def move(self, slot: int, to: ClusterNode) -> None:
-        if self.atomic:
-            self.move_atomically(slot, slot, to)
-        else:
-            self.move_slot(slot, to)
-
-
 @contextmanager
 def half_moved(cluster: Cluster, name: str, *keys: str) -> Iterator[tuple[ClusterNode, ClusterNode]]:
     """The slot of that name is on its way from one node to another; these keys have moved. Behind it all have."""

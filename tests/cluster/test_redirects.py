@@ -12,7 +12,7 @@ import redis.exceptions
 from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
-from pyredisson import LockLostError, LockTimeoutError, new_owner
+from pyredisson import LockLostError, new_owner
 from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
@@ -85,51 +85,6 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
     await backend.sleep(0.5)
     # One for the first, one for those during it; and redirects that come late cause one after each pause.
     assert refreshes() - before <= 2 + took / keeper.PAUSE
-
-
-def hold(lock: Any) -> Callable[[float], Any]:
-    """Whether a block was entered in time."""
-
-    async def enter(seconds: float) -> bool:
-        try:
-            async with lock.hold(seconds):
-                return True
-        except LockTimeoutError:
-            return False
-
-    return enter
-
-
-def members(client: Any) -> tuple[Any, Any]:
-    return client.get_lock(f"a{{{NAME}}}"), client.get_fair_lock(f"b{{{NAME}}}")
-
-
-ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
-    "fair": lambda client: client.get_fair_lock(NAME).try_lock,
-    "fenced": lambda client: client.get_fenced_lock(NAME).try_lock,
-    "token": lambda client: client.get_fenced_lock(NAME).try_lock_and_get_token,
-    "read": lambda client: client.get_read_write_lock(NAME).read_lock().try_lock,
-    "write": lambda client: client.get_read_write_lock(NAME).write_lock().try_lock,
-    "block": lambda client: hold(client.get_fair_lock(NAME)),
-    "semaphore": lambda client: lambda seconds: client.get_semaphore(NAME).try_acquire(2, seconds),
-    "permit": lambda client: client.get_permit_expirable_semaphore(NAME).try_acquire,
-    "permits": lambda client: partial(client.get_permit_expirable_semaphore(NAME).try_acquire_many, 2),
-    "multi": lambda client: client.get_multi_lock(*members(client)).try_lock,
-    "red": lambda client: client.get_red_lock(*members(client)).try_lock,
-}
-"""The acquires of several keys. Each is called with the time that it may wait."""
-
-
-@pytest.mark.parametrize("wait", [0, 0.1])
-async def test_keys_in_both_places_are_not_acquired_in_time(cluster: Cluster, backend: Backend, wait: float) -> None:
-    """TRYAGAIN says that the command has not run. So an acquire says that it has acquired nothing."""
-    client = connect(backend, retry_attempts=0)
-    # The target refuses a script whose keys aren't all there.
-    with half_moved(cluster, NAME):
-        for kind, acquire_of in ACQUIRES.items():
-            assert not await acquire_of(client)(wait), kind
-    # Nothing was acquired, and nobody stands in a queue. What a group has acquired is released in the background.
-    await backend.until(lambda: not any(node.ask("KEYS", "*") for node in cluster.masters()))
 
 
 async def test_keys_in_both_places_and_calls_that_acquire_nothing(cluster: Cluster, backend: Backend) -> None:
