@@ -273,7 +273,7 @@ def _smaller_share(parts: Sequence[Contention]) -> float:
 def _in_java(java: Sequence[JavaClient], kind: str, threads: int, seconds: float) -> list[Contention]:
     """So many threads of each client, on one lock. How long they wait isn't known."""
     running = [
-        each.jvm.do("pairs", "main", objects=[each.get(kind, f"java {kind}").described()] * threads, seconds=seconds)
+        each.jvm.do("pairs", "main", objects=[each.get(kind, f"java {kind}")] * threads, seconds=seconds)
         for each in java
     ]
     counts = [int(each.result(seconds + 60)) for each in running]

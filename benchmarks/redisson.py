@@ -174,7 +174,7 @@ async def _in_tasks(client: pyredisson.asyncio.Client, seconds: float) -> float:
 
 
 def _in_java(java: JavaClient, what: str, count: int, seconds: float) -> float:
-    locks = [java.get("Lock", f"java-{index}").described() for index in range(count)]
+    locks = [java.get("Lock", f"java-{index}") for index in range(count)]
     return float(java.jvm.do(what, "main", objects=locks, seconds=seconds).result()) / seconds
 
 
@@ -270,7 +270,7 @@ def _java_drains(server: Server, java: list[JavaClient]) -> float:
     holder = java[0].jvm.thread()
     holder.call(java[0].get("FairLock", "fair"), "lock")
     waiting = [
-        each.jvm.do("drain", "drain", object=each.get("FairLock", "fair").described(), threads=WAITERS // len(java))
+        each.jvm.do("drain", "drain", object=each.get("FairLock", "fair"), threads=WAITERS // len(java))
         for each in java
     ]
     with server.redis() as admin:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,11 +44,10 @@ class Pending:
 
     def __init__(self, command: dict[str, Any]) -> None:
         self._command = command
-        self._answered = threading.Event()
-        self._answer: dict[str, Any] | None = None
-
-    def done(self) -> bool:
-        return self._answered.is_set()
+        self._answer: Future[dict[str, Any] | None] = Future()
+        self.done = self._answer.done
+        self.set = self._answer.set_result
+        """The answer has come; None: the process has ended."""
 
     def result(self, seconds: float = TIME_LIMIT) -> Any:
         """Waits for the answer; returns its result or raises its error."""
@@ -55,18 +55,15 @@ class Pending:
 
     def answer(self, seconds: float = TIME_LIMIT) -> Answer:
         """Waits for the answer; returns it with its times or raises its error."""
-        assert self._answered.wait(seconds), f"no answer from Java within {seconds:g} s: {self._command}"
-        answer = self._answer
+        try:
+            answer = self._answer.result(seconds)
+        except TimeoutError:
+            raise AssertionError(f"no answer from Java within {seconds:g} s: {self._command}") from None
         if answer is None:
             raise EOFError(f"the Java process ended before it answered: {self._command}")
         if "error" in answer:
             raise JavaError(answer["error"]["type"], answer["error"]["message"])
         return Answer(answer["result"], answer["began"] / 1e9, answer["ended"] / 1e9)
-
-    def set(self, answer: dict[str, Any] | None) -> None:
-        """The answer has come; None: the process has ended."""
-        self._answer = answer
-        self._answered.set()
 
 
 class Jvm:
@@ -130,20 +127,8 @@ class Jvm:
             pending.set(None)
 
 
-@dataclass(frozen=True)
-class JavaObject:
-    """A lock, a semaphore or a latch of one Redisson client."""
-
-    client: str
-    kind: str
-    name: str
-    members: tuple[JavaObject, ...] = ()
-
-    def described(self) -> dict[str, Any]:
-        described = {"client": self.client, "kind": self.kind, "name": self.name}
-        if not self.members:
-            return described
-        return {**described, "members": [member.described() for member in self.members]}
+JavaObject = dict[str, Any]
+"""A lock, a semaphore or a latch of one Redisson client, as the driver finds it."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +150,11 @@ class JavaClient:
 
     def get(self, kind: str, name: str) -> JavaObject:
         """`kind` as in `getFairLock`; "ReadLock" and "WriteLock" are the sides of `getReadWriteLock`."""
-        return JavaObject(self.id, kind, name)
+        return {"client": self.id, "kind": kind, "name": name}
 
     def group(self, kind: str, *members: JavaObject) -> JavaObject:
         """A "MultiLock" or a "RedLock"."""
-        return JavaObject(self.id, kind, "", members)
+        return {**self.get(kind, ""), "members": members}
 
     def owner(self, thread: JavaThread) -> str:
         """The name of that thread as the owner of a lock."""
@@ -192,7 +177,7 @@ class JavaThread:
 
     def begin(self, target: JavaObject, method: str, *args: object) -> Pending:
         """Starts a call on this thread."""
-        return self.jvm.do("call", self.name, object=target.described(), method=method, args=args)
+        return self.jvm.do("call", self.name, object=target, method=method, args=args)
 
     def call(self, target: JavaObject, method: str, *args: object) -> Any:
         """A call on this thread, to its end."""
@@ -200,8 +185,7 @@ class JavaThread:
 
     def increment(self, target: JavaObject, counter: str, seconds: float, *, reads: bool = False) -> Pending:
         """Starts incrementing a counter for so many seconds, or comparing it with itself, inside `target`."""
-        described = target.described()
-        return self.jvm.do("increment", self.name, object=described, counter=counter, seconds=seconds, reads=reads)
+        return self.jvm.do("increment", self.name, object=target, counter=counter, seconds=seconds, reads=reads)
 
     def sleeps(self) -> bool:
         """Whether it waits for a lock, has made its attempts, and sleeps until a message comes. Not for spin locks."""

@@ -1,29 +1,18 @@
-"""Four threads of Java and four Python processes beside each other, on one object of each kind.
+"""Four threads of Java and four clients in Python beside each other, on one object of each kind."""
 
-`python -m tests.interop.test_soak URL SECONDS KIND...` is a Python process: for each kind a thread that increments a
-counter inside an object of it. It prints how often each thread did so, as JSON.
-"""
-
-import json
 import random
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.cluster import RedisCluster
 
 import pyredisson
 
 from .conftest import Jvms
-from .jvm import Pending
 from .targets import Target, python_lock
 
 pytestmark = pytest.mark.slow
@@ -33,8 +22,9 @@ LOCKS = ("Lock", "FairLock", "FencedLock", "SpinLock", "WriteLock", "ReadLock")
 SEMAPHORES = ("Semaphore", "PermitExpirableSemaphore")
 KINDS = (*LOCKS, *SEMAPHORES)
 WORKERS = 4
-"""Threads of Java, as many with each version of Redisson, and as many Python processes."""
-ROOT = Path(__file__).parents[2]
+"""Threads of Java for each kind, as many with each version of Redisson, and as many clients in Python."""
+PAUSE = 0.002
+"""Seconds for which a worker is outside at most, so that the others have their turns with any kind of lock."""
 
 
 def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) -> None:
@@ -44,14 +34,19 @@ def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) 
     for kind in SEMAPHORES:
         target.redis.set(kind, 1)
     seconds = SECONDS[target.name]
-    in_python = [_start_python(target, seconds) for _ in range(WORKERS)]
-    in_java = _start_java(versions, jvms, target, seconds)
-    done: dict[str, list[int]] = {kind: [each.result(seconds + 30) for each in in_java[kind]] for kind in KINDS}
-    for process in in_python:
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 0
-        for kind, times in json.loads(output).items():
-            done[kind].append(times)
+    java = [jvms(version).connect(target.yaml()) for version in versions] * (WORKERS // len(versions))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(pyredisson.connect(target.url)) for _ in range(WORKERS)]
+        threads = stack.enter_context(ThreadPoolExecutor(WORKERS * len(KINDS)))
+        running: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+        for kind in KINDS:
+            for theirs, ours in zip(java, clients, strict=True):
+                lock, reads = theirs.get(kind, object_of(kind)), kind == "ReadLock"
+                running[kind] += [
+                    theirs.jvm.thread().increment(lock, counter_of(kind), seconds, reads=reads),
+                    threads.submit(increment, target.redis, kind, exclusive(ours, kind), seconds),
+                ]
+        done: dict[str, list[int]] = {kind: [each.result(seconds + 30) for each in running[kind]] for kind in KINDS}
 
     sums = Counter({counter_of(kind): sum(done[kind]) for kind in KINDS if kind != "ReadLock"})
     assert {counter: int(target.redis.get(counter)) for counter in sums} == dict(sums)
@@ -71,30 +66,6 @@ def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) 
         assert not target.redis.exists(name)
 
 
-def _start_python(target: Target, seconds: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.interop.test_soak", target.url, str(seconds), *KINDS]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def _start_java(versions: Sequence[str], jvms: Jvms, target: Target, seconds: int) -> dict[str, list[Pending]]:
-    running: dict[str, list[Pending]] = {kind: [] for kind in KINDS}
-    for version in versions:
-        client = jvms(version).connect(target.yaml())
-        for kind in KINDS:
-            lock = client.get(kind, object_of(kind))
-            for _ in range(WORKERS // len(versions)):
-                thread = client.jvm.thread()
-                reads = kind == "ReadLock"
-                running[kind].append(thread.increment(lock, counter_of(kind), seconds, reads=reads))
-    return running
-
-
-# A Python process
-
-PAUSE = 0.002
-"""Seconds for which a worker is outside at most, so that the others have their turns with any kind of lock."""
-
-
 def counter_of(kind: str) -> str:
     """Readers look at the counter of the writers."""
     return f"counter of {object_of(kind)}"
@@ -104,23 +75,7 @@ def object_of(kind: str) -> str:
     return "ReadWriteLock" if kind in {"ReadLock", "WriteLock"} else kind
 
 
-def main() -> None:
-    url, seconds, kinds = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
-    counts: dict[str, int] = {}
-
-    def work(client: Any, kind: str) -> None:
-        counts[kind] = _increment(url, kind, _exclusive(client, kind), seconds)
-
-    with pyredisson.connect(url) as client:
-        threads = [threading.Thread(target=work, args=(client, kind)) for kind in kinds]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    print(json.dumps(counts))
-
-
-def _exclusive(client: Any, kind: str) -> Callable[[], AbstractContextManager[object]]:
+def exclusive(client: Any, kind: str) -> Callable[[], AbstractContextManager[object]]:
     """Makes a block inside of which nobody else is."""
     name = object_of(kind)
     if kind == "Semaphore":
@@ -130,29 +85,17 @@ def _exclusive(client: Any, kind: str) -> Callable[[], AbstractContextManager[ob
     return lambda: python_lock(client, kind, name)
 
 
-def _plain(url: str) -> Any:
-    if url.startswith("redis+cluster:"):
-        # redis-py finds the other nodes by itself.
-        return RedisCluster.from_url(url.replace("redis+cluster:", "redis:").partition(",")[0], decode_responses=True)
-    return Redis.from_url(url, decode_responses=True)
-
-
-def _increment(url: str, kind: str, inside: Callable[[], AbstractContextManager[object]], seconds: float) -> int:
+def increment(plain: Any, kind: str, inside: Callable[[], AbstractContextManager[object]], seconds: float) -> int:
     """Adds one to the counter again and again, in two commands that only the object keeps together."""
     times, counter = 0, counter_of(kind)
     end = time.monotonic() + seconds
-    with _plain(url) as plain:
-        while time.monotonic() < end:
-            with inside():
-                before = plain.get(counter)
-                if kind == "ReadLock":
-                    assert plain.get(counter) == before, "a writer got in beside a reader"
-                else:
-                    plain.set(counter, int(before) + 1)
-                times += 1
-            time.sleep(random.random() * PAUSE)
+    while time.monotonic() < end:
+        with inside():
+            before = plain.get(counter)
+            if kind == "ReadLock":
+                assert plain.get(counter) == before, "a writer got in beside a reader"
+            else:
+                plain.set(counter, int(before) + 1)
+            times += 1
+        time.sleep(random.random() * PAUSE)
     return times
-
-
-if __name__ == "__main__":
-    main()
