@@ -14,18 +14,16 @@ from redis.exceptions import NoPermissionError
 
 from pyredisson import new_owner
 from pyredisson._client import servers
-from pyredisson.logic.permits import permit_wait
 from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
 from tests.faults.soak_worker import clock
-from tests.support.backends import Backend, OtherOwner, finished, hold_all
-from tests.support.inspecting import session_of
+from tests.support.backends import Backend, OtherOwner, finished
 from tests.support.kinds import LOCKS, against
 from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import eventually, permit_waiters, within
 from tests.support.waiting import waiters as lock_waiters
 
 from .conftest import CALM_NODE_TIMEOUT
-from .scenes import acquiring, calls, half_moved, known_lock, other_than, places, while_it_is_copied
+from .scenes import acquiring, calls, known_lock, other_than, places, while_it_is_copied
 
 NAME = "orders"
 SOON = 3.0
@@ -35,8 +33,6 @@ MODES = ("auto", "on", "off")
 HEARD = {"on": FLAVOURS[1:], "off": FLAVOURS[:1]}
 """The flavours that a client hears with that setting; both with any other."""
 LOCK_CHANNEL = "redisson_lock__channel:{%s}"
-OWN_CHANNELS = "pyredisson_wake:{%s}:*"
-"""The channels of clients that wait for a lock of this library: a channel for each client."""
 
 
 class Kind(NamedTuple):
@@ -97,19 +93,14 @@ class Scene:
         (node or self.node).ask(*(NAME if word == "%s" else word for word in words))
 
     def subscribers(self, flavour: str, node: ClusterNode) -> int:
-        return subscribers(node, self.channel, flavour)
+        [_, count] = node.ask("PUBSUB", "NUMSUB" if flavour == "PUBLISH" else "SHARDNUMSUB", self.channel)
+        return int(count)
 
     async def begin(self, client: Any, mode: str = "auto") -> OtherOwner[object]:
         """Starts the waiter for what somebody else holds, and returns it when it sleeps."""
         self.run(self.kind.hold)
         self._client = client
-        return await self.wait(lambda: self.kind.wait(client, NAME), mode)
-
-    async def wait(self, work: Callable[[], Awaitable[object]], mode: str, *, own: bool = False) -> OtherOwner[object]:
-        """Starts a waiter, and returns it when it sleeps. `own`: the holder is a client of this library."""
-        if own:
-            self.channel = OWN_CHANNELS % NAME
-        waiter: OtherOwner[object] = self.backend.spawn(work)
+        waiter: OtherOwner[object] = self.backend.spawn(lambda: self.kind.wait(client, NAME))
         await self.heard_on(self.node, mode)
         return waiter
 
@@ -141,20 +132,6 @@ class Scene:
         with within(SOON):
             self.run((publish, self.channel, self.kind.message), node)
             assert await waiter.result()
-
-
-async def woken(waiter: OtherOwner[object], release: Callable[[], Any]) -> None:
-    assert not waiter.done()
-    with within(SOON):
-        await release()
-        assert await waiter.result()
-
-
-def subscribers(node: Any, channel: str, flavour: str = "PUBLISH") -> int:
-    if channel.endswith("*"):
-        return len(node.ask("PUBSUB", "CHANNELS" if flavour == "PUBLISH" else "SHARDCHANNELS", channel))
-    [_, count] = node.ask("PUBSUB", "NUMSUB" if flavour == "PUBLISH" else "SHARDNUMSUB", channel)
-    return int(count)
 
 
 def flavour_of(mode: str) -> str:
@@ -267,48 +244,6 @@ async def test_releases_that_nobody_waits_for(cluster: Cluster, backend: Backend
         await lock.lock()
         await lock.unlock()
     assert published() == before + messages
-
-
-@pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("kind", ["before", "after"])
-@pytest.mark.parametrize("waiting", ["auto", "off"])
-async def test_a_waiter_that_has_not_noticed_a_move(
-    scene: Scene, backend: Backend, monkeypatch: pytest.MonkeyPatch, move: str, kind: str, waiting: str
-) -> None:
-    """It is still subscribed on the former master. The releasing client has known the cluster before, or only after."""
-    # A failover may take so long that the waiter would look again by itself, just after the release.
-    monkeypatch.setattr(permit_wait, "LONGEST_WAIT", 60.0)
-    permits = backend.connect(topology_refresh_interval=30.0).get_semaphore(NAME)
-    assert await permits.try_set_permits(0)
-    other = backend.connect(sharded_pubsub=waiting, topology_refresh_interval=30.0).get_semaphore(NAME)
-    waiter: OtherOwner[object] = backend.spawn(lambda: other.try_acquire(wait_time=25))
-    await backend.until(lambda: subscribers(scene.node, f"redisson_sc:{{{NAME}}}") == 1)
-    await backend.sleep(0.15)
-    MOVES[move](scene)
-    if kind == "after":
-        permits = backend.connect().get_semaphore(NAME)
-    await woken(waiter, permits.release)
-
-
-async def test_a_release_in_the_background_of_a_slot_on_its_way(scene: Scene, backend: Backend) -> None:
-    """Such releases are sent together with others, which are redirected elsewhere or not at all."""
-    client, other = backend.connect(sharded_pubsub="on"), backend.connect(sharded_pubsub="on").get_lock(NAME)
-    names = [NAME, *(f"orders-{number}" for number in range(4))]
-    await hold_all(client, *names)
-    waiter = await scene.wait(lambda: other.try_lock(25), "on", own=True)
-    with half_moved(scene.cluster, NAME, NAME):
-        session = session_of(client)
-        # The node that they are redirected to doesn't know the script.
-        repairs = [hold.commands.abandon(hold) for hold in session.holds.release_all()]
-        assert len(repairs) == len(names)
-
-        async def release() -> None:
-            for repair in repairs:
-                session.repair(repair)
-
-        await woken(waiter, release)
-        for name in names[1:]:
-            await backend.until(lambda name=name: not scene.cluster.node_of_key(name).ask("EXISTS", name))  # type: ignore[misc]
 
 
 # Slots that move with all keys at once

@@ -17,7 +17,6 @@ from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
 from tests.api.fair_queue import KEYS
-from tests.api.kinds import lock_of, rival_of
 from tests.support.backends import Backend
 from tests.support.kinds import KINDS
 from tests.support.programs import PROGRAMS
@@ -266,21 +265,6 @@ async def test_owners_on_two_nodes_wait_for_each_other(cluster: Cluster, backend
     assert {wait.key for wait in deadlock.waits} == {first.encode(), second.encode()}
     assert [waiter.client_id for waiter in await one.get_lock(first).waiters()] == [two.id]
     assert [waiter.client_id for waiter in await two.get_fair_lock(second).waiters()] == [one.id]
-
-
-@pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "read", "write"])
-async def test_a_hold_is_handed_off_and_its_slot_moves(cluster: Cluster, backend: Backend, kind: str) -> None:
-    one, two = backend.connect(), backend.connect()
-    lock = lock_of(one, kind)
-    await lock.lock()
-    token = await lock.hand_off()
-    move(cluster, "orders")
-    adopted = await two.adopt(token)
-    assert await adopted.is_held()
-    assert not await lock_of(one, rival_of(kind)).try_lock()
-    move(cluster, "orders")
-    await adopted.unlock()
-    assert await lock_of(one, rival_of(kind)).try_lock()
 
 
 async def test_leases_of_one_lock_and_its_slot_moves(cluster: Cluster, backend: Backend) -> None:

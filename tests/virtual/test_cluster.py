@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,6 +13,7 @@ from redis.exceptions import NoPermissionError
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import hold_all, in_turn
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
+from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import cancel_after, within
 
 from .cluster import MemoryCluster, install_cluster
@@ -198,17 +200,31 @@ async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
 
 
 async def test_holds_on_all_nodes_are_renewed(world: World, cluster: MemoryCluster) -> None:
-    """The watchdog sends the commands for one node at once, and those behind ASK to the other one."""
-    async with cluster.client() as client:
+    """The watchdog sends the commands for one node at once, and those behind ASK to the other one.
+
+    While keys are in two places, a batch is refused, and each lock alone is served. A reader has a key for its lease.
+    """
+    async with cluster.client(observer=Recorder()) as client:
         names = [cluster.name_on(node, prefix) for node in cluster.nodes for prefix in "abc"]
-        locks = await hold_all(client, *names)
+        tagged = [f"{{a}}:{number}" for number in range(20)]
+        readers = [client.get_read_write_lock(f"{name}:r").read_lock() for name in tagged]
+        locks = [*await hold_all(client, *names, *tagged), *readers]
+        await in_turn(partial(reader.lock, 1000 if number % 2 else None) for number, reader in enumerate(readers))
+        cluster.begin_move("{a}", with_keys=False)
+        cluster.move_keys("{a}", *tagged[::2])
         for name in names[::2]:
             cluster.begin_move(name)
         await asyncio.sleep(100)
-        for name in names[::2]:
+        # For a moment a lock is on one node, and the key of its lease on the other: a new key there would end the move.
+        cluster.move_keys("{a}", *(str(reader.name) for reader in readers))
+        await asyncio.sleep(5)
+        for name in ("{a}", *names[::2]):
             cluster.finish_move(name)
         await asyncio.sleep(100)
+        assert not any(lock.lost.is_set() for lock in locks)
         await in_turn(lock.unlock for lock in locks)
+        assert whats(told(client)) == ["acquired"] * len(locks) + ["released"] * len(locks)
+        check_pairs(told(client))
         assert not any(node.keys.keyspace.do_keys(b"*-*") for node in cluster.nodes)
 
 

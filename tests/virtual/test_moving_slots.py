@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError, TryAgainError
 
 from pyredisson._protocol.scripts import script_name
 from pyredisson.logic.locks import fair_queue
+from tests.support.backends import hold_all
 from tests.support.kinds import LOCKS
 from tests.support.waiting import within
 
@@ -260,3 +261,18 @@ async def test_heartbeats_go_on_while_keys_are_in_two_places(
         await waiting[0]
         await first.unlock()
         await waiting[1]
+
+
+async def test_releases_in_the_background_of_slots_on_their_way(world: World, cluster: MemoryCluster) -> None:
+    """They are sent together. One is redirected, to a node that doesn't know the script. Each wakes its waiter."""
+    async with cluster.client(sharded_pubsub="on") as client, cluster.client(sharded_pubsub="on") as other:
+        names = [NAME, *(f"orders-{number}" for number in range(4))]
+        await hold_all(client, *names)
+        waiting = [asyncio.ensure_future(lock.lock()) for lock in map(other.get_lock, names)]
+        await asyncio.sleep(1)
+        cluster.begin_move(NAME).keys.flush_scripts()
+        with within(SOON):
+            for hold in client._session.holds.release_all():
+                client._session.repair(hold.commands.abandon(hold))
+            await asyncio.gather(*waiting)
+        end_of_move(cluster)
