@@ -26,10 +26,10 @@ from pyredisson.identity import identity
 from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
 from pyredisson.testing import Cluster, Replicated
-from tests.support.backends import Backend, hold_all, in_turn
+from tests.support.backends import Backend, hold_all
 from tests.support.chores import Append
 from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of
-from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
+from tests.support.observers import Recorder, told
 from tests.support.waiting import eventually, within
 
 from .scenes import calls, connections, half_moved, known_lock, linger, map_of, names_on, other_than
@@ -235,49 +235,6 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     finally:
         target.resume()
         run(runtime.close)
-
-
-async def test_leases_on_all_nodes_are_renewed(cluster: Cluster, backend: Backend) -> None:
-    client = backend.connect(lock_watchdog_timeout=LEASE, observer=Recorder())
-    locks = [client.get_lock(f"a-{number}") for number in range(300)]
-    readers = [client.get_read_write_lock(f"r-{number}").read_lock() for number in range(10)]
-    before = running("pyredisson-renew")
-    await in_turn(lock.lock for lock in (*locks, *readers))
-    await backend.sleep(2 * LEASE)
-    assert len(running("pyredisson-renew") - before) == len(cluster.masters())
-    for lock in (*locks, *readers):
-        assert (lock.lost.is_set(), await lock.is_held()) == (False, True)
-        await lock.unlock()
-    assert sum(event.count for event in everything_told(client) if event.what == "renewed") >= 310
-    assert whats(told(client)) == ["acquired"] * 310 + ["released"] * 310
-    check_pairs(told(client))
-    await backend.until(lambda: running("pyredisson-renew") <= before, 5 * LEASE)
-
-
-async def test_a_slot_of_which_the_keys_are_in_two_places(cluster: Cluster, backend: Backend) -> None:
-    """It may stay like this for longer than a lease. A batch of its locks is refused; each lock alone is served.
-
-    A reader has a key for its lease beside the lock: they are found where the lock is, before the move and after it.
-    """
-    client = backend.connect(lock_watchdog_timeout=LEASE)
-    names = [f"{{orders}}:{number}" for number in range(20)]
-    locks = await hold_all(client, *names)
-    readers = [client.get_read_write_lock(f"{{orders}}:r-{number}").read_lock() for number in range(10)]
-    for number, reader in enumerate(readers):
-        await reader.lock(60 if number % 2 else None)
-    with half_moved(cluster, "orders", *names[::2]):
-        await backend.sleep(2 * LEASE)
-        # For a moment a lock is on one node, and the key of its lease on the other: a new key there would end the move.
-        slot = cluster.slot_of_key("orders")
-        await asyncio.to_thread(cluster.move_keys, slot, *[reader.name for reader in readers])
-        await backend.sleep(LEASE / 2)
-        await asyncio.to_thread(cluster.move_keys, slot)
-        await backend.sleep(1.5 * LEASE)
-        assert not any(lock.lost.is_set() for lock in (*locks, *readers))
-    await backend.sleep(1.5 * LEASE)
-    for lock in (*locks, *readers):
-        assert not lock.lost.is_set()
-        await lock.unlock()
 
 
 async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicated, backend: Backend) -> None:

@@ -1,12 +1,11 @@
 """What programs make of several servers: groups in few round trips, exits; the command line, the dashboard."""
 
 import json
-import math
 import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -89,80 +88,75 @@ def proxied() -> Iterator[Cluster]:
         yield running
 
 
-class Scene:
-    """A client that is connected to all nodes, each of which is far away."""
-
-    def __init__(self, cluster: Cluster, backend: Backend) -> None:
-        self.client = backend.connect(topology_refresh_interval=600, check_lock_synced_replicas=False)
-        self.members = [self.client.get_lock(names_on(cluster, node, 1)[0]) for node in cluster.masters()]
-        self._cluster = cluster
-
-    async def begin(self) -> None:
-        await in_turn(member.lock for member in self.members)
-        await in_turn(member.unlock for member in self.members)
-        # One connection for each call that is in flight at the same time.
-        group = self.client.get_red_lock(*self.members)
-        await group.lock()
-        await group.unlock()
-        self.slow_down(LATENCY)
-
-    def slow_down(self, latency: float) -> None:
-        self._latency = latency
-        for node in self._cluster.nodes:
-            self._cluster.proxy_of(node).latency(latency)
-
-    def held(self) -> int:
-        """On how many nodes a lock is held."""
-        nodes = ((self._cluster.node_of_key(str(one.name)), one.name) for one in self.members)
-        return sum(node.ask("EXISTS", name) for node, name in nodes)
-
-    async def round_trips(self, *calls: Callable[[], Awaitable[object]], times: int = 3) -> list[float]:
-        """How many round trips each of these calls takes, made in turn. The fewest count: the machine delays some."""
-        fewest = [math.inf] * len(calls)
-        for _ in range(times):
-            for number, call in enumerate(calls):
-                begun = time.monotonic()
-                await call()
-                fewest[number] = min(fewest[number], (time.monotonic() - begun) / (2 * self._latency))
-        return fewest
-
-
 @pytest.fixture
-async def scene(proxied: Cluster, backend: Backend) -> AsyncIterator[Scene]:
-    made = Scene(proxied, backend)
-    await made.begin()
-    yield made
-    made.slow_down(0)
+def latency(proxied: Cluster) -> Iterator[Callable[[float], None]]:
+    """Sets how far away all nodes are."""
+
+    def set_latency(seconds: float) -> None:
+        for node in proxied.nodes:
+            proxied.proxy_of(node).latency(seconds)
+
+    yield set_latency
+    set_latency(0)
 
 
-async def test_a_red_lock(scene: Scene) -> None:
-    group = scene.client.get_red_lock(*scene.members)
-    for taken in await scene.round_trips(group.lock, group.is_held, group.unlock):
+async def test_calls_for_all_nodes_take_few_round_trips(
+    proxied: Cluster, backend: Backend, latency: Callable[[float], None]
+) -> None:
+    """A multi-lock is acquired in order. A red lock, releases and the end of a client reach all nodes at the same time.
+
+    So do releases of which one member is lost, or that follow an attempt which fails at the last member.
+    """
+    client = backend.connect(topology_refresh_interval=600, check_lock_synced_replicas=False)
+    members = [client.get_lock(names_on(proxied, node, 1)[0]) for node in proxied.masters()]
+    names = [str(member.name) for member in members]
+    red, multi = client.get_red_lock(*members), client.get_multi_lock(*members)
+
+    def held() -> int:
+        return sum(proxied.node_of_key(name).ask("EXISTS", name) for name in names)
+
+    async def round_trips(call: Callable[[], Awaitable[object]], seconds: float = LATENCY) -> float:
+        begun = time.monotonic()
+        await call()
+        return (time.monotonic() - begun) / (2 * seconds)
+
+    async def fewest(*calls: Callable[[], Awaitable[object]]) -> list[float]:
+        """How many round trips each of these calls takes, made in turn. The machine delays some."""
+        taken = [[await round_trips(call) for call in calls] for _ in range(3)]
+        return list(map(min, zip(*taken, strict=True)))
+
+    await in_turn(member.lock for member in members)
+    await in_turn(member.unlock for member in members)
+    # One connection for each call that is in flight at the same time.
+    await red.lock()
+    await red.unlock()
+    latency(LATENCY)
+    for taken in await fewest(red.lock, red.is_held, red.unlock):
         assert 1 <= taken < 1.8
-    assert scene.held() == 0
-    await group.lock()
-    assert scene.held() > MEMBERS / 2
-
-
-async def test_a_multi_lock_is_acquired_in_order_and_released_in_parallel(proxied: Cluster, scene: Scene) -> None:
-    """Although one of its members is lost. So are the members of an attempt that fails at the last one."""
-    group = scene.client.get_multi_lock(*scene.members)
-    acquired, released = await scene.round_trips(group.lock, group.unlock)
+    assert held() == 0
+    acquired, released = await fewest(multi.lock, multi.unlock)
     assert MEMBERS <= acquired < MEMBERS + 0.8
     assert 1 <= released < 1.8
-    assert scene.held() == 0
-    await group.lock()
-    assert scene.held() == MEMBERS
-    lost = scene.members[1].name
-    proxied.node_of_key(lost).ask("DEL", lost)
+    assert held() == 0
+    await multi.lock()
+    assert held() == MEMBERS
+    proxied.node_of_key(names[1]).ask("DEL", names[1])
     with pytest.raises(pyredisson.LockLostError):
-        await group.unlock()
-    assert scene.held() == 0
-    last = max(scene.members, key=lambda member: str(member.name))
-    proxied.node_of_key(str(last.name)).ask("HSET", last.name, "java:1", 1)
-    [taken] = await scene.round_trips(group.try_lock)
+        await multi.unlock()
+    assert held() == 0
+    last = max(names)
+    proxied.node_of_key(last).ask("HSET", last, "java:1", 1)
+    [taken] = await fewest(multi.try_lock)
     assert MEMBERS + 1 <= taken < MEMBERS + 1.8
-    assert [member for member in scene.members if await member.is_locked()] == [last]
+    assert [name for name, member in zip(names, members, strict=True) if await member.is_locked()] == [last]
+    proxied.node_of_key(last).ask("DEL", last)
+    await red.lock()
+    assert held() > MEMBERS / 2
+    # Closing takes a second at most: a round trip for the handshakes, and one for the releases.
+    latency(0.15)
+    # At least 4 if the handshakes or the releases came one after the other.
+    assert await round_trips(client.close, 0.15) < 3.8
+    assert held() == 0
 
 
 async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cluster, backend: Backend) -> None:
@@ -180,17 +174,6 @@ async def test_a_release_waits_for_a_server_as_that_of_one_lock_does(proxied: Cl
         proxied.proxy_of(node).resume()
     await release.result()
     assert not any([await lock.is_locked() for lock in locks])
-
-
-async def test_a_closed_client_releases_on_all_nodes_at_the_same_time(scene: Scene) -> None:
-    """One round trip for the handshakes, and one for the releases."""
-    await in_turn(member.lock for member in scene.members)
-    # Closing takes a second at most.
-    scene.slow_down(0.15)
-    [taken] = await scene.round_trips(scene.client.close, times=1)
-    # At least 4 if the handshakes or the releases came one after the other.
-    assert taken < 3.8
-    assert scene.held() == 0
 
 
 @pytest.mark.parametrize(
