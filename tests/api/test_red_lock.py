@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -206,6 +207,31 @@ class TestServersThatFail:
         assert await red.try_lock()
         assert far.held() == ALL_HELD
         await red.unlock()
+
+    @pytest.mark.parametrize("silent", [False, True])
+    async def test_one_and_then_two_fail_while_it_is_held(self, far: Red, proxies: list[Proxy], silent: bool) -> None:
+        fields: dict[str, Any] = {"lock_watchdog_timeout": 3, "timeout": 1, "connect_timeout": 1, "retry_attempts": 1}
+        wanted, held = far.make(**fields), far.make(**fields)
+        await held.lock()
+        for number, proxy in enumerate(proxies[:2]):
+            if silent:
+                proxy.stall()
+            else:
+                proxy.refuse(True)
+                proxy.cut()
+            # For longer than the lease, which the other two renew at first.
+            await far.backend.sleep(6)
+            assert held.lost.is_set() is (number == 1)
+            with suppress(RedisError):
+                assert not await far.backend.as_another_owner(wanted.try_lock)
+        await fails(LockLostError, held.unlock)
+        for proxy in proxies[:2]:
+            proxy.resume() if silent else proxy.refuse(False)
+        with lasting(0, TIME_LIMIT):
+            await wanted.lock()
+        assert not await far.backend.as_another_owner(held.try_lock)
+        await wanted.unlock()
+        await far.gone()
 
     async def test_a_release_that_no_majority_confirms(self, far: Red, proxies: list[Proxy]) -> None:
         red = far.make(retry_attempts=0)
