@@ -1,24 +1,20 @@
 """While locks are held, waited for, and acquired by many: slots move, masters are replaced or out of reach."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from pyredisson import LockLostError
-from pyredisson.logic.groups import parallel
-from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, Server, ServerError
+from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, ServerError
 from tests.faults.soak_worker import clock
-from tests.support.backends import Asyncio, Backend, Threads, finished, hold_all, in_turn
+from tests.support.backends import Backend, finished, hold_all, in_turn
 from tests.support.kinds import SINGLE_KEY
-from tests.support.programs import ATOMIC_PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
+from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 from tests.support.replicated_master import let_a_minute_pass
-from tests.support.waiting import eventually, within
+from tests.support.waiting import eventually
 
 from .load import ALL, LEASE, NOTICE_SECONDS, OPTIONS, Load, wants
 from .scenes import COPYING_SECONDS, begin_slow_move, other_than, places, tag_on, while_it_is_copied
@@ -28,18 +24,38 @@ FIRST_LOCK_SECONDS = 3.0
 BEHIND_SENTINELS = [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]
 
 pytestmark = pytest.mark.slow
+everywhere = pytest.mark.parametrize("program", PROGRAMS, indirect=True)
 atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 
 
 # Slots move
 
 
-@also_on(valkey_server)
-def test_slots_move_to_and_fro_under_load(cluster: Cluster, tmp_path: Path) -> None:
-    tag, source, other = places(cluster)
-    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4, undisturbed=True) as load:
-        for to in (other, source) * 3:
-            cluster.move_slot(cluster.slot_of_key(tag), to)
+@everywhere
+def test_a_cluster_changes_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
+    """Slots move to and fro, scripts are flushed, redis-cli reshards, and masters fail over.
+
+    CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost.
+    """
+    source, other = own_cluster.node_of(0), other_than(own_cluster.node_of(0), own_cluster)
+    first = [slot for slot, node in enumerate(map(own_cluster.node_of, range(200))) if node is source][:50]
+    # redis-cli moves the first slots of a node.
+    tag = next(tag for tag in map(str, range(100_000)) if own_cluster.slot_of_key(tag) in first)
+    tags = [tag, *(tag_on(own_cluster, master) for master in own_cluster.masters() if master is not source)]
+    owners = [*(wants(tag, ALL) for tag in tags), [("multi", [f"both{{{tag}}}" for tag in tags[:2]])]]
+    with Load(own_cluster, tmp_path, [wants(tag, ALL), *owners], undisturbed=True) as load:
+        for to in (other, source) * 2:
+            own_cluster.move_slot(own_cluster.slot_of_key(tag), to)
+            load.wait_until_taken(40)
+        for _ in range(20):
+            own_cluster.flush_scripts()
+            load.wait_until_taken(10)
+        for origin, target in ((source, other), (other, source)):
+            reshard(origin, target, 200)
+            assert own_cluster.node_of_key(tag) is target
+            load.wait_until_taken(40)
+        for each in tags[:2]:
+            own_cluster.fail_over(own_cluster.node_of_key(each))
             load.wait_until_taken(40)
 
 
@@ -60,33 +76,11 @@ def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) ->
             load.wait_until_taken(40)
 
 
-@also_on(newest_valkey)
-def test_redis_cli_reshards_under_load(cluster: Cluster, tmp_path: Path) -> None:
-    source = cluster.node_of(0)
-    other = other_than(source, cluster)
-    first = [slot for slot, node in enumerate(map(cluster.node_of, range(200))) if node is source][:50]
-    tag = next(tag for tag in map(str, range(100_000)) if cluster.slot_of_key(tag) in first)
-    with Load(cluster, tmp_path, [wants(tag, ALL)] * 4, undisturbed=True) as load:
-        for origin, target in ((source, other), (other, source)):
-            reshard(origin, target, 200)  # the first slots of the node
-            assert cluster.node_of_key(tag) is target
-            load.wait_until_taken(40)
-
-
 def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
     command = ["redis-cli", "--cluster", "reshard", f"{source.host}:{source.port}", "--cluster-from", source.id]
     command += ["--cluster-to", target.id, "--cluster-slots", str(slots), "--cluster-yes"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
-
-
-@also_on(valkey_server)
-def test_scripts_are_flushed_on_all_nodes_under_load(cluster: Cluster, tmp_path: Path) -> None:
-    tags = [tag_on(cluster, master) for master in cluster.masters()]
-    with Load(cluster, tmp_path, [wants(tag, ALL) for tag in tags], undisturbed=True) as load:
-        for _ in range(20):
-            cluster.flush_scripts()
-            load.wait_until_taken(10)
 
 
 @atomically
@@ -260,17 +254,6 @@ async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
     await known.unlock()
 
 
-@also_on(newest_valkey)
-def test_masters_fail_over_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
-    """CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost."""
-    tags = [tag_on(own_cluster, master) for master in own_cluster.masters()[:2]]
-    owners = [*(wants(tag, ALL) for tag in tags), [("multi", [f"both{{{tag}}}" for tag in tags])]]
-    with Load(own_cluster, tmp_path, owners * 2, undisturbed=True) as load:
-        for tag in tags:
-            own_cluster.fail_over(own_cluster.node_of_key(tag))
-            load.wait_until_taken(40)
-
-
 @also_on(valkey_server)
 @pytest.mark.parametrize("strike", ["kill", "pause"])
 def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Path, strike: str) -> None:
@@ -380,84 +363,3 @@ async def test_all_nodes_are_replaced(backend: Backend) -> None:
         assert await one.get_lock("new").try_lock(10)
         # Before the servers.
         await backend.close()
-
-
-RED_LOCK = {"lock_watchdog_timeout": 3.0, "timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
-
-
-@pytest.fixture
-def masters() -> Iterator[list[Server]]:
-    """Five masters of this test's own."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(Server()) for _ in range(5)]
-
-
-def red_lock(backend: Backend, masters: list[Server]) -> Any:
-    """A RedLock of a process of its own: a client for each master."""
-    clients = [backend.connect(server.url, **RED_LOCK) for server in masters]
-    return clients[0].get_red_lock(*(client.get_lock("orders") for client in clients))
-
-
-async def taken(lock: Any, wait: float) -> bool:
-    """Whether it was acquired; a majority that is out of reach may also be an error."""
-    try:
-        return bool(await lock.try_lock(wait))
-    except RedisConnectionError:
-        return False
-
-
-@pytest.mark.parametrize(("backend", "strike"), [(Threads, "kill"), (Asyncio, "pause")], indirect=["backend"])
-async def test_one_and_then_three_of_five_masters_are_down(
-    masters: list[Server], backend: Backend, strike: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held, wanted = red_lock(backend, masters), red_lock(backend, masters)
-    with monkeypatch.context() as patch:
-        # All five have it, also on a busy machine.
-        patch.setattr(parallel, "SHORTEST_GRACE", 5.0)
-        assert await held.try_lock(5)
-    getattr(masters[0], strike)()
-    assert not await taken(wanted, 0)
-    assert await held.is_held()
-    # Longer than the lease, which the other four renew.
-    await backend.sleep(2 * RED_LOCK["lock_watchdog_timeout"])
-    assert not held.lost.is_set()
-    assert not await taken(wanted, 0)
-    await held.unlock()
-    with within(5):
-        assert await taken(wanted, 5)
-    for server in masters[1:3]:
-        getattr(server, strike)()
-    # Without a majority the holder knows that it has lost the lock when the leases end.
-    await backend.until(wanted.lost.is_set, RED_LOCK["lock_watchdog_timeout"] + 2)
-    with pytest.raises(LockLostError):
-        await wanted.unlock()
-    assert not await taken(held, 2)
-    assert not await taken(wanted, 2)
-    for server in masters[:3]:
-        (server.start if strike == "kill" else server.resume)()
-    assert await taken(held, 10)
-    assert not await taken(wanted, 0)
-    await held.unlock()
-    # What attempts without a majority had acquired is undone in the background.
-    for server in masters:
-        with server.redis() as redis:
-            eventually(lambda redis=redis: not redis.exists("orders"))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("backend", [Asyncio], indirect=True)
-async def test_all_masters_restart_empty_one_after_the_other(masters: list[Server], backend: Backend) -> None:
-    """Each is away for longer than the lease, as it must be: it has forgotten whom it has granted the lock."""
-    held, wanted = red_lock(backend, masters[:3]), red_lock(backend, masters[:3])
-    assert await held.try_lock(5)
-    for master in masters[:3]:
-        master.kill()
-        await backend.sleep(RED_LOCK["lock_watchdog_timeout"] + 0.5)
-        master.start()
-        with master.redis() as redis:
-            await backend.until(lambda redis=redis: redis.exists("orders"))  # type: ignore[misc]
-        assert not held.lost.is_set()
-        assert not await taken(wanted, 0)
-    assert await held.is_held()
-    await held.unlock()
-    assert await taken(wanted, 5)
-    await wanted.unlock()
