@@ -1,7 +1,7 @@
-"""A slot moves at any moment of a call, in virtual time: the call changes its number once, a hand-over is made once."""
+"""A slot moves, or its node fails, at any moment of a call: the call changes its number once, in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, TryAgainError
 
+from pyredisson._protocol import replication
 from pyredisson._protocol.scripts import script_name
 from pyredisson.logic.locks import fair_queue
 from tests.support.backends import hold_all
@@ -17,7 +18,7 @@ from tests.support.waiting import within
 
 from .cluster import MemoryCluster, NodeSession, install_cluster
 from .conftest import World
-from .network import LATENCY
+from .network import LATENCY, SERVERS
 
 NAME = "{a}"
 SOON = 5.0
@@ -28,6 +29,9 @@ SOON = 5.0
 def cluster(world: World, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     made = MemoryCluster(world.clock)
     install_cluster(monkeypatch, made)
+    for name in ("ASKED_EVERY", "RELIED_ON"):
+        # A client asks a node once for its replicas, and nothing before each call.
+        monkeypatch.setattr(replication, name, 1e6)
     return made
 
 
@@ -48,10 +52,24 @@ def part_keys(cluster: MemoryCluster) -> None:
 
 
 Move = Callable[[MemoryCluster], None]
-MOVES = (move_slot, move_keys, part_keys)
-STRIKES = tuple(product(range(8), (False, True)))
-"""When the slot begins to move after a call has begun, in halves of the latency: at the last moment the call is done.
-And whether the former node's replies since the beginning are lost, and its connections end at that moment."""
+
+
+def go_away(cluster: MemoryCluster) -> None:
+    """Nothing moves. The node, whose replica has to confirm acquires, is out of reach for a moment."""
+    node = cluster.owner(NAME)
+    node.kill()
+    asyncio.get_running_loop().call_later(0.3, SERVERS.__setitem__, (node.host, node.port), node)
+
+
+MOVES = (move_slot, move_keys, part_keys, go_away)
+
+
+def strikes(move: Move) -> Iterator[tuple[int, bool]]:
+    """When the slot begins to move after a call has begun, in halves of the latency. At the last moment it is done.
+
+    And whether the former node's replies since the beginning are lost, and its connections end at that moment.
+    """
+    return product(range(16 if move is go_away else 8), (False, True))
 
 
 async def strike(cluster: MemoryCluster, moment: int, move: Move, *, lost: bool) -> None:
@@ -70,8 +88,11 @@ def end_of_move(cluster: MemoryCluster) -> None:
         cluster.finish_move(NAME)
 
 
-FIELDS: dict[str, Any] = {"local_hand_over_time": 60, "check_lock_synced_replicas": False}
-"""Settings of a client that asks a node nothing else before a call."""
+def fields(cluster: MemoryCluster, move: Move) -> dict[str, Any]:
+    """Settings of a client. Replicas have to confirm its acquires where nothing moves."""
+    for node in cluster.nodes:
+        node.has_replica = move is go_away
+    return {"local_hand_over_time": 60, "check_lock_synced_replicas": move is go_away}
 
 
 def values(cluster: MemoryCluster, name: str = NAME) -> list[bytes]:
@@ -81,9 +102,9 @@ def values(cluster: MemoryCluster, name: str = NAME) -> list[bytes]:
 
 @pytest.mark.parametrize("move", MOVES)
 async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCluster, move: Move) -> None:
-    async with cluster.client(**FIELDS) as client:
+    async with cluster.client(**fields(cluster, move)) as client:
         lock, fenced = client.get_lock(NAME), client.get_fenced_lock("fenced{a}")
-        for number, (moment, lost) in enumerate(STRIKES):
+        for number, (moment, lost) in enumerate(strikes(move)):
             semaphore, latch = client.get_semaphore(f"{{a}}s{number}"), client.get_count_down_latch(f"{{a}}l{number}")
             await semaphore.try_set_permits(5)
             await latch.try_set_count(3)
@@ -126,8 +147,8 @@ async def test_a_lock_is_handed_on_once(
     world: World, cluster: MemoryCluster, kind: str, move: Move, retries: int
 ) -> None:
     """And in the order of a fair lock's queue, also if a release is given up: the waiters keep their places."""
-    fields = FIELDS | {"retry_attempts": retries}
-    async with cluster.client(**fields) as client, cluster.client(**fields) as other:
+    settings = fields(cluster, move) | {"retry_attempts": retries}
+    async with cluster.client(**settings) as client, cluster.client(**settings) as other:
         holder = LOCKS[kind](client, NAME, 1)
         made = zip(NEXT[kind], (client, other, client), strict=False)
         waiters = {owner: LOCKS[next_kind](one, NAME, owner) for owner, (next_kind, one) in enumerate(made, 2)}
@@ -141,7 +162,7 @@ async def test_a_lock_is_handed_on_once(
             await asyncio.sleep(0.1)
             await waiters[owner].unlock()
 
-        for moment, lost in STRIKES:
+        for moment, lost in strikes(move):
             await holder.lock()
             calls = []
             for owner in waiters:
@@ -157,7 +178,9 @@ async def test_a_lock_is_handed_on_once(
             end_of_move(cluster)
             with within(SOON):
                 await asyncio.gather(*calls)
-            assert (entered if kind == "fair" else sorted(entered)) == list(waiters)
+            # A place in a queue lasts for a second without a heartbeat.
+            in_order = kind == "fair" and move is not go_away
+            assert (entered if in_order else sorted(entered)) == list(waiters)
             await asyncio.sleep(1)
             assert not values(cluster)
             entered.clear()
@@ -165,10 +188,10 @@ async def test_a_lock_is_handed_on_once(
 
 @pytest.mark.parametrize("move", MOVES)
 async def test_a_permit_is_handed_on_once(world: World, cluster: MemoryCluster, move: Move) -> None:
-    async with cluster.client(**FIELDS) as client:
+    async with cluster.client(**fields(cluster, move)) as client:
         semaphore = client.get_semaphore(NAME)
         await semaphore.try_set_permits(1)
-        for moment, lost in STRIKES:
+        for moment, lost in strikes(move):
             await semaphore.acquire()
             other = asyncio.create_task(semaphore.acquire())
             await asyncio.sleep(0.2)
@@ -204,26 +227,33 @@ ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
 PERMITS = {"semaphore": b"2", "permit": b"1", "permits": b"2"}
 
 
+@pytest.mark.parametrize("move", [part_keys, go_away])
 @pytest.mark.parametrize("kind", ACQUIRES)
 async def test_an_acquire_that_may_not_wait_for_the_end_of_a_move(
-    world: World, cluster: MemoryCluster, kind: str
+    world: World, cluster: MemoryCluster, kind: str, move: Move
 ) -> None:
     """TRYAGAIN says that a command has not run. So the acquire says that it has acquired nothing.
 
     An earlier copy, whose reply was lost, or another member of a group may have acquired something: that is released.
+    So it is where nothing moves, and the acquire is given up in doubt.
     """
-    async with cluster.client(**FIELDS, retry_attempts=0) as client, cluster.client() as other:
-        for moment, (lost, wait) in product(range(8), ((False, 0), (False, 0.1), (True, 0.1))):
+    async with cluster.client(**fields(cluster, move), retry_attempts=0) as client, cluster.client() as other:
+        for (moment, lost), wait in product(strikes(move), (0, 0.1)):
             for node in cluster.nodes:
                 node.keys.keyspace.values.clear()
             if kind in PERMITS:
                 cluster.owner(NAME).keys.keyspace.do_set(NAME.encode(), PERMITS[kind])
-            # It has its connection.
-            await client.get_lock("other{a}").is_locked()
+            # It has its connections.
+            async with client.get_lock("other{a}"):
+                pass
             call = asyncio.ensure_future(ACQUIRES[kind](client)(wait))
-            await strike(cluster, moment, part_keys, lost=lost)
-            acquired = bool(await call)
-            assert not (acquired and lost)
+            await strike(cluster, moment, move, lost=lost)
+            try:
+                acquired = bool(await call)
+            except ConnectionError:
+                assert move is go_away or (lost and not wait)
+                acquired = False
+            assert not (acquired and lost and move is part_keys)
             end_of_move(cluster)
             await asyncio.sleep(1)
             too = await ACQUIRES["write" if kind == "read" else kind](other)(0 if acquired else 10)
