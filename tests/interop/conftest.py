@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pyredisson.testing import Cluster
-from tests.cluster.conftest import CALM_NODE_TIMEOUT
+from tests.cluster.conftest import shared_cluster  # noqa: F401 - a fixture
 from tests.support.backends import Asyncio, Backend, Threads
 
 from .jvm import JavaClient, Jvm
 from .maven import VERSIONS, class_path, needed
-from .targets import NON_REENTRANT, OLD, ClusterOfServers, SingleServer, Target, against
+from .targets import NON_REENTRANT, OLD, Target, against, cluster_of_servers, single_server
 
 HERE = Path(__file__).parent
 TARGETS = ("single", "cluster")
@@ -93,23 +92,12 @@ def own_jvm(version: str) -> Iterator[Jvm]:
     process.close()
 
 
-@pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[Cluster]:
-    """One cluster for all tests of this process. Not to be stopped or paused."""
-    with Cluster() as running:
-        running.set_node_timeout(CALM_NODE_TIMEOUT)
-        yield running
-
-
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """What both sides talk to."""
-    shared: Target
-    if request.param == "single":
-        shared = SingleServer(request.getfixturevalue("server"))
-    else:
-        shared = ClusterOfServers(request.getfixturevalue("shared_cluster"))
-    shared.empty()
+    make, servers = (single_server, "server") if request.param == "single" else (cluster_of_servers, "shared_cluster")
+    shared = make(request.getfixturevalue(servers))
+    shared.redis.flushall()
     yield shared
     shared.close()
 
@@ -128,22 +116,18 @@ def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]
 
     if target.name not in jvm.warmed_up:
         jvm.warmed_up.add(target.name)
-        _warm_up(connect())
-        target.empty()
+        # Has the classes loaded which tests use that measure time: on a busy machine that takes more than a second.
+        client = connect()
+        for kind in ("Lock", "FairLock", "ReadLock", "WriteLock"):
+            lock = client.get(kind, kind)
+            client.ann.call(lock, "lock")
+            client.bob.call(client.get(against(kind), kind), "tryLock", 50, "MILLISECONDS")
+            client.ann.call(lock, "unlock")
+        target.redis.flushall()
 
     yield connect
     for each in clients:
         each.shutdown()
-
-
-def _warm_up(client: JavaClient) -> None:
-    """Has the classes loaded which tests use that measure time: on a busy machine that takes more than a second."""
-    for kind in ("Lock", "FairLock", "ReadLock", "WriteLock"):
-        lock = client.get(kind, kind)
-        client.ann.call(lock, "lock")
-        waits = client.bob.begin(client.get(against(kind), kind), "tryLock", 50, "MILLISECONDS")
-        waits.result()
-        client.ann.call(lock, "unlock")
 
 
 @pytest.fixture

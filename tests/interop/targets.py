@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
@@ -109,23 +110,26 @@ BEFORE_SLEEP = 0.1
 """Seconds after its subscription within which a thread of Java has made another attempt, and sleeps."""
 
 
+@dataclass(frozen=True)
 class Target:
     """One server, or several that serve as one. Empty at the start of each test."""
 
-    def __init__(self, name: str, url: str, redis: Any, nodes: Sequence[Redis], servers: str) -> None:
-        self.name = name
-        """As in the ids of the tests."""
-        self.url = url
-        """The address for `pyredisson.connect`."""
-        self.redis = redis
-        """A plain client, which sees all keys."""
-        self._nodes = nodes
-        self._servers = servers
+    name: str
+    """As in the ids of the tests."""
+    url: str
+    """The address for `pyredisson.connect`."""
+    redis: Any
+    """A plain client, which sees all keys."""
+    nodes: Sequence[Redis]
+    servers: str
+    """The section of Redisson's configuration."""
+    cluster: Any = None
+    """A `Cluster`, if it is one."""
 
     def yaml(self, servers: Mapping[str, object] | None = None, **settings: object) -> str:
         """The configuration of a Redisson client. `servers`: settings of the servers' section; `settings`: those of the
         outermost level. Few threads: several clients share this machine with the tests."""
-        lines = [self._servers, *(f"  {name}: {value}" for name, value in (servers or {}).items())]
+        lines = [self.servers, *(f"  {name}: {value}" for name, value in (servers or {}).items())]
         lines += [f"{name}: {value}" for name, value in {"threads": 4, "nettyThreads": 4, **settings}.items()]
         return "\n".join(lines)
 
@@ -134,20 +138,17 @@ class Target:
 
         Clients in Python listen to both kinds on a cluster, so the larger number is that of the clients.
         """
-        plain = sum(int(node.pubsub_numsub(channel)[0][1]) for node in self._nodes)
-        return max(plain, sum(int(node.pubsub_shardnumsub(channel)[0][1]) for node in self._nodes))
+        plain = sum(int(node.pubsub_numsub(channel)[0][1]) for node in self.nodes)
+        return max(plain, sum(int(node.pubsub_shardnumsub(channel)[0][1]) for node in self.nodes))
 
     def scripts(self) -> int:
         """How many scripts have run."""
-        stats: list[dict[str, Any]] = [node.info("commandstats") for node in self._nodes]
+        stats: list[dict[str, Any]] = [node.info("commandstats") for node in self.nodes]
         return sum(each.get(f"cmdstat_{name}", {"calls": 0})["calls"] for each in stats for name in ("eval", "evalsha"))
 
     def close(self) -> None:
-        for each in {self.redis, *self._nodes}:
+        for each in {self.redis, *self.nodes}:
             each.close()
-
-    def empty(self) -> None:
-        self.redis.flushall()
 
     def holds(self, name: str) -> dict[str, int]:
         """The fields of a lock's hash, as numbers: the owners and how often each of them holds it."""
@@ -208,19 +209,13 @@ def _tagged(name: str) -> str:
     return name if "{" in name else f"{{{name}}}"
 
 
-class SingleServer(Target):
-    """One server."""
-
-    def __init__(self, server: Server) -> None:
-        redis = server.redis()
-        super().__init__("single", server.url, redis, [redis], SINGLE.format(f"redis://{server.host}:{server.port}"))
+def single_server(server: Server) -> Target:
+    redis = server.redis()
+    return Target("single", server.url, redis, [redis], SINGLE.format(f"redis://{server.host}:{server.port}"))
 
 
-class ClusterOfServers(Target):
-    """A cluster. Each side chooses by itself whether its messages go through plain or sharded channels."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        addresses = [f"redis://{host}:{port}" for host, port in (node.address for node in cluster.nodes)]
-        nodes = [Redis(*node.address) for node in cluster.nodes]
-        super().__init__("cluster", cluster.url, cluster.redis(), nodes, CLUSTER.format(json.dumps(addresses)))
+def cluster_of_servers(cluster: Cluster) -> Target:
+    """Each side chooses by itself whether its messages go through plain or sharded channels."""
+    addresses = [f"redis://{host}:{port}" for host, port in (node.address for node in cluster.nodes)]
+    nodes = [Redis(*node.address) for node in cluster.nodes]
+    return Target("cluster", cluster.url, cluster.redis(), nodes, CLUSTER.format(json.dumps(addresses)), cluster)

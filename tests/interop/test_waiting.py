@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from pyredisson._client import servers
-from tests.cluster.scenes import half_moved, names_on, other_than
-from tests.support.backends import Backend, OtherOwner
+from tests.cluster.scenes import acquiring, half_moved, names_on, other_than
+from tests.support.backends import Backend
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
 from tests.support.waiting import waiters
 
 from .conftest import on_a_cluster
 from .jvm import JavaClient, Jvm, Pending, now
-from .targets import BEFORE_SLEEP, WOKEN, ClusterOfServers, Target, timed, wakes
+from .targets import BEFORE_SLEEP, WOKEN, Target, timed, wakes
 from .test_locks import hand_over
 
 WAITS = """
@@ -71,87 +71,89 @@ def line(target: Target, backend: Backend, java: JavaClient) -> Line:
     return Line(target, backend, java)
 
 
-class TestOrder:
-    @pytest.mark.parametrize("side", ["java", "python"])
-    async def test_of_both(self, side: str, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
-        """That side holds the lock first."""
-        theirs, ours = java.get("FairLock", "orders"), backend.connect().get_fair_lock("orders")
-        await timed(side, java.ann, theirs, ours, "lock")
-        for join in (line.join_python, line.join_python, line.join_java, line.join_java, line.join_python):
-            await join()
-        state = await state_of(backend.connect(), "orders")
-        assert (state.kind, state.certain, state.waiter_count) == ("fair", True, 5)
-        assert [waiter.owner.raw for waiter in state.waiters] == target.queue("orders")
-        assert [waiter.place for waiter in state.waiters if waiter.alive is None] == [3, 4]  # Java doesn't say it
-        assert all(100 < (waiter.place_lasts or 0) < 1000 for waiter in state.waiters[2:4])
-        began, ended = await timed(side, java.ann, theirs, ours, "unlock")
-        moments = await line.moments()
-        assert moments == sorted(moments)
-        assert began < moments[0]
-        assert moments[-1] < ended + 5 * WOKEN
-        await backend.until(lambda: not target.queue("orders") and not target.holds("orders"))
-
-    async def test_waiters_that_give_up(self, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
-        """They leave from the head and from the middle of the queue."""
-        lock, client = java.get("FairLock", "orders"), backend.connect()
-        java.ann.call(lock, "lock")
-        # Long enough for the others to join meanwhile.
-        gives_up_in_java = java.bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
-        await backend.until(lambda: len(target.queue("orders")) == 1)
-        await line.join_python()
-
-        async def attempt() -> bool:
-            return await client.get_fair_lock("orders").try_lock(wait_time=3)
-
-        gives_up_in_python = backend.spawn(attempt)
-        await backend.until(lambda: len(target.queue("orders")) == 3)
-        await line.join_java()
-        assert not await gives_up_in_python.result()
-        await backend.until(gives_up_in_java.done)
-        assert not gives_up_in_java.result()
-        released = java.ann.begin(lock, "unlock").answer()
-        moments = await line.moments()
-        assert moments == sorted(moments)
-        assert moments[-1] < released.ended + 2 * WOKEN
+@pytest.mark.parametrize("side", ["java", "python"])
+async def test_the_order_of_both(side: str, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
+    """That side holds the lock first."""
+    theirs, ours = java.get("FairLock", "orders"), backend.connect().get_fair_lock("orders")
+    await timed(side, java.ann, theirs, ours, "lock")
+    for join in (line.join_python, line.join_python, line.join_java, line.join_java, line.join_python):
+        await join()
+    state = await state_of(backend.connect(), "orders")
+    assert (state.kind, state.certain, state.waiter_count) == ("fair", True, 5)
+    assert [waiter.owner.raw for waiter in state.waiters] == target.queue("orders")
+    assert [waiter.place for waiter in state.waiters if waiter.alive is None] == [3, 4]  # Java doesn't say it
+    assert all(100 < (waiter.place_lasts or 0) < 1000 for waiter in state.waiters[2:4])
+    began, ended = await timed(side, java.ann, theirs, ours, "unlock")
+    moments = await line.moments()
+    assert moments == sorted(moments)
+    assert began < moments[0]
+    assert moments[-1] < ended + 5 * WOKEN
+    await backend.until(lambda: not target.queue("orders") and not target.holds("orders"))
 
 
-class TestKilledWaiters:
-    async def test_of_python(
-        self, line: Line, backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
-    ) -> None:
-        lock = java.get("FairLock", "orders")
-        java.ann.call(lock, "lock")
-        killed = child(WAITS, target.url)
-        await backend.until(lambda: len(target.queue("orders")) == 1, CHILD_LIMIT)
-        await line.join_java()
-        await line.join_python()
-        killed.close()
-        released = java.ann.begin(lock, "unlock").answer()
-        moments = await line.moments()
-        assert moments == sorted(moments)
-        assert moments[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
+async def test_waiters_that_give_up(line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
+    """They leave from the head and from the middle of the queue."""
+    lock, client = java.get("FairLock", "orders"), backend.connect()
+    java.ann.call(lock, "lock")
+    # Long enough for the others to join meanwhile.
+    gives_up_in_java = java.bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
+    await backend.until(lambda: len(target.queue("orders")) == 1)
+    await line.join_python()
 
-    async def test_of_java(self, line: Line, backend: Backend, java: JavaClient, own_jvm: Jvm, target: Target) -> None:
-        """Java's own rule decides: the score of its entry, here what is left of the lease and its time to wait."""
-        lease, wait = 2, 4
-        thread, client = own_jvm.thread(), own_jvm.connect(target.yaml())
-        # The watchdog keeps the lease between two thirds of this time and all of it.
-        holder = backend.connect(lock_watchdog_timeout=lease).get_fair_lock("orders")
-        await holder.lock()
-        began = now()
-        # In milliseconds: without a lease, Redisson takes any number here for that.
-        thread.begin(client.get("FairLock", "orders"), "tryLock", wait * 1000, "MILLISECONDS")
-        await backend.until(lambda: len(target.queue("orders")) == 1)
-        queued, [dead] = now(), target.queue("orders")
-        await line.join_python()
-        await line.join_java()
-        own_jvm.kill()
-        await holder.unlock()
-        await backend.until(lambda: dead not in target.queue("orders"), wait + lease + WOKEN)
-        moments = await line.moments()
-        assert moments == sorted(moments)
-        assert began + wait < moments[0] < queued + wait + lease + WOKEN
-        assert moments[1] < moments[0] + WOKEN
+    async def attempt() -> bool:
+        return await client.get_fair_lock("orders").try_lock(wait_time=3)
+
+    gives_up_in_python = backend.spawn(attempt)
+    await backend.until(lambda: len(target.queue("orders")) == 3)
+    await line.join_java()
+    assert not await gives_up_in_python.result()
+    await backend.until(gives_up_in_java.done)
+    assert not gives_up_in_java.result()
+    released = java.ann.begin(lock, "unlock").answer()
+    moments = await line.moments()
+    assert moments == sorted(moments)
+    assert moments[-1] < released.ended + 2 * WOKEN
+
+
+async def test_a_killed_waiter_in_python(
+    line: Line, backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
+) -> None:
+    lock = java.get("FairLock", "orders")
+    java.ann.call(lock, "lock")
+    killed = child(WAITS, target.url)
+    await backend.until(lambda: len(target.queue("orders")) == 1, CHILD_LIMIT)
+    await line.join_java()
+    await line.join_python()
+    killed.close()
+    released = java.ann.begin(lock, "unlock").answer()
+    moments = await line.moments()
+    assert moments == sorted(moments)
+    assert moments[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
+
+
+async def test_a_killed_waiter_in_java(
+    line: Line, backend: Backend, java: JavaClient, own_jvm: Jvm, target: Target
+) -> None:
+    """Java's own rule decides: the score of its entry, here what is left of the lease and its time to wait."""
+    lease, wait = 2, 4
+    thread, client = own_jvm.thread(), own_jvm.connect(target.yaml())
+    # The watchdog keeps the lease between two thirds of this time and all of it.
+    holder = backend.connect(lock_watchdog_timeout=lease).get_fair_lock("orders")
+    await holder.lock()
+    began = now()
+    # In milliseconds: without a lease, Redisson takes any number here for that.
+    thread.begin(client.get("FairLock", "orders"), "tryLock", wait * 1000, "MILLISECONDS")
+    await backend.until(lambda: len(target.queue("orders")) == 1)
+    queued, [dead] = now(), target.queue("orders")
+    await line.join_python()
+    await line.join_java()
+    own_jvm.kill()
+    await holder.unlock()
+    await backend.until(lambda: dead not in target.queue("orders"), wait + lease + WOKEN)
+    moments = await line.moments()
+    assert moments == sorted(moments)
+    assert began + wait < moments[0] < queued + wait + lease + WOKEN
+    assert moments[1] < moments[0] + WOKEN
 
 
 # Readers and writers
@@ -167,16 +169,6 @@ def writer(client: Any) -> Any:
     return client.get_read_write_lock(NAME).write_lock()
 
 
-def start(backend: Backend, lock: Any) -> OtherOwner[float]:
-    """Another owner acquires the lock; its result is when."""
-
-    async def acquire() -> float:
-        await lock.lock()
-        return now()
-
-    return backend.spawn(acquire)
-
-
 @pytest.mark.parametrize("last", ["java", "python"])
 async def test_readers_of_both(last: str, backend: Backend, java: JavaClient, target: Target) -> None:
     """A writer waits for the last of them, which wakes a writer of the other side."""
@@ -187,7 +179,7 @@ async def test_readers_of_both(last: str, backend: Backend, java: JavaClient, ta
     assert not java.ann.call(java.get("WriteLock", NAME), "tryLock")
     assert not await backend.as_another_owner(writer(client).try_lock)
     if last == "java":
-        waiter = start(backend, writer(client))
+        waiter = backend.spawn(acquiring(writer(client)))
         done, first = waiter.done, "python"
     else:
         in_java = java.ann.begin(java.get("WriteLock", NAME), "lock")
@@ -208,7 +200,7 @@ async def test_a_writer_wakes_readers(side: str, backend: Backend, java: JavaCli
     await timed(side, java.ann, java.get("WriteLock", NAME), writer(client), "lock")
     threads = [jvm.thread() for _ in range(3)]
     in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
-    in_python = [start(backend, reader(other)) for _ in range(3)]
+    in_python = [backend.spawn(acquiring(reader(other))) for _ in range(3)]
     # Behind a writer of Java, Python's client listens to Redisson's channel, too.
     await target.until_java_waits(backend, "ReadLock", NAME, 2 if side == "java" else 1, threads=threads)
     await backend.until(lambda: waiters(other, NAME, "read") == 3)
@@ -299,7 +291,7 @@ LAG = 2.5
 
 
 @pytest.fixture
-def cluster(target: ClusterOfServers, monkeypatch: pytest.MonkeyPatch) -> ClusterOfServers:
+def cluster(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
     """What both sides talk to. On a single server there is one flavour of messages, so nothing is tested there.
 
     Python leaves plain messages out from 0.3 s after a change on, if it looks at the cluster every 0.1 s.
@@ -318,7 +310,7 @@ def modes(version: str) -> list[dict[str, object]]:
 
 @on_a_cluster
 async def test_whatever_java_hears_and_wherever_the_slot_goes(
-    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: ClusterOfServers
+    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: Target
 ) -> None:
     client, servers = backend.connect(topology_refresh_interval=0.1), cluster.cluster
     slot = servers.slot_of_key("orders")
@@ -344,7 +336,7 @@ async def test_whatever_java_hears_and_wherever_the_slot_goes(
 
 @on_a_cluster
 async def test_java_waits_while_its_slot_is_on_its_way(
-    backend: Backend, connect_java: Callable[..., JavaClient], cluster: ClusterOfServers
+    backend: Backend, connect_java: Callable[..., JavaClient], cluster: Target
 ) -> None:
     """The release runs on the node that the slot is being moved to. Java is subscribed on the one that has it."""
     servers = cluster.cluster
@@ -365,7 +357,7 @@ async def test_java_waits_while_its_slot_is_on_its_way(
 
 @on_a_cluster
 async def test_java_is_subscribed_on_a_replica(
-    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: ClusterOfServers
+    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: Target
 ) -> None:
     """The master can't see a subscriber of plain messages there. With the setting "both" they are always published."""
     mode: dict[str, object] = {"subscriptionMode": '"SLAVE"', **modes(version)[0]}
