@@ -25,14 +25,14 @@ from pyredisson._settings.config import Config
 from pyredisson.identity import identity
 from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
-from pyredisson.testing import Cluster, Replicated
+from pyredisson.testing import Cluster
 from tests.support.backends import Backend, hold_all
 from tests.support.chores import Append
 from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of
 from tests.support.observers import Recorder, told
 from tests.support.waiting import eventually, within
 
-from .scenes import calls, connections, half_moved, known_lock, linger, map_of, names_on, other_than
+from .scenes import connections, half_moved, known_lock, linger, map_of, names_on, other_than
 from .test_redirects import connect, move, port_of
 
 LEASE = 1.5
@@ -235,45 +235,6 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     finally:
         target.resume()
         run(runtime.close)
-
-
-async def test_a_failover_may_lose_the_extension_of_a_lease(replicated: Replicated, backend: Backend) -> None:
-    """The new master knows the hold, but not the nested acquire with a longer lease: the lease is extended again."""
-    client = backend.connect(topology_refresh_interval=0.2)
-    (replica,) = replicated.replicas()
-    reader, writer = client.get_read_write_lock("reader").read_lock(), client.get_read_write_lock("writer").write_lock()
-    locks = [reader, writer, client.get_lock("lock"), client.get_fair_lock("fair"), client.get_fenced_lock("fenced")]
-    for lock in locks:
-        await lock.lock(15)
-        await lock.lock(60)
-    # The watchdog renews one of the levels.
-    locks += await hold_all(client, "mixed")
-    await locks[-1].lock(60)
-    replica.ask("CONFIG", "SET", "replica-read-only", "no")
-    for key in replica.ask("KEYS", "*"):
-        replica.ask("PEXPIRE", key, 15_000)
-    await asyncio.to_thread(replicated.fail_over, replica)
-    for lock in locks:
-        await backend.until(lambda lock=lock: replica.ask("PTTL", lock.name) > 30_000)  # type: ignore[misc]
-    for lock in locks:
-        assert not lock.lost.is_set()
-        await lock.unlock()
-        await lock.unlock()
-
-
-async def test_a_lease_that_was_not_lost_is_not_extended(cluster: Cluster, backend: Backend) -> None:
-    """Not even that of a reader, which the watchdog visits because clients in Java may shorten the leases of others."""
-    client = backend.connect(topology_refresh_interval=0.2)
-    read_write_lock = client.get_read_write_lock("orders")
-    await read_write_lock.read_lock().lock(15)
-    new = other_than(cluster.node_of_key("orders"), cluster)
-    # So it doesn't know the script of the check.
-    new.ask("SCRIPT", "FLUSH")
-    before = calls("eval", new)
-    cluster.move_slot(cluster.slot_of_key("orders"), new)
-    await backend.until(lambda: calls("eval", new) > before)
-    assert 10_000 < new.ask("PTTL", "orders") <= 15_000
-    await read_write_lock.read_lock().unlock()
 
 
 async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backend) -> None:

@@ -281,6 +281,11 @@ async def test_leases_of_one_lock_and_its_slot_moves(cluster: Cluster, backend: 
     await lock.unlock()
     await lock.lock(at_most=1)
     move(cluster, "orders")
-    assert await backend.connect().get_lock("orders").try_lock(20)
+    other = backend.connect()
+    assert await other.get_lock("orders").try_lock(20)
     with pytest.raises(LockLostError):
         await lock.unlock()
+    # What a client holds at its end is released where it is then.
+    target = move(cluster, "orders")
+    await other.close()
+    assert not target.ask("EXISTS", "orders")
