@@ -4,10 +4,10 @@ Behind them what servers that move a slot with all keys at once do to locks that
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from redis.exceptions import NoPermissionError
@@ -19,8 +19,7 @@ from tests.faults.soak_worker import clock
 from tests.support.backends import Backend, OtherOwner, finished
 from tests.support.kinds import LOCKS, against
 from tests.support.programs import ATOMIC_PROGRAMS
-from tests.support.waiting import eventually, permit_waiters, within
-from tests.support.waiting import waiters as lock_waiters
+from tests.support.waiting import eventually, waiters, within
 
 from .conftest import CALM_NODE_TIMEOUT
 from .scenes import acquiring, calls, known_lock, other_than, places, while_it_is_copied
@@ -32,54 +31,18 @@ FLAVOURS = ("PUBLISH", "SPUBLISH")
 MODES = ("auto", "on", "off")
 HEARD = {"on": FLAVOURS[1:], "off": FLAVOURS[:1]}
 """The flavours that a client hears with that setting; both with any other."""
-LOCK_CHANNEL = "redisson_lock__channel:{%s}"
-
-
-class Kind(NamedTuple):
-    """A kind of waiter: how others hold what it waits for, how they release it, and what they publish then."""
-
-    hold: tuple[object, ...]
-    release: tuple[object, ...]
-    channel: str
-    message: str
-    wait: Callable[[Any, str], Awaitable[object]]
-
-
-def waits(factory: str, method: str, *arguments: object) -> Callable[[Any, str], Awaitable[object]]:
-    return lambda client, name: getattr(getattr(client, factory)(name), method)(*arguments)
-
-
-RW_CHANNEL, PERMIT_CHANNEL = "redisson_rwlock:{%s}", "redisson_sc:{%s}"
-LATCH_CHANNEL = "redisson_countdownlatch__channel__{%s}"
-HELD, WRITING = ("HSET", "%s", "java:1", 1), ("HSET", "%s", "mode", "write", "java:1:write", 1)
-NO_PERMITS, ADD, DELETE = ("SET", "%s", 0), ("INCR", "%s"), ("DEL", "%s")
-KINDS = {
-    "lock": Kind(HELD, DELETE, LOCK_CHANNEL, "0", waits("get_lock", "try_lock", 20)),
-    "reader": Kind(WRITING, DELETE, RW_CHANNEL, "1", lambda client, name: LOCKS["read"](client, name).try_lock(20)),
-    "writer": Kind(WRITING, DELETE, RW_CHANNEL, "1", lambda client, name: LOCKS["write"](client, name).try_lock(20)),
-    "semaphore": Kind(NO_PERMITS, ADD, PERMIT_CHANNEL, "1", waits("get_semaphore", "try_acquire", 1, 20)),
-    "permit": Kind(NO_PERMITS, ADD, PERMIT_CHANNEL, "1", waits("get_permit_expirable_semaphore", "try_acquire", 20)),
-    "latch": Kind(("SET", "%s", 1), DELETE, LATCH_CHANNEL, "0", waits("get_count_down_latch", "wait", 20)),
-}
-ASLEEP: dict[str, Callable[[Any, str], int]] = {
-    "lock": lock_waiters,
-    "reader": lambda client, name: lock_waiters(client, name, "read"),
-    "writer": lambda client, name: lock_waiters(client, name, "write"),
-    "semaphore": permit_waiters,
-}
-"""How many waiters of a client sleep, by their kind. Of the other kinds that isn't known."""
+CHANNEL = f"redisson_lock__channel:{{{NAME}}}"
+HOLD = ("HSET", NAME, "java:1", 1)
 
 
 class Scene:
-    """A waiter on some servers, and somebody else who holds what it waits for and speaks to single nodes."""
+    """A waiter on some servers, and somebody else who holds the lock and speaks to single nodes."""
 
-    def __init__(self, servers: Any, backend: Backend, kind: str = "lock") -> None:
-        self.cluster, self.backend, self.kind = servers, backend, KINDS[kind]
-        self._asleep = ASLEEP.get(kind)
-        self._client: Any = None
-        """The waiter's."""
-        self.channel = self.kind.channel % NAME
+    def __init__(self, servers: Any, backend: Backend) -> None:
+        self.cluster, self.backend = servers, backend
         self.slot = Cluster.slot_of_key(NAME)
+        self.client: Any = None
+        """The waiter's."""
 
     @property
     def node(self) -> Any:
@@ -89,18 +52,15 @@ class Scene:
     def elsewhere(self) -> ClusterNode:
         return other_than(self.node, self.cluster)
 
-    def run(self, words: tuple[object, ...], node: Any = None) -> None:
-        (node or self.node).ask(*(NAME if word == "%s" else word for word in words))
-
     def subscribers(self, flavour: str, node: ClusterNode) -> int:
-        [_, count] = node.ask("PUBSUB", "NUMSUB" if flavour == "PUBLISH" else "SHARDNUMSUB", self.channel)
+        [_, count] = node.ask("PUBSUB", "NUMSUB" if flavour == "PUBLISH" else "SHARDNUMSUB", CHANNEL)
         return int(count)
 
     async def begin(self, client: Any, mode: str = "auto") -> OtherOwner[object]:
         """Starts the waiter for what somebody else holds, and returns it when it sleeps."""
-        self.run(self.kind.hold)
-        self._client = client
-        waiter: OtherOwner[object] = self.backend.spawn(lambda: self.kind.wait(client, NAME))
+        self.node.ask(*HOLD)
+        self.client = client
+        waiter: OtherOwner[object] = self.backend.spawn(lambda: client.get_lock(NAME).try_lock(20))
         await self.heard_on(self.node, mode)
         return waiter
 
@@ -109,7 +69,7 @@ class Scene:
         for flavour in HEARD.get(mode, FLAVOURS):
             await self.backend.until(lambda flavour=flavour: self.subscribers(flavour, node) > 0, seconds)  # type: ignore[misc]
         # The attempt after the confirmation should have ended: it could find the lock free without a message.
-        await self.backend.sleep(0.15 if self._asleep else 0.3)
+        await self.backend.sleep(0.15)
 
     async def followed(self, move: Callable[[Any], object], mode: str) -> None:
         """After such a move the channel is heard on the other node, and not on the former one."""
@@ -122,15 +82,13 @@ class Scene:
     async def released(self, waiter: OtherOwner[object], publish: str, node: ClusterNode | None = None) -> None:
         """Somebody else releases, with a message that wakes the waiter."""
         assert not waiter.done()
-        asleep, client = self._asleep, self._client
-        if asleep is not None:
-            # On a busy machine the attempt after the confirmation may last longer than `heard_on` waits.
-            await self.backend.until(lambda: asleep(client, NAME) == 1)
-        self.run(self.kind.release)
+        # On a busy machine the attempt after the confirmation may last longer than `heard_on` waits.
+        await self.backend.until(lambda: waiters(self.client, NAME) == 1)
+        self.node.ask("DEL", NAME)
         await self.backend.sleep(0.05)
         assert not waiter.done(), "it needed no message"
         with within(SOON):
-            self.run((publish, self.channel, self.kind.message), node)
+            (node or self.node).ask(publish, CHANNEL, "0")
             assert await waiter.result()
 
 
@@ -151,11 +109,9 @@ def scene(cluster: Cluster, backend: Backend) -> Scene:
 
 
 @pytest.mark.parametrize("publish", FLAVOURS)
-@pytest.mark.parametrize("kind", KINDS)
-async def test_each_kind_of_waiter(cluster: Cluster, backend: Backend, kind: str, publish: str) -> None:
-    scene = Scene(cluster, backend, kind)
+async def test_a_client_hears_both_flavours(scene: Scene, backend: Backend, publish: str) -> None:
+    """A plain message is heard from all nodes."""
     waiter = await scene.begin(backend.connect())
-    # A plain message is heard from all nodes.
     await scene.released(waiter, publish, scene.elsewhere if publish == "PUBLISH" else None)
 
 
@@ -169,7 +125,7 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
         await scene.followed(MOVES[move], mode)
     await scene.released(waiter, flavour_of(mode))
     # A waiter makes an attempt whenever it has subscribed anew, at the latest after the refresh interval.
-    scene.run(scene.kind.release)
+    scene.node.ask("DEL", NAME)
     waiter = await scene.begin(client, mode)
     scene.node.ask("DEL", NAME)
     MOVES[move](scene)
@@ -179,14 +135,13 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
 
 
 @pytest.mark.parametrize("right", ["channel", "ssubscribe", "subscribe"])
-async def test_a_user_without_the_right(cluster: Cluster, backend: Backend, right: str) -> None:
+async def test_a_user_without_the_right(scene: Scene, cluster: Cluster, backend: Backend, right: str) -> None:
     """The waiter raises the error: messages that only come in this flavour would never wake it."""
-    scene = Scene(cluster, backend)
     denied = ["resetchannels"] if right == "channel" else ["allchannels", f"-{right}"]
     for node in cluster.nodes:
         node.ask("ACL", "SETUSER", "app", "on", ">secret", "allkeys", "+@all", *denied)
     try:
-        scene.run(scene.kind.hold)
+        scene.node.ask(*HOLD)
         client = backend.connect(username="app", password="secret")
         with pytest.raises(NoPermissionError):
             await client.get_lock(NAME).try_lock(wait_time=20)
