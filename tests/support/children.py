@@ -40,7 +40,7 @@ class Program:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def send(self, line: str) -> None:
+    def send(self, line: str = "") -> None:
         stdin = self.process.stdin
         assert stdin is not None
         stdin.write(line + "\n")
@@ -64,30 +64,22 @@ class Program:
         self._on_end()
 
 
-class Child:
+class Child(Program):
     """A Python process that runs `program`. It sends lines to the test, and receives lines from it."""
 
     def __init__(self, program: str, *args: object) -> None:
         self._lines: queue.Queue[str] = queue.Queue()
         text = HEEDS_CTRL_C + WAITS_FOR_A_LINE + NOT_ANNOUNCED + program
         command = [sys.executable, "-u", "-c", text, *map(str, args)]
-        self._program = Program(command, self._lines.put, lambda: self._lines.put(""))
+        super().__init__(command, self._lines.put, lambda: self._lines.put(""))
+        self.signal = self.process.send_signal
 
     def receive(self, seconds: float = 4 * TIME_LIMIT) -> str:
         """The next line from the process; empty at its end."""
         return self._lines.get(timeout=seconds)
 
-    def send(self, line: str = "") -> None:
-        self._program.send(line)
-
-    def signal(self, number: signal.Signals) -> None:
-        self._program.process.send_signal(number)
-
     def wait(self, seconds: float = 2 * TIME_LIMIT) -> int:
-        return self._program.process.wait(seconds)
-
-    def close(self) -> None:
-        self._program.close()
+        return self.process.wait(seconds)
 
 
 @contextmanager
