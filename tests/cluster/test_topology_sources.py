@@ -173,6 +173,9 @@ def test_most_addresses_are_dead_or_hang(shared: Servers, watch: Watch, monkeypa
     with silent_server() as one, silent_server() as other:
         with silent_server() as dead:
             pass
+        with pytest.raises(NoReply) as caught:
+            watch(shared, [dead])
+        assert isinstance(caught.value.error, ConnectionError)
         entry = masters(shared)[0] if isinstance(shared, Replicated) else named(shared)[0]
         assert_same(watch(shared, [dead, one, entry]), shared)
         watched = watch(shared, [one, other, entry], discover=False)
@@ -182,15 +185,6 @@ def test_most_addresses_are_dead_or_hang(shared: Servers, watch: Watch, monkeypa
             with within(1):
                 watched.discover()
         assert_same(watched, shared)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_server_replies(watch: Watch, kind: str) -> None:
-    with silent_server() as address:
-        pass
-    with pytest.raises(NoReply) as caught:
-        watch(kind, [address])
-    assert isinstance(caught.value.error, ConnectionError)
 
 
 @pytest.mark.parametrize("make", [partial(Cluster, masters=1, replicas=0), partial(Sentinels, sentinels=1)])
