@@ -149,11 +149,24 @@ class TestEachMoment:
         + [("lock", "acquire", TimeoutError)],
     )
     def test_an_uncontended_call(
-        self, threads: RawBackend, server: Server, admin: Redis, kind: str, call: str, error: type[BaseException]
+        self,
+        threads: RawBackend,
+        servers: list[Server],
+        redises: list[Redis],
+        kind: str,
+        call: str,
+        error: type[BaseException],
     ) -> None:
-        """A release happens all the same."""
-        prepare(admin, kind)
-        one = Used(threads, threads.connect(server.url, observer=Recorder()), kind, 1, admin)
+        """A release happens all the same. The members of a group are on several servers."""
+        prepare(redises[0], kind)
+        clients = [threads.connect(each.url, observer=Recorder()) for each in servers]
+        one = Used(threads, clients[0], kind, 1, redises[0])
+        if kind in GROUPS:
+            one.handle = getattr(clients[0], f"get_{kind}_lock")(*[each.get_lock("a", owner=1) for each in clients])
+
+        def is_whole() -> bool:
+            held = [client for client in clients if client._session.holds.table]
+            return not held and not any(redis.exists("a") for redis in redises[1:])
 
         async def block() -> None:
             if call == "first call":
@@ -171,6 +184,7 @@ class TestEachMoment:
             if one.is_lock and (call == "release" or not interrupted):
                 eventually(lambda: "released" in whats(told(one.client)), LIMIT)
             assert one.kind != "lock" or not one.handle._blocks
+            eventually(is_whole, LIMIT)
 
         at_each_moment(one, scenario, 10, error=error)
 
