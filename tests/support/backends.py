@@ -8,9 +8,9 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
@@ -18,6 +18,8 @@ import pytest
 
 import pyredisson
 import pyredisson.asyncio
+
+from .waiting import within
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -124,12 +126,9 @@ async def fails(
     return caught.value
 
 
-@contextmanager
-def lasting(least: float, most: float) -> Iterator[None]:
+def lasting(least: float, most: float) -> AbstractContextManager[None]:
     """The block lasts for that many seconds at least, and for less than `most`."""
-    begun = time.monotonic()
-    yield
-    assert least <= time.monotonic() - begun < most
+    return within(most, least=least)
 
 
 class Flag:

@@ -5,7 +5,8 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Self
 
@@ -55,27 +56,40 @@ class Credentials(CredentialProvider):
         return "default", self._password
 
 
+@contextmanager
+def traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
+    """Has what this thread executes traced, without collections of garbage.
+
+    The finalizer of a client of an earlier test may call the same functions: it would be interrupted instead.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+        if collects:
+            gc.enable()
+
+
 class AtSteps:
     """Does something at the first line of each of these functions on this thread, once."""
 
     def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
         self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
-        self._collects = gc.isenabled()
+        self._tracing = traced(self._trace)
 
     @property
     def happened(self) -> bool:
         return not self._left
 
     def __enter__(self) -> Self:
-        # The finalizer of a client of an earlier test may call the same function: it would be interrupted instead.
-        gc.disable()
-        sys.settrace(self._trace)
+        self._tracing.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        if self._collects:
-            gc.enable()
+        self._tracing.__exit__(None, None, None)
 
     def _trace(self, frame: FrameType, event: str, _: object) -> None:
         action = self._left.pop(frame.f_code, None)

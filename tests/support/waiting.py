@@ -49,16 +49,7 @@ def asleep(client: Any, name: str, kind: str = "lock") -> int:
 def waiters(client: Any, name: str, side: str | None = None) -> int:
     """How many calls of a client sleep until a lock is released, and will hear of it. `side`: of a read-write lock."""
     session = getattr(client, "_target", client)._session
-    # With the mutex: whoever confirms the subscription also wakes a waiter.
-    with session.channels.mutex:
-        queue = session.lock_queues.get(name.encode() if side is None else (name.encode(), side.encode()))
-        if queue is None or queue.channel is None or not queue.channel.confirmed:
-            return 0
-        # Behind an explicit owner, which may be one of Redisson, it listens to Redisson's channel, too.
-        relay = getattr(queue.channel, "relay", None)
-        if relay is not None and not relay.confirmed:
-            return 0
-        return sum(map(_sleeps, queue.waiters))
+    return _asleep_in(session, session.lock_queues, name.encode() if side is None else (name.encode(), side.encode()))
 
 
 def fair_waiters(client: Any, name: str) -> int:
@@ -73,9 +64,18 @@ def fair_waiters(client: Any, name: str) -> int:
 def permit_waiters(client: Any, name: str) -> int:
     """How many calls of a client sleep until permits are released, and will hear of them."""
     session = getattr(client, "_target", client)._session
+    return _asleep_in(session, session.permits.queues, name.encode())
+
+
+def _asleep_in(session: Any, queues: dict[Any, Any], key: object) -> int:
+    # With the mutex: whoever confirms the subscription also wakes a waiter.
     with session.channels.mutex:
-        queue = session.permits.queues.get(name.encode())
-        if queue is None or queue.channel is None or not queue.channel.confirmed or not queue.channel.relay.confirmed:
+        queue = queues.get(key)
+        if queue is None or queue.channel is None or not queue.channel.confirmed:
+            return 0
+        # Behind an explicit owner, which may be one of Redisson, it listens to Redisson's channel, too.
+        relay = getattr(queue.channel, "relay", None)
+        if relay is not None and not relay.confirmed:
             return 0
         return sum(map(_sleeps, queue.waiters))
 
