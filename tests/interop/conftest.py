@@ -16,7 +16,6 @@ from .maven import VERSIONS, class_path, needed
 from .targets import NON_REENTRANT, OLD, Target, against, cluster_of_servers, single_server
 
 HERE = Path(__file__).parent
-TARGETS = ("single", "cluster")
 CLUSTER_KINDS = (None, "Lock", "FairLock", "ReadLock", "WriteLock")
 """What is tested on a cluster, too. Only routing, redirects and messages differ there."""
 Jvms = Callable[[str], Jvm]
@@ -58,24 +57,23 @@ def jvms() -> Iterator[Jvms]:
         each.close()
 
 
+def built(version: str) -> str:
+    with needed():
+        class_path(version)
+    return version
+
+
 @pytest.fixture(params=VERSIONS, ids=lambda version: f"redisson-{version}")
 def version(request: pytest.FixtureRequest) -> str:
     """The test runs beside each of these versions of Redisson."""
-    tested: str = request.param
-    with needed():
-        class_path(tested)
-    return tested
+    return built(request.param)
 
 
 @pytest.fixture
 def versions(target: Target) -> Sequence[str]:
     """The test runs once, with all versions of Redisson beside each other that hear each other."""
     # On a cluster the old version chooses by chance between plain and sharded messages.
-    tested = VERSIONS if target.name == "single" else VERSIONS[:1]
-    with needed():
-        for each in tested:
-            class_path(each)
-    return tested
+    return [*map(built, VERSIONS if target.name == "single" else VERSIONS[:1])]
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def own_jvm(version: str) -> Iterator[Jvm]:
     process.close()
 
 
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=("single", "cluster"))
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """What both sides talk to."""
     make, servers = (single_server, "server") if request.param == "single" else (cluster_of_servers, "shared_cluster")

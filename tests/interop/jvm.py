@@ -183,10 +183,6 @@ class JavaThread:
         """A call on this thread, to its end."""
         return self.begin(target, method, *args).result()
 
-    def increment(self, target: JavaObject, counter: str, seconds: float, *, reads: bool = False) -> Pending:
-        """Starts incrementing a counter for so many seconds, or comparing it with itself, inside `target`."""
-        return self.jvm.do("increment", self.name, object=target, counter=counter, seconds=seconds, reads=reads)
-
     def sleeps(self) -> bool:
         """Whether it waits for a lock, has made its attempts, and sleeps until a message comes. Not for spin locks."""
         sleeps: bool = self.jvm.do("sleeps", self.name).result()

@@ -16,8 +16,6 @@ from pathlib import Path
 
 JAVA = Path(__file__).parent / "java"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
-REQUIRED = "PYREDISSON_REQUIRE_JAVA"
-"""The environment variable that makes it an error if these tests can't run."""
 VERSIONS = ("4.7.0", "3.27.2")
 """The newest release, and an older one from before many changes: of renewal, of retries and of the fair lock."""
 
@@ -106,7 +104,7 @@ def needed() -> Iterator[None]:
     try:
         yield
     except NoJavaError as error:
-        if os.environ.get(REQUIRED):
+        if os.environ.get("PYREDISSON_REQUIRE_JAVA"):
             raise
         import pytest  # not in the processes that tests start, which would start later
 

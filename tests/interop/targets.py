@@ -56,13 +56,14 @@ def field_of(kind: str, owner: str) -> str:
     return f"{owner}:write" if kind == "WriteLock" else owner
 
 
-def acquired(lock: Any) -> Callable[[], Any]:
-    """Work that acquires the lock, and returns when it had it; the lock is released at once."""
+def acquired(lock: Any, *, keep: bool = False) -> Callable[[], Any]:
+    """Work that acquires the lock, and returns when it had it; the lock is released at once, or kept."""
 
     async def work() -> float:
         await lock.lock()
         then = now()
-        await lock.unlock()
+        if not keep:
+            await lock.unlock()
         return then
 
     return work

@@ -1,23 +1,21 @@
 """Semaphores and latches of both sides; and what is tested on a single server only.
 
-That is permits with ids, tokens, groups, inspection, and how Java is passed over.
+That is permits with ids, tokens, groups and inspection.
 """
 
 import math
-from statistics import median
 
 import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson.logic.locks import hand_over, queued_wait
 from pyredisson.testing import Server
 from tests.support.backends import Backend
 from tests.support.inspecting import listed, state_of
 
 from .conftest import on_one_server
 from .jvm import JavaClient, JavaError, Jvm, now
-from .targets import WOKEN, Target, single_server, wakes
+from .targets import WOKEN, Target, single_server
 
 
 async def test_one_number_of_permits(backend: Backend, java: JavaClient) -> None:
@@ -54,17 +52,6 @@ async def test_java_waits_for_python(backend: Backend, java: JavaClient, jvm: Jv
         assert answer.result is True
         assert began < answer.ended < began + WOKEN
     assert await ours.available_permits() == 0
-
-
-async def test_permits_that_appear(backend: Backend, java: JavaClient, target: Target) -> None:
-    """Whoever makes the semaphore wakes those who wait for it on the other side."""
-    ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
-    waiter = java.ann.begin(theirs, "acquire")
-    await backend.until(target.waiting("Semaphore", "seats"))
-    await wakes(waiter, lambda: ours.try_set_permits(1))
-    waiter = java.ann.begin(theirs, "acquire")
-    await backend.sleep(0.1)
-    await wakes(waiter, lambda: ours.add_permits(1))
 
 
 async def test_one_count(backend: Backend, java: JavaClient) -> None:
@@ -279,55 +266,3 @@ async def test_a_latch_and_a_semaphore_that_java_waits_for(backend: Backend, jav
     await client.get_semaphore("stock").release()
     for waiter in waiters:
         waiter.result()
-
-
-HOLD = 0.002
-"""Seconds for which each owner in Python holds the lock at least."""
-SERIES = 0.02
-"""For how long the lock is handed on without a message."""
-IN_SERIES = round(SERIES / HOLD) + 2
-"""The most hand-overs between two messages, however slow the machine is."""
-OWNERS = 4
-TURNS = 20
-
-
-@on_one_server
-async def test_java_is_passed_over_a_limited_number_of_times(
-    backend: Backend, java: JavaClient, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counts the acquisitions in Python between a request of Java and its grant."""
-    # After a series; the usual millisecond is too short on a busy machine.
-    for module in (hand_over, queued_wait):
-        monkeypatch.setattr(module, "OTHERS_FIRST", 0.3)
-    client = backend.connect(local_hand_over_time=SERIES)
-    theirs = java.get("Lock", "orders")
-    acquired: list[float] = []
-    ended = False
-
-    async def work() -> None:
-        lock = client.get_lock("orders")
-        while not ended:
-            await lock.lock()
-            acquired.append(now())
-            await backend.sleep(HOLD)
-            await lock.unlock()
-
-    others = [backend.spawn(work) for _ in range(OWNERS)]
-    passed = []
-    for _ in range(1 + TURNS):
-        before = len(acquired)
-        await backend.until(lambda: len(acquired) > before + OWNERS)  # noqa: B023
-        waiting = java.ann.begin(theirs, "lock")
-        await backend.until(waiting.done)
-        answer = waiting.answer()
-        java.ann.call(theirs, "unlock")
-        passed.append(sum(answer.began < moment < answer.ended for moment in acquired))
-    # The first time Java loads classes.
-    del passed[0]
-    ended = True
-    for other in others:
-        await other.result()
-    # The rest of one series, and sometimes more: a thread of Java that is woken late finds the lock taken again.
-    assert median(passed) <= 3 * IN_SERIES
-    assert max(passed) <= 60 * IN_SERIES
-    assert not target.holds("orders")

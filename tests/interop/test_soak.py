@@ -1,4 +1,7 @@
-"""Four threads of Java and four clients in Python beside each other, on one object of each kind."""
+"""Four threads of Java, and four of two clients in Python, beside each other on one object of each kind.
+
+So each client in Python hands its locks and permits on inside itself, too, while Java waits for them.
+"""
 
 import random
 import time
@@ -22,7 +25,7 @@ LOCKS = ("Lock", "FairLock", "FencedLock", "SpinLock", "WriteLock", "ReadLock")
 SEMAPHORES = ("Semaphore", "PermitExpirableSemaphore")
 KINDS = (*LOCKS, *SEMAPHORES)
 WORKERS = 4
-"""Threads of Java for each kind, as many with each version of Redisson, and as many clients in Python."""
+"""Threads of Java for each kind, as many with each version of Redisson, and threads in Python."""
 PAUSE = 0.002
 """Seconds for which a worker is outside at most, so that the others have their turns with any kind of lock."""
 
@@ -36,14 +39,15 @@ def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) 
     seconds = SECONDS[target.name]
     java = [jvms(version).connect(target.yaml()) for version in versions] * (WORKERS // len(versions))
     with ExitStack() as stack:
-        clients = [stack.enter_context(pyredisson.connect(target.url)) for _ in range(WORKERS)]
+        clients = [stack.enter_context(pyredisson.connect(target.url)) for _ in range(2)] * (WORKERS // 2)
         threads = stack.enter_context(ThreadPoolExecutor(WORKERS * len(KINDS)))
         running: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         for kind in KINDS:
             for theirs, ours in zip(java, clients, strict=True):
-                lock, reads = theirs.get(kind, object_of(kind)), kind == "ReadLock"
+                details = {"counter": counter_of(kind), "seconds": seconds, "reads": kind == "ReadLock"}
+                lock = theirs.get(kind, object_of(kind))
                 running[kind] += [
-                    theirs.jvm.thread().increment(lock, counter_of(kind), seconds, reads=reads),
+                    theirs.jvm.do("increment", theirs.jvm.thread().name, object=lock, **details),
                     threads.submit(increment, target.redis, kind, exclusive(ours, kind), seconds),
                 ]
         done: dict[str, list[int]] = {kind: [each.result(seconds + 30) for each in running[kind]] for kind in KINDS}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pyredisson._client import servers
-from tests.cluster.scenes import acquiring, half_moved, names_on, other_than
+from tests.cluster.scenes import half_moved, names_on, other_than
 from tests.support.backends import Backend
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
@@ -14,7 +14,7 @@ from tests.support.waiting import waiters
 
 from .conftest import on_a_cluster
 from .jvm import JavaClient, Jvm, Pending, now
-from .targets import BEFORE_SLEEP, WOKEN, Target, timed, wakes
+from .targets import BEFORE_SLEEP, WOKEN, Target, acquired, timed, wakes
 from .test_locks import hand_over
 
 WAITS = """
@@ -179,7 +179,7 @@ async def test_readers_of_both(last: str, backend: Backend, java: JavaClient, ta
     assert not java.ann.call(java.get("WriteLock", NAME), "tryLock")
     assert not await backend.as_another_owner(writer(client).try_lock)
     if last == "java":
-        waiter = backend.spawn(acquiring(writer(client)))
+        waiter = backend.spawn(acquired(writer(client), keep=True))
         done, first = waiter.done, "python"
     else:
         in_java = java.ann.begin(java.get("WriteLock", NAME), "lock")
@@ -200,7 +200,7 @@ async def test_a_writer_wakes_readers(side: str, backend: Backend, java: JavaCli
     await timed(side, java.ann, java.get("WriteLock", NAME), writer(client), "lock")
     threads = [jvm.thread() for _ in range(3)]
     in_java = [thread.begin(java.get("ReadLock", NAME), "lock") for thread in threads]
-    in_python = [backend.spawn(acquiring(reader(other))) for _ in range(3)]
+    in_python = [backend.spawn(acquired(reader(other), keep=True)) for _ in range(3)]
     # Behind a writer of Java, Python's client listens to Redisson's channel, too.
     await target.until_java_waits(backend, "ReadLock", NAME, 2 if side == "java" else 1, threads=threads)
     await backend.until(lambda: waiters(other, NAME, "read") == 3)
