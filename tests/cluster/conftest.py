@@ -14,11 +14,12 @@ CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
 NO_FAILOVER = 60.0
 """Seconds: nodes that a test freezes don't count as failed."""
-CLUSTERS = ("two_replicas", "own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving")
-REPLICATED = ("any_master", "idle_sentinels", "sentinels", "replicated", "with_replicas", "master")
 SHARED = ("proxied", "two_masters", "moving")
 """Servers of all tests of a module."""
-SERVERS = (*CLUSTERS, *REPLICATED, "cluster")
+SERVERS = (
+    *("two_replicas", "own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving", "any_master"),
+    *("idle_sentinels", "sentinels", "replicated", "with_replicas", "master", "cluster"),
+)
 """The fixtures whose URL the clients of a test get. The first one counts that the test uses."""
 
 

@@ -27,9 +27,6 @@ BACKENDS = ("threads", "asyncio")
 LEASE = 3.0
 """Seconds: the watchdog's lease. What a failed server has forgotten to release is free after it."""
 OPTIONS = {"lock_watchdog_timeout": LEASE, "timeout": 1.0, "connect_timeout": 1.0, "topology_refresh_interval": 1.0}
-NOTICE_SECONDS = 3.0
-"""Within which a holder learns that the new master doesn't know its hold, once the client knows the new master.
-The next renewal comes later."""
 END_SECONDS = 30.0
 FACTORIES: dict[str, Callable[[pyredisson.Client, str], Any]] = {
     "semaphore": lambda client, name: client.get_semaphore(name),
@@ -61,7 +58,10 @@ class Load:
 
     def __enter__(self) -> Self:
         """Returns when every lock was acquired on each backend."""
-        self._set_permits()
+        with pyredisson.connect(self._url) as client:
+            for kind, name in self.wanted:
+                if kind in FACTORIES:
+                    FACTORIES[kind](client, name).try_set_permits(PERMITS)
         for backend in BACKENDS:
             journal = self._directory / f"{backend}.journal"
             arguments = self._url, backend, journal, backend, json.dumps(self._owners), json.dumps(self._options)
@@ -116,10 +116,10 @@ class Load:
                 f"not taken within {seconds:g} s: {sorted(map(str, left()))}; {self.history.summary()}"
             ) from None
 
-    def wait_until_taken(self, count: int, seconds: float = END_SECONDS) -> None:
+    def wait_until_taken(self, count: int) -> None:
         """Returns when so many holds have begun since now."""
         aim = self.history.update() + count
-        eventually(lambda: self.history.update() >= aim, seconds)
+        eventually(lambda: self.history.update() >= aim, END_SECONDS)
 
     def _end(self) -> None:
         """Ends the load when every lock was acquired on each backend once more, and judges it.
@@ -137,16 +137,13 @@ class Load:
         self.history.update()
         found = self.history.faults()
         found += starved(self.history, calm_since, 2 * LEASE)
-        found += self._wait_until_nothing_is_left()
+        # Until all leases have ended.
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: not self._left(), 2 * LEASE)
+        found += self._left()
         if self._undisturbed:
             found += self.history.disturbances()
         assert not found, "\n".join([*found, self.history.summary()])
-
-    def _wait_until_nothing_is_left(self) -> list[str]:
-        """What is left when all leases have ended: keys of locks, and permits that were not released."""
-        with contextlib.suppress(AssertionError):
-            eventually(lambda: not self._left(), 2 * LEASE)
-        return self._left()
 
     def _left(self) -> list[str]:
         """Keys that belong to no semaphore, and that no lease and no lifetime removes; permits in use."""
@@ -161,18 +158,11 @@ class Load:
                     found.append(f"{kind} {name!r} has {permits} permits of {PERMITS}")
         return found
 
-    def _set_permits(self) -> None:
-        with pyredisson.connect(self._url) as client:
-            for kind, name in self.wanted:
-                if kind in FACTORIES:
-                    FACTORIES[kind](client, name).try_set_permits(PERMITS)
-
     def _close(self) -> None:
         for child in self._children:
             child.close()
 
 
-Period = tuple[float, float]
 Taken = set[tuple[str, str, str]]
 """Backends, kinds and names of holds."""
 LASTING = ("redisson_lock_token", "pyredisson_", "{")
@@ -235,7 +225,7 @@ class History(Journals):
 def starved(history: History, since: float, bound: float) -> list[str]:
     """The locks that an owner waited for, and nobody acquired, for longer than `bound` seconds after `since`."""
     grants: dict[tuple[str, str], list[float]] = {}
-    waits: dict[tuple[str, str], list[Period]] = {}
+    waits: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for hold in history.holds.values():
         grants.setdefault((hold.kind, hold.name), []).append(hold.begin)
         waits.setdefault((hold.kind, hold.name), []).append((hold.asked, hold.begin))

@@ -1,8 +1,6 @@
 """What the tests with several servers have in common: kinds of locks, nodes, and slots on their way."""
 
-import gc
-import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -15,24 +13,12 @@ from pyredisson._backends.threads import listener
 from pyredisson._client.servers import SeveralServers
 from pyredisson.logic import channels
 from pyredisson.testing import AtomicMove, Cluster, ClusterNode
-from tests.faults.soak_worker import clock
+from tests.support.faults import traced
 
-COPYING_SECONDS = 2.0
-"""How long the source copies the keys of a slow move: long enough for some calls."""
 KEYS_OF_A_SLOW_MOVE = 20
 LINES = 500
 """More than any action executes that is interrupted on each of its lines."""
 Scene = TypeVar("Scene")
-
-
-def acquiring(lock: Any) -> Callable[[], Awaitable[float]]:
-    """Work that acquires the lock, and returns when it had it."""
-
-    async def work() -> float:
-        assert await lock.try_lock(20)
-        return clock()
-
-    return work
 
 
 async def known_lock(client: Any, name: str = "a") -> Any:
@@ -109,18 +95,11 @@ def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], objec
             raise KeyboardInterrupt
         return trace
 
-    # The finalizer of an earlier client would be interrupted instead.
-    collects = gc.isenabled()
-    gc.disable()
-    sys.settrace(trace)
     try:
-        action()
+        with traced(trace):
+            action()
     except KeyboardInterrupt:
         assert where
-    finally:
-        sys.settrace(None)
-        if collects:
-            gc.enable()
     return where
 
 
@@ -157,8 +136,8 @@ def half_moved(cluster: Cluster, name: str, *keys: str) -> Iterator[tuple[Cluste
         cluster.finish_move(slot)
 
 
-def begin_slow_move(cluster: Cluster, tag: str, to: ClusterNode, seconds: float = COPYING_SECONDS) -> AtomicMove:
-    """Begins an atomic move whose keys take a while to copy. Meanwhile the source goes on serving the slot."""
+def begin_slow_move(cluster: Cluster, tag: str, to: ClusterNode, seconds: float = 2.0) -> AtomicMove:
+    """Begins an atomic move whose keys take so long to copy. Meanwhile the source goes on serving the slot."""
     slot = cluster.slot_of_key(tag)
     source = cluster.node_of(slot)
     for number in range(KEYS_OF_A_SLOW_MOVE):

@@ -5,7 +5,6 @@ Behind them what servers that move a slot with all keys at once do to locks that
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,15 +13,13 @@ from redis.exceptions import NoPermissionError
 
 from pyredisson import new_owner
 from pyredisson._client import servers
-from pyredisson.testing import Cluster, ClusterNode, Replicated, Sentinels
-from tests.faults.soak_worker import clock
+from pyredisson.testing import Cluster, ClusterNode
 from tests.support.backends import Backend, OtherOwner, finished
-from tests.support.kinds import LOCKS, against
 from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import eventually, waiters, within
 
 from .conftest import CALM_NODE_TIMEOUT
-from .scenes import acquiring, calls, known_lock, other_than, places, while_it_is_copied
+from .scenes import calls, known_lock, other_than, places
 
 NAME = "orders"
 SOON = 3.0
@@ -64,10 +61,10 @@ class Scene:
         await self.heard_on(self.node, mode)
         return waiter
 
-    async def heard_on(self, node: ClusterNode, mode: str, seconds: float = 5.0) -> None:
+    async def heard_on(self, node: ClusterNode, mode: str) -> None:
         """Waits until the channel is heard on that node, in all flavours of the mode."""
         for flavour in HEARD.get(mode, FLAVOURS):
-            await self.backend.until(lambda flavour=flavour: self.subscribers(flavour, node) > 0, seconds)  # type: ignore[misc]
+            await self.backend.until(lambda flavour=flavour: self.subscribers(flavour, node) > 0, 5.0)  # type: ignore[misc]
         # The attempt after the confirmation should have ended: it could find the lock free without a message.
         await self.backend.sleep(0.15)
 
@@ -90,11 +87,6 @@ class Scene:
         with within(SOON):
             (node or self.node).ask(publish, CHANNEL, "0")
             assert await waiter.result()
-
-
-def flavour_of(mode: str) -> str:
-    """One that a waiter with this setting hears."""
-    return "PUBLISH" if mode == "off" else "SPUBLISH"
 
 
 MOVES: dict[str, Callable[[Scene], object]] = {
@@ -123,7 +115,7 @@ async def test_subscriptions_follow_the_slot(scene: Scene, backend: Backend, mod
     waiter = await scene.begin(client, mode)
     for _ in range(2 if move == "the slot moves" else 1):
         await scene.followed(MOVES[move], mode)
-    await scene.released(waiter, flavour_of(mode))
+    await scene.released(waiter, HEARD.get(mode, FLAVOURS)[-1])
     # A waiter makes an attempt whenever it has subscribed anew, at the latest after the refresh interval.
     scene.node.ask("DEL", NAME)
     waiter = await scene.begin(client, mode)
@@ -151,29 +143,32 @@ async def test_a_user_without_the_right(scene: Scene, cluster: Cluster, backend:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "end"), [("auto", "kill"), ("auto", "pause"), ("on", "pause"), ("off", "kill")])
-async def test_a_master_that_fails(own_cluster: Cluster, backend: Backend, mode: str, end: str) -> None:
+@pytest.mark.parametrize(
+    ("with_replicas", "mode", "end"),
+    [
+        *(
+            ("own_cluster", mode, end)
+            for mode, end in (("auto", "kill"), ("auto", "pause"), ("on", "pause"), ("off", "kill"))
+        ),
+        # Without slots there are plain messages only.
+        *((servers, "off", "") for servers in ("sentinels", "replicated")),
+    ],
+    indirect=["with_replicas"],
+)
+async def test_a_master_that_is_replaced(with_replicas: Any, backend: Backend, mode: str, end: str) -> None:
     """Nobody sends a command, and the client hears of the new master all the same."""
-    scene = Scene(own_cluster, backend)
+    scene = Scene(with_replicas, backend)
     waiter = await scene.begin(backend.connect(sharded_pubsub=mode, topology_refresh_interval=1.0), mode)
     old = scene.node
-    getattr(own_cluster, end)(old)
-    new = own_cluster.wait_for_promotion(old)
+    if end:
+        getattr(with_replicas, end)(old)
+    new = with_replicas.wait_for_promotion(old) if end else with_replicas.fail_over()
     promoted = time.monotonic()
     await scene.heard_on(new, mode)
     assert time.monotonic() - promoted < 2.5
     # An attempt that failed meanwhile is made again after a pause.
     await backend.sleep(1.0)
-    await scene.released(waiter, flavour_of(mode), new)
-
-
-@pytest.mark.slow
-async def test_a_master_with_replicas_is_replaced(with_replicas: Sentinels | Replicated, backend: Backend) -> None:
-    """Without slots there are plain messages only, which are heard on the present master."""
-    scene = Scene(with_replicas, backend)
-    waiter = await scene.begin(backend.connect(topology_refresh_interval=1.0), "off")
-    await scene.followed(lambda _: with_replicas.fail_over(), "off")
-    await scene.released(waiter, "PUBLISH")
+    await scene.released(waiter, HEARD.get(mode, FLAVOURS)[-1], new)
 
 
 @pytest.fixture
@@ -212,29 +207,6 @@ def moving(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.mark.parametrize(
-    ("kind", "released_when"), [*((kind, "moved") for kind in LOCKS), ("lock", "copied"), ("fair", "copied")]
-)
-async def test_a_lock_with_a_waiter_moves(moving: Cluster, backend: Backend, kind: str, released_when: str) -> None:
-    tag, _, other = places(moving)
-    name, slot = f"held{{{tag}}}", moving.slot_of_key(tag)
-    one, two, three = (backend.connect() for _ in range(3))
-    held, wanted = LOCKS[kind](one, name), against(kind, two, name)
-    await held.lock()
-    waiter = backend.spawn(acquiring(wanted))
-    await backend.sleep(0.1)
-    if released_when == "moved":
-        moving.move_atomically(slot, slot, other)
-    with while_it_is_copied(moving, tag, other) if released_when == "copied" else nullcontext():
-        assert (held.lost.is_set(), await held.is_held()) == (False, True)
-        assert not await against(kind, three, name).try_lock()
-        assert not waiter.done()
-        await held.unlock()
-        released = clock()
-        assert await waiter.result() - released < 1, "only a timer has woken the waiter"
-    assert moving.node_of(slot) is other
-
-
 @pytest.mark.parametrize("mode", MODES)
 async def test_subscriptions_follow_a_slot_that_moves_at_once(moving: Cluster, backend: Backend, mode: str) -> None:
     """The server ends the sharded subscription, and somebody who knows nothing of it publishes on the new node."""
@@ -243,7 +215,7 @@ async def test_subscriptions_follow_a_slot_that_moves_at_once(moving: Cluster, b
     for _ in range(2):
         await scene.followed(lambda each: moving.move_atomically(each.slot, each.slot, each.elsewhere), mode)
     assert not waiter.done()
-    await scene.released(waiter, flavour_of(mode))
+    await scene.released(waiter, HEARD.get(mode, FLAVOURS)[-1])
 
 
 async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(moving: Cluster, backend: Backend) -> None:

@@ -59,7 +59,7 @@ def old(table: RoutingTable) -> Node:
     return table.nodes[address(1)]
 
 
-def test_the_first_view() -> None:
+def test_the_first_views() -> None:
     table = RoutingTable(make_node, None)
     recorder = Recorder(table)
     get = b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n"
@@ -72,12 +72,10 @@ def test_the_first_view() -> None:
     assert [table.node_of_slot(5000), table.node_of_slot(5001), table.node_of_key(b"foo")] == masters
     assert list(table.nodes.values()) == masters
     assert recorder.latest() == Changes(moved_slots=frozenset(range(LAST + 1)), new_masters=tuple(masters))
-
-
-def test_the_same_view_again_changes_nothing(table: RoutingTable, recorder: Recorder) -> None:
-    nodes, version = dict(table.nodes), table.version
+    # The same view again changes nothing.
+    version = table.version
     apply(table, view(*THREE.shards, epoch=7))
-    assert (table.nodes, table.version, table.epoch, recorder.changes) == (nodes, version, 7, [])
+    assert (list(table.nodes.values()), table.version, table.epoch, recorder.changes) == (masters, version, 7, [])
     # A master without slots is none.
     apply(table, view(shard(2, ((0, LAST),)), shard(1, ()), shard(0, ())))
     assert [node.endpoint for node in table.masters()] == [address(2)]
@@ -156,23 +154,20 @@ def test_changes(table: RoutingTable, recorder: Recorder, old: Node, new: Topolo
     assert removed or table.nodes[address(1)] is old
 
 
-def test_a_failover_and_back_keeps_a_node_with_its_suspects(table: RoutingTable, recorder: Recorder, old: Node) -> None:
-    apply(table, second(shard(4, RANGE, 1)))
-    assert address(1) not in table.nodes
-    # Failures of a removed node are nobody's concern.
-    old.on_failure()
-    assert (recorder.requests, table.troubled) == (0, False)
-    apply(table, THREE)
-    assert table.nodes[address(1)] is old
-
-
-def test_a_redirect_doesnt_hide_a_change_from_listeners(table: RoutingTable, recorder: Recorder, old: Node) -> None:
-    """The former master says MOVED before a view shows the failover."""
+def test_a_failover_and_back(table: RoutingTable, recorder: Recorder, old: Node) -> None:
+    """The former master says MOVED before a view shows the failover. That hides nothing from listeners."""
     table.redirect(moved(6000, 4), old)
     apply(table, second(shard(4, RANGE, 1)))
     changes = recorder.latest()
     assert 6000 in changes.failed_over_slots
     assert (changes.demoted_nodes, changes.new_masters) == ((old,), (table.nodes[address(4)],))
+    assert address(1) not in table.nodes
+    # Failures of a removed node are nobody's concern.
+    requests = recorder.requests
+    old.on_failure()
+    assert (recorder.requests, table.troubled) == (requests, False)
+    apply(table, THREE)
+    assert table.nodes[address(1)] is old
 
 
 def test_a_dead_master_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder, old: Node) -> None:
@@ -362,6 +357,8 @@ def asked(state: ReplicaState, now: float, *replicas: Address, known: tuple[Addr
 def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
     state = ReplicaState()
     assert state.is_due(0.0)
+    state.begin_question(0.0)
+    assert state.is_due(0.0), "nothing is known yet"
     asked(state, 1.0, *replicas)
     assert state.none_until == (-math.inf if replicas else 1.0 + replication.RELIED_ON)
     assert [state.is_due(1.0 + after) for after in (replication.ASKED_EVERY / 2, replication.ASKED_EVERY)] == [
@@ -372,14 +369,7 @@ def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
     state.begin_question(1.0 + replication.ASKED_EVERY)
     assert [state.is_due(1.0 + after) for after in (replication.ASKED_EVERY, replication.RELIED_ON)] == [False, True]
     assert state.none_until <= 1.0 + replication.RELIED_ON
-
-
-@pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
-def test_no_call_relies_on_what_was_said_long_ago(replicas: tuple[Address, ...]) -> None:
-    state = ReplicaState()
-    state.begin_question(0.0)
-    assert state.is_due(0.0), "nothing is known yet"
-    asked(state, 1.0, *replicas)
+    # No call relies on what was said long ago.
     state.begin_question(60.0)
     assert state.is_due(60.0)
     assert state.none_until < 60.0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pyredisson import LockLostError
 from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, ServerError
 from tests.faults.soak_worker import clock
 from tests.support.backends import Backend, finished, hold_all, in_turn
@@ -16,8 +15,8 @@ from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS, also_on, newest_re
 from tests.support.replicated_master import let_a_minute_pass
 from tests.support.waiting import eventually
 
-from .load import ALL, LEASE, NOTICE_SECONDS, OPTIONS, Load, wants
-from .scenes import COPYING_SECONDS, begin_slow_move, other_than, places, tag_on, while_it_is_copied
+from .load import ALL, LEASE, OPTIONS, Load, wants
+from .scenes import begin_slow_move, other_than, places, tag_on, while_it_is_copied
 
 FIRST_LOCK_SECONDS = 3.0
 """How much longer than the promotion the first locks on the slot may take on a busy machine, without any refresh."""
@@ -124,32 +123,6 @@ def test_a_node_fails_amid_a_move_under_load(own_cluster: Cluster, tmp_path: Pat
         load.wait_until_served(LEASE + 3)
         assert own_cluster.node_of_key(tag) is (promoted if struck == "source" else source)
         (own_cluster.restart if strike == "kill" else own_cluster.resume)(node)
-
-
-@atomically
-async def test_a_frozen_source_has_handed_over_what_it_had_before(own_cluster: Cluster, backend: Backend) -> None:
-    """Redis 8.6: a replaced master that comes back goes on with the move, and the target takes the slot with old data.
-
-    Valkey gives the move up.
-    """
-    tag, source, other = places(own_cluster)
-    lock = backend.connect(**OPTIONS).get_lock(f"held{{{tag}}}")
-    begin_slow_move(own_cluster, tag, other)
-    await backend.sleep(COPYING_SECONDS / 2)
-    own_cluster.pause(source)
-    promoted = own_cluster.wait_for_promotion(source)
-    await lock.lock(25)  # nothing renews it
-    own_cluster.resume(source)
-    if own_cluster.node_of_key(tag) is promoted:
-        await backend.sleep(OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS)
-        assert not lock.lost.is_set()
-        await lock.unlock()
-        return
-    assert own_cluster.node_of_key(tag) is other
-    # An idle client learns of the move at the next refresh.
-    await backend.until(lock.lost.is_set, OPTIONS["topology_refresh_interval"] + NOTICE_SECONDS)
-    with pytest.raises(LockLostError):
-        await lock.unlock()
 
 
 # Masters are replaced

@@ -12,7 +12,6 @@ from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Proxy, Replicated, ReplicatedNode, Sentinels
 from tests.support.backends import Backend, finished, hold_all
 from tests.support.faults import ACQUIRE
-from tests.support.inspecting import session_of
 from tests.support.replicated_master import ReplicatedMaster, let_a_minute_pass, replicas_known_to
 from tests.support.waiting import eventually, within
 
@@ -129,15 +128,6 @@ async def test_a_replica_that_is_gone_or_hangs_costs_little(sentinels: Sentinels
         for _ in range(20):
             await lock.lock()
             await lock.unlock()
-
-
-@pytest.mark.parametrize("idle_sentinels", [0], indirect=True)
-async def test_a_master_without_replicas_pays_nothing(idle_sentinels: Sentinels, backend: Backend) -> None:
-    client = backend.connect(topology_refresh_interval=60)
-    await known_lock(client)
-    (state,) = replicas_known_to(client)
-    runtime: Any = session_of(client).runtime
-    assert (state.none_until > state.asked_at, len(runtime._peers)) == (True, 0)
 
 
 async def leave(replica: ReplicatedNode, master: Master, backend: Backend) -> None:

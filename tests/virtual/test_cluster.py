@@ -222,6 +222,8 @@ async def test_holds_on_all_nodes_are_renewed(world: World, cluster: MemoryClust
             cluster.finish_move(name)
         await asyncio.sleep(100)
         assert not any(lock.lost.is_set() for lock in locks)
+        # The nodes have no replicas.
+        assert cluster.waits == 0
         await in_turn(lock.unlock for lock in locks)
         assert whats(told(client)) == ["acquired"] * len(locks) + ["released"] * len(locks)
         check_pairs(told(client))

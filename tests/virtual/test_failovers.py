@@ -1,6 +1,7 @@
 """A replica takes over, in virtual time: what it knows stays held, and what it lacks is lost or extended."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -32,9 +33,16 @@ def fail_over(cluster: MemoryCluster) -> ClusterNode:
     return replica
 
 
+def move(cluster: MemoryCluster) -> ClusterNode:
+    target = cluster.begin_move("{a}")
+    cluster.finish_move("{a}")
+    return target
+
+
+@pytest.mark.parametrize("change", [fail_over, move])
 @pytest.mark.parametrize("lease", [None, 25.0])
 async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
-    world: World, cluster: MemoryCluster, lease: float | None
+    world: World, cluster: MemoryCluster, lease: float | None, change: Callable[[MemoryCluster], ClusterNode]
 ) -> None:
     """What the new master knows stays as it is."""
     async with cluster.client(topology_refresh_interval=INTERVAL) as one, cluster.client() as two:
@@ -44,7 +52,7 @@ async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
         for lock in (known, *unknown):
             await lock.lock(lease)
         await asyncio.sleep(1)
-        fail_over(cluster).keys.keyspace.do_del(*(str(lock.name).encode() for lock in unknown))
+        change(cluster).keys.keyspace.do_del(*(str(lock.name).encode() for lock in unknown))
         await asyncio.sleep(INTERVAL + NOTICE)
         assert all(lock.lost.is_set() for lock in unknown)
         assert not known.lost.is_set()
