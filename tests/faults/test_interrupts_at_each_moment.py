@@ -1,8 +1,9 @@
-"""Ctrl-C at each moment of a call, and at chosen ones: nothing is left behind, and nobody else waits longer.
+"""Ctrl-C at each moment of a call, and at chosen ones: nothing is left behind, nobody else waits longer.
 
 And what an observer was told of has its end.
 """
 
+import contextlib
 import gc
 import inspect
 import math
@@ -10,7 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -24,51 +26,53 @@ from pyredisson._api import arguments
 from pyredisson._api.sync import releases
 from pyredisson._backends.thread_start import start_thread
 from pyredisson._backends.threads.connection import Connection
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.exactly_once import SessionSlots
+from pyredisson.logic.permits.commands import SemaphoreCommands
+from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.logic.waiting import WAITING
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import _finished
 from tests.support.children import CHILD_LIMIT
-from tests.support.faults import ACQUIRE, InterruptAt, pool_of
+from tests.support.faults import ACQUIRE, InterruptAt
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .kinds import GROUPS, KINDS, PERMITS, Start, Used, given_back, prepare, taken, taken_by_another, used
+from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, taken, taken_by_another, used
 
 LIMIT = 20.0
 """Seconds after which a waiter counts as forgotten. By its own timer it would make an attempt after 30 s."""
-CALLERS = 3
 PACKAGE = Path(pyredisson.__file__).parent
-API = str(PACKAGE / "_api/sync")
-INTERRUPTED = (API, *(str(PACKAGE / part) for part in ("logic", "_backends", "_protocol")))
-"""Where interrupts strike."""
+INTERRUPTED = tuple(str(PACKAGE / part) for part in ("logic", "_backends", "_protocol"))
+"""Where interrupts strike. In the public API its first instruction may be before the call."""
 
 
 class Interrupt:
-    """An error of a signal's handler at the n-th moment at which Python would run the handler on this thread.
+    """A KeyboardInterrupt at the n-th moment at which Python would run a signal's handler on this thread.
 
     It does so when a function begins, and after a call. Neither the end of a coroutine that is awaited is such a
     moment, nor the way from the body of a `try` or `with` to its end.
     """
 
-    def __init__(self, step: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self._left, self.error = step, error
+    def __init__(self, step: int) -> None:
+        self._left = step
         self.where = ""
         """Empty: there was no such moment."""
 
-    def strikes(self, call: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-        """Makes the call, and tells whether it was interrupted."""
+    @contextmanager
+    def here(self) -> Iterator[None]:
         # An interrupt in a finalizer that the garbage collector runs is lost: Python only reports it.
+        collects = gc.isenabled()
         gc.disable()
         sys.setprofile(self._profile)
         try:
-            _finished(call())
-        except self.error:
-            return True
+            yield
         finally:
             sys.setprofile(None)
-            gc.enable()
-        return False
+            if collects:
+                gc.enable()
 
     def _profile(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
@@ -76,13 +80,10 @@ class Interrupt:
             return
         if event == "return" and (code.co_flags & inspect.CO_COROUTINE or code in PROPERTIES):
             return
-        # What comes at the begin of a public function comes before the call. In a generator that is closed it is lost.
-        if event != "c_return" and (code.co_flags & inspect.CO_GENERATOR or code.co_filename.startswith(API)):
-            return
         self._left -= 1
         if not self._left:
             self.where = f"{event} {code.co_qualname}:{frame.f_lineno}"
-            raise self.error
+            raise KeyboardInterrupt
 
 
 def properties() -> Iterator[CodeType]:
@@ -98,42 +99,66 @@ def properties() -> Iterator[CodeType]:
 PROPERTIES = set(properties())
 
 
-class Contender(threading.Thread):
-    """Acquires and releases."""
+def sleeps(client: pyredisson.Client, owner: int) -> bool:
+    """Whether the call of this owner waits, and hears of a release."""
+    queue = client._session.lock_queues.get(b"a")
+    channel = None if queue is None else queue.channel
+    if queue is None or channel is None or not channel.confirmed:
+        return False
+    return any(waiter.call.owner.id == owner and waiter.state is WAITING for waiter in list(queue.waiters))
 
-    def __init__(self, one: Used, interrupt: Interrupt) -> None:
+
+class Contender(threading.Thread):
+    """Acquires the lock and releases it."""
+
+    def __init__(self, client: pyredisson.Client, owner: int, interrupt: Interrupt | None = None) -> None:
         super().__init__(daemon=True)
-        self.one, self.interrupt = one, interrupt
-        self.interrupted = False
+        self.lock = client.get_lock("a", owner=owner)
+        self.owner = owner
+        self.interrupt = interrupt
+        self.acquired = self.interrupted = False
 
     def run(self) -> None:
-        self.interrupted = self.interrupt.strikes(self.one.acquire)
+        self.interrupted = strikes(self.interrupt, self.lock.lock)
         if not self.interrupted:
-            _finished(self.one.release())
+            self.acquired = True
+            self.lock.unlock()
+
+    def end(self, where: str) -> None:
+        self.join(LIMIT)
+        assert not self.is_alive(), f"owner {self.owner} is forgotten: {where}"
 
 
-def at_each_moment(one: Used, scenario: Callable[[Interrupt], None], least: int, **options: Any) -> None:
+def strikes(interrupt: Interrupt | None, call: Callable[[], object]) -> bool:
+    """Makes the call, and tells whether it was interrupted."""
+    try:
+        with contextlib.nullcontext() if interrupt is None else interrupt.here():
+            call()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def until_asleep(client: pyredisson.Client, contender: Contender) -> None:
+    contender.start()
+    eventually(lambda: sleeps(client, contender.owner) or not contender.is_alive(), LIMIT)
+
+
+def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[Interrupt], None], least: int) -> None:
     """Runs the scenario with an interrupt at another moment each time, until there is no such moment."""
-    step, missed, before, pool = 0, 0, one.taken(), pool_of(one.client)
-
-    def is_over() -> bool:
-        queued = one.admin.exists("redisson_lock_queue:{a}")
-        return one.taken() == before and one.knows_nothing() and not (one.client._session.lock_queues or queued)
-
-    # A call may have fewer moments than the one before it.
-    while missed < 3:
-        # Otherwise a call that has to connect would have more of them than all later ones.
-        while len(pool._idle) < CALLERS:
-            pool._return(pool._connect_or_wait())
+    session, where, step = client._session, "begin", 0
+    while where:
         step += 1
-        interrupt = Interrupt(step, **options)
+        interrupt = Interrupt(step)
         scenario(interrupt)
-        missed = 0 if interrupt.where else missed + 1
-        eventually(is_over, LIMIT)
-        # Permits have no numbers by which an observer finds the pairs.
-        if one.is_lock:
-            check_pairs(told(one.client), interrupt.where)
-        everything_told(one.client).clear()
+        where = interrupt.where
+        end = time.monotonic() + LIMIT
+        while admin.exists("a") or session.lock_queues or session.channels.waiting:
+            assert time.monotonic() < end, (where, admin.hgetall("a"), session.lock_queues, session.channels.waiting)
+            time.sleep(0.002)
+        assert not any(client.get_lock("a", owner=owner)._logic.hold_of(owner) for owner in (1, 2, 3)), where
+        check_pairs(told(client), where)
+        everything_told(client).clear()
     assert step > least
 
 
@@ -141,86 +166,65 @@ def at_each_moment(one: Used, scenario: Callable[[Interrupt], None], least: int,
 # A connection, or a coroutine that has not begun, is collected if its only user is interrupted.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestEachMoment:
-    @pytest.mark.parametrize(
-        ("kind", "call", "error"),
-        [(kind, call, KeyboardInterrupt) for kind in (*KINDS, *GROUPS) for call in ("acquire", "release")]
-        + [("lock", call, KeyboardInterrupt) for call in ("block", "hold", "first call")]
-        # Many programs limit a time by a signal whose handler raises this error, which is an OSError.
-        + [("lock", "acquire", TimeoutError)],
-    )
-    def test_an_uncontended_call(
-        self,
-        threads: RawBackend,
-        servers: list[Server],
-        redises: list[Redis],
-        kind: str,
-        call: str,
-        error: type[BaseException],
-    ) -> None:
-        """A release happens all the same. The members of a group are on several servers."""
-        prepare(redises[0], kind)
-        clients = [threads.connect(each.url, observer=Recorder()) for each in servers]
-        one = Used(threads, clients[0], kind, 1, redises[0])
-        if kind in GROUPS:
-            one.handle = getattr(clients[0], f"get_{kind}_lock")(*[each.get_lock("a", owner=1) for each in clients])
+    @pytest.mark.parametrize("call", ["acquire", "release"])
+    def test_an_uncontended_call(self, server: Server, admin: Redis, call: str) -> None:
+        """A release happens all the same."""
+        with pyredisson.connect(server.url, observer=Recorder()) as client:
+            lock = client.get_lock("a", owner=1)
 
-        def is_whole() -> bool:
-            held = [client for client in clients if client._session.holds.table]
-            return not held and not any(redis.exists("a") for redis in redises[1:])
+            def scenario(interrupt: Interrupt) -> None:
+                if call == "acquire":
+                    interrupted = strikes(interrupt, lock.lock)
+                    assert interrupted is bool(interrupt.where)
+                    if not interrupted:
+                        lock.unlock()
+                else:
+                    lock.lock()
+                    strikes(interrupt, lock.unlock)
+                if call == "release" or not interrupt.where:
+                    eventually(lambda: whats(told(client)) == ["acquired", "released"], LIMIT)
 
-        async def block() -> None:
-            if call == "first call":
-                pool_of(one.client).close_idle()
-            with one.handle.hold(wait_time=5) if call == "hold" else one.handle:
-                pass
+            at_each_moment(client, admin, scenario, 20 if call == "acquire" else 15)
 
-        def scenario(interrupt: Interrupt) -> None:
-            if call == "release":
-                _finished(one.acquire())
-            interrupted = interrupt.strikes(getattr(one, call, block))
-            assert interrupted is bool(interrupt.where)
-            if call == "acquire" and not interrupted:
-                _finished(one.release())
-            if one.is_lock and (call == "release" or not interrupted):
-                eventually(lambda: "released" in whats(told(one.client)), LIMIT)
-            assert one.kind != "lock" or not one.handle._blocks
-            eventually(is_whole, LIMIT)
+    @pytest.mark.parametrize("way", ["handed on", "message"])
+    def test_a_waiter_is_interrupted(self, server: Server, admin: Redis, way: str) -> None:
+        """It gets nothing; the waiter behind it gets the lock."""
+        with (
+            pyredisson.connect(server.url, local_hand_over_time=60, observer=Recorder()) as client,
+            pyredisson.connect(server.url) as other,
+        ):
+            holder = (client if way == "handed on" else other).get_lock("a", owner=1)
 
-        at_each_moment(one, scenario, 10, error=error)
+            def scenario(interrupt: Interrupt) -> None:
+                holder.lock()
+                first, behind = Contender(client, 2, interrupt), Contender(client, 3)
+                until_asleep(client, first)
+                until_asleep(client, behind)
+                holder.unlock()
+                first.end(interrupt.where)
+                behind.end(interrupt.where)
+                assert first.interrupted is bool(interrupt.where)
+                assert behind.acquired
 
-    @pytest.mark.parametrize("kind", ["lock", "fair", "read", "write", "semaphore", "permits", "multi", "red"])
-    @pytest.mark.parametrize(
-        ("who", "way"), [("waiter", "handed on"), ("waiter", "message"), ("holder", "handed on"), ("holder", "woken")]
-    )
-    def test_a_contended_call(
-        self, threads: RawBackend, server: Server, admin: Redis, who: str, way: str, kind: str
-    ) -> None:
-        """A waiter gets nothing, and a release happens all the same. Nobody else is forgotten."""
-        prepare(admin, kind)
-        client, other = (
-            threads.connect(server.url, local_hand_over_time=0 if way == "woken" else 60, observer=Recorder())
-            for _ in range(2)
-        )
-        holder = Used(threads, other if way == "message" else client, "write" if kind == "read" else kind, 1, admin)
-        first, behind = (Used(threads, client, kind, owner, admin) for owner in (2, 3))
-        if not first.is_lock:
-            admin.set("a", first.each)
+            at_each_moment(client, admin, scenario, 50)
 
-        def scenario(interrupt: Interrupt) -> None:
-            never = Interrupt(0)
-            of_waiter, of_holder = (interrupt, never) if who == "waiter" else (never, interrupt)
-            _finished(holder.acquire())
-            contenders = [Contender(first, of_waiter), Contender(behind, never)]
-            for count, contender in enumerate(contenders, 1):
-                contender.start()
-                eventually(lambda: first.sleeping() >= count or not contenders[0].is_alive(), LIMIT)  # noqa: B023
-            interrupted = of_holder.strikes(holder.release)
-            for contender in contenders:
-                contender.join(LIMIT)
-                assert not contender.is_alive(), f"owner {contender.one.owner} is forgotten: {interrupt.where}"
-            assert (interrupted or contenders[0].interrupted) is bool(interrupt.where)
+    @pytest.mark.parametrize("seconds", [60, 0])
+    def test_a_release_is_interrupted(self, server: Server, admin: Redis, seconds: float) -> None:
+        """It happens all the same, with a hand-over and with a message. Both waiters get the lock."""
+        with pyredisson.connect(server.url, local_hand_over_time=seconds, observer=Recorder()) as client:
+            holder = client.get_lock("a", owner=1)
 
-        at_each_moment(first, scenario, 20)
+            def scenario(interrupt: Interrupt) -> None:
+                holder.lock()
+                others = [Contender(client, owner) for owner in (2, 3)]
+                for other in others:
+                    until_asleep(client, other)
+                assert strikes(interrupt, holder.unlock) is bool(interrupt.where)
+                for other in others:
+                    other.end(interrupt.where)
+                    assert other.acquired
+
+            at_each_moment(client, admin, scenario, 30)
 
 
 def test_a_signal_while_a_reply_is_abandoned_leaves_it_to_no_other_call(proxy: Proxy, admin: Redis) -> None:
@@ -374,13 +378,69 @@ def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:
             start_thread(threading.Thread(target=int))
 
 
-def test_before_the_ids_were_read(client: pyredisson.Client, admin: Redis) -> None:
-    """As if the signal had come before the call."""
-    prepare(admin, "permits")
-    semaphore = client.get_permit_expirable_semaphore("a")
-    permit = semaphore.acquire()
-    for step in (releases.release_permit_ids, arguments.permit_ids_of):
-        with InterruptAt(step) as interrupt, pytest.raises(KeyboardInterrupt):
+class TestPermits:
+    """Ctrl-C at a chosen step."""
+
+    @pytest.fixture
+    def client(self, server: Server, admin: Redis) -> Iterator[pyredisson.Client]:
+        prepare(admin, "semaphore")
+        with pyredisson.connect(server.url, lock_watchdog_timeout=3) as client:
+            yield client
+            eventually(lambda: admin.get("a") == b"5" and not admin.zcard("{a}:timeout"), 5)
+            assert client._session.holds.table == {}
+
+    @pytest.mark.parametrize(
+        ("call", "step"),
+        [
+            ("release", SemaphoreLogic.release),
+            ("release", SemaphoreCommands.add),
+            ("release", SessionSlots.allocate),
+            ("release", SessionSlots.send),
+            ("release ids", PermitExpirableSemaphoreLogic.release),
+            ("try_release ids", PermitExpirableSemaphoreLogic.release),
+            ("acquire ids", PermitExpirableSemaphoreLogic._renew),
+            ("acquire ids", PermitExpirableSemaphoreLogic._hold_key),
+        ],
+    )
+    def test_a_release_is_done_and_an_acquire_is_undone(
+        self, client: pyredisson.Client, call: str, step: Callable[..., Any]
+    ) -> None:
+        name, _, ids = call.partition(" ")
+        semaphore = semaphore_of(client, "permits" if ids else "semaphore")
+
+        def acquire() -> Any:
+            return semaphore.acquire_many(2, renew=True) if ids else semaphore.acquire(2) or 2
+
+        taken = None if name == "acquire" else acquire()
+        with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
+            acquire() if taken is None else getattr(semaphore, name)(taken)
+        assert interrupt.happened
+
+    def test_with_permits_in_its_hands(self, client: pyredisson.Client, admin: Redis) -> None:
+        """At the last steps of a wait that has had what it waited for."""
+        semaphore = client.get_semaphore("a")
+        semaphore.acquire(5)
+        interrupt = InterruptAt(ChannelRegistry.leave)
+
+        def wait() -> None:
+            with pytest.raises(KeyboardInterrupt), interrupt:
+                semaphore.acquire(2)
+
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(wait)
+            eventually(lambda: admin.pubsub_numsub("redisson_sc:{a}")[0][1] == 1)
+            semaphore.release(5)
+            waiter.result(10)
+        assert interrupt.happened
+        eventually(lambda: not any(channel.waiters for channel in client._session.channels.by_name.values()))
+
+    def test_before_the_ids_were_read(self, client: pyredisson.Client, admin: Redis) -> None:
+        semaphore = client.get_permit_expirable_semaphore("a")
+        permit = semaphore.acquire()
+        with InterruptAt(releases.release_permit_ids) as interrupt, pytest.raises(KeyboardInterrupt):
             semaphore.release(permit)
+        # As if the signal had come before the call.
         assert interrupt.happened
         assert taken(admin, "permits") == 1
+        with InterruptAt(arguments.permit_ids_of), pytest.raises(KeyboardInterrupt):
+            semaphore.release(permit)

@@ -78,18 +78,21 @@ class AtSteps:
 
     def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
         self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
-        self._tracing = traced(self._trace)
+        self._collects = gc.isenabled()
 
     @property
     def happened(self) -> bool:
         return not self._left
 
     def __enter__(self) -> Self:
-        self._tracing.__enter__()
+        gc.disable()  # as `traced`
+        sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tracing.__exit__(None, None, None)
+        sys.settrace(None)
+        if self._collects:
+            gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _: object) -> None:
         action = self._left.pop(frame.f_code, None)
