@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError, TryAgainError
 
 from pyredisson._protocol import replication
 from pyredisson._protocol.scripts import script_name
+from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.locks import fair_queue
 from tests.support.backends import hold_all
 from tests.support.kinds import LOCKS
@@ -64,12 +65,12 @@ def go_away(cluster: MemoryCluster) -> None:
 MOVES = (move_slot, move_keys, part_keys, go_away)
 
 
-def strikes(move: Move) -> Iterator[tuple[int, bool]]:
+def strikes(move: Move, moments: int = 8) -> Iterator[tuple[int, bool]]:
     """When the slot begins to move after a call has begun, in halves of the latency. At the last moment it is done.
 
     And whether the former node's replies since the beginning are lost, and its connections end at that moment.
     """
-    return product(range(16 if move is go_away else 8), (False, True))
+    return product(range(16 if move is go_away else moments), (False, True))
 
 
 async def strike(cluster: MemoryCluster, moment: int, move: Move, *, lost: bool) -> None:
@@ -103,7 +104,7 @@ def values(cluster: MemoryCluster, name: str = NAME) -> list[bytes]:
 @pytest.mark.parametrize("move", MOVES)
 async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCluster, move: Move) -> None:
     async with cluster.client(**fields(cluster, move)) as client:
-        lock, fenced = client.get_lock(NAME), client.get_fenced_lock("fenced{a}")
+        lock, fenced, tokens = client.get_lock(NAME), client.get_fenced_lock("fenced{a}"), []
         for number, (moment, lost) in enumerate(strikes(move)):
             semaphore, latch = client.get_semaphore(f"{{a}}s{number}"), client.get_count_down_latch(f"{{a}}l{number}")
             await semaphore.try_set_permits(5)
@@ -128,7 +129,9 @@ async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCl
                 assert values(cluster) == levels
                 assert (await semaphore.available_permits(), await latch.get_count()) == (permits, count)
             assert values(cluster, "fenced{a}") == [b"1"]
+            tokens.append(fenced.token)
             await fenced.unlock()
+    assert tokens == sorted(set(tokens))
 
 
 NEXT: dict[str, tuple[str, ...]] = {
@@ -209,6 +212,11 @@ def members(client: Any) -> tuple[Any, Any]:
     return client.get_lock("a{a}"), client.get_fair_lock("b{a}")
 
 
+def leased_members(client: Any) -> tuple[Any, Any]:
+    """The lease of the first one is a key of its own."""
+    return client.get_read_write_lock(NAME).read_lock(), client.get_lock("z{a}")
+
+
 ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
     "fair": lambda client: client.get_fair_lock(NAME).try_lock,
     "fenced": lambda client: client.get_fenced_lock(NAME).try_lock,
@@ -220,25 +228,25 @@ ACQUIRES: dict[str, Callable[[Any], Callable[[float], Any]]] = {
     "permits": lambda client: partial(client.get_permit_expirable_semaphore(NAME).try_acquire_many, 2),
     "multi": lambda client: client.get_multi_lock(*members(client)).try_lock,
     "red": lambda client: client.get_red_lock(*members(client)).try_lock,
+    "leased": lambda client: partial(client.get_multi_lock(*leased_members(client)).try_lock, lease_time=60),
 }
-"""The acquires of several keys. Each is called with the time that it may wait."""
-
-
+"""The acquires of several keys. Each is called with the time that it may wait. The last one extends its leases."""
 PERMITS = {"semaphore": b"2", "permit": b"1", "permits": b"2"}
 
 
 @pytest.mark.parametrize("move", [part_keys, go_away])
 @pytest.mark.parametrize("kind", ACQUIRES)
 async def test_an_acquire_that_may_not_wait_for_the_end_of_a_move(
-    world: World, cluster: MemoryCluster, kind: str, move: Move
+    world: World, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, kind: str, move: Move
 ) -> None:
     """TRYAGAIN says that a command has not run. So the acquire says that it has acquired nothing.
 
     An earlier copy, whose reply was lost, or another member of a group may have acquired something: that is released.
     So it is where nothing moves, and the acquire is given up in doubt.
     """
+    monkeypatch.setattr(multi_lock, "EXTEND_AFTER", 0.0)
     async with cluster.client(**fields(cluster, move), retry_attempts=0) as client, cluster.client() as other:
-        for (moment, lost), wait in product(strikes(move), (0, 0.1)):
+        for (moment, lost), wait in product(strikes(move, 16 if kind == "leased" else 8), (0, 0.1)):
             for node in cluster.nodes:
                 node.keys.keyspace.values.clear()
             if kind in PERMITS:
@@ -256,7 +264,7 @@ async def test_an_acquire_that_may_not_wait_for_the_end_of_a_move(
             assert not (acquired and lost and move is part_keys)
             end_of_move(cluster)
             await asyncio.sleep(1)
-            too = await ACQUIRES["write" if kind == "read" else kind](other)(0 if acquired else 10)
+            too = await ACQUIRES["write" if kind in ("read", "leased") else kind](other)(0 if acquired else 10)
             assert bool(too) is not acquired
 
 
@@ -273,10 +281,8 @@ async def test_heartbeats_go_on_while_keys_are_in_two_places(
 
     monkeypatch.setattr(NodeSession, "_execute", recorded)
     async with cluster.client() as client, cluster.client() as other:
-        (holder, first), second = (
-            (client.get_fair_lock(NAME, owner=owner) for owner in (1, 2)),
-            other.get_fair_lock(NAME),
-        )
+        holder, first = (client.get_fair_lock(NAME, owner=owner) for owner in (1, 2))
+        second = other.get_fair_lock(NAME)
         await holder.lock()
         waiting = [asyncio.ensure_future(lock.lock()) for lock in (first, second)]
         await asyncio.sleep(1)
