@@ -3,6 +3,14 @@
 from _thread import allocate_lock
 
 
+cdef unlock(lock):
+    lock.release()
+
+
+cdef lock_if_free(lock):
+    lock.acquire(False)
+
+
 cdef class WakeupFields:
     """The part of `pyredisson._backends.threads.wakeup.ThreadWakeup` that is used without sleeping.
 
@@ -24,7 +32,7 @@ cdef class WakeupFields:
         with cython.critical_section(self):
             self.flag = True
             try:
-                self.lock.release()
+                unlock(self.lock)
             except RuntimeError:
                 # It was set already.
                 return
@@ -39,7 +47,7 @@ cdef class WakeupFields:
     @cython.critical_section
     def clear(self):
         self.flag = False
-        self.lock.acquire(False)
+        lock_if_free(self.lock)
 
     @cython.critical_section
     def is_set(self):

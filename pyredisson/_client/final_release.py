@@ -85,7 +85,7 @@ class FinalRelease:
             if self.calls is not None:
                 self.calls.abort_calls()
         if self._lost:
-            errors = "; ".join(dict.fromkeys(map(str, list(self._failed.values()))))
+            errors = "; ".join(dict.fromkeys(map(str, self._failed.copy().values())))
             logger.warning("%d locks were not released and end with their leases: %s", self._lost, errors)
 
     def _send_until_quiet(self, main_thread_stopped: bool) -> None:
@@ -119,7 +119,7 @@ class FinalRelease:
         for _ in range(1 + MOST_REDIRECTS):
             groups = self._send_groups(groups)
         if not self._reached:
-            raise next(iter(list(self._failed.values())))
+            raise next(iter(self._failed.copy().values()))
 
     def _send_groups(self, groups: dict[Target, list[bytes]]) -> dict[Target, list[bytes]]:
         """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected."""

@@ -68,8 +68,8 @@ class OwnerCalls:
 # --- Owners
 
 
-_call_numbers = itertools.count(1)
-"""Also of epochs: no name is used twice, whichever threads begin epochs of one owner."""
+_name_numbers = itertools.count(1)
+"""Of names that must not be used twice, whichever threads make them."""
 
 
 class EpochNumbers:
@@ -117,13 +117,13 @@ class Owner:
         if self._epoch_numbers is not None:
             self.name = self._epoch_numbers.next_name(self._prefix)
         else:
-            self.name = f"{self._prefix}:{next(_call_numbers)}".encode()
+            self.name = f"{self._prefix}:{next(_name_numbers)}".encode()
 
     def for_one_call(self) -> Owner:
         """The same owner under names that no other call uses, so that the server can tell the calls apart."""
         other = copy(self)
         other._epoch_numbers = None
-        other._prefix = f"{self._prefix}.{next(_call_numbers)}"
+        other._prefix = f"{self._prefix}.{next(_name_numbers)}"
         other.name = other._prefix.encode()
         return other
 

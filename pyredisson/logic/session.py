@@ -181,7 +181,7 @@ class Session:
             self.announcement.end_waiting(wait)
 
     def repair(self, payload: bytes) -> None:
-        """Sends an idempotent command in the background until it has run; once, if the client is or was just closed."""
+        """Sends an idempotent command in the background until it has run; once more, if the client is closed."""
         if not self.closed:
             self.watchdog.repair(payload)
         if self.closed:

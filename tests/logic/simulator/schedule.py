@@ -242,7 +242,7 @@ def _replayable(simulation: Simulation) -> Iterator[None]:
         # As in all tests: what a client tells of itself would be left behind.
         patch.object(announcement, "FIRST_AFTER", math.inf),
         patch.object(renewer, "LOOK_EVERY", math.inf),
-        patch.object(owners, "_call_numbers", itertools.count(1)),
+        patch.object(owners, "_name_numbers", itertools.count(1)),
         patch.object(permit_expirable_semaphore, "urandom", simulation.random.randbytes),
         patch.object(moving, "uuid4", lambda: UUID(bytes=simulation.random.randbytes(16))),
     ):
