@@ -21,7 +21,9 @@ from benchmarks.measure import Samples, interleave
 from pyredisson.testing import Server
 
 ROOT = Path(__file__).parent.parent
-BUILDS = {"without the lock": str(ROOT / ".venv-3.14t/bin/python"), "with the lock": sys.executable}
+FREE_THREADED = ROOT / ".venv-3.14t/bin/python"
+# hiredis switches the lock on where it is installed, unless that is refused.
+BUILDS = {"without the lock": [str(FREE_THREADED), "-X", "gil=0"], "with the lock": [sys.executable]}
 THREADS = (1, 2, 8)
 SECONDS = 0.2
 """How long the threads of one round work."""
@@ -29,7 +31,7 @@ SECONDS = 0.2
 
 def rows(*, quick: bool) -> list[Row]:
     """Nothing where there is no environment of a build without the lock."""
-    if not Path(BUILDS["without the lock"]).exists():
+    if not FREE_THREADED.exists():
         return []
     with ExitStack() as stack:
         servers = [stack.enter_context(Server()) for _ in range(2)]
@@ -78,8 +80,8 @@ def _pairs(samples: Samples, threads: int) -> Row:
 class _Worker:
     """A process that locks and unlocks, on an interpreter of its own."""
 
-    def __init__(self, python: str, servers: list[Server], stack: ExitStack) -> None:
-        command = [python, "-m", "benchmarks.free_threading", *(server.url for server in servers)]
+    def __init__(self, python: list[str], servers: list[Server], stack: ExitStack) -> None:
+        command = [*python, "-m", "benchmarks.free_threading", *(server.url for server in servers)]
         self._process = stack.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         )
