@@ -7,6 +7,7 @@ import pytest
 
 from pyredisson.testing import Server
 from tests.support.children import CHILD_LIMIT
+from tests.support.faults import handlers_may_raise
 from tests.support.waiting import eventually
 
 from .kinds import PERMITS, Start
@@ -199,6 +200,7 @@ SEMAPHORES = ("semaphore", "permits", "renewed permits")
 MODES = [f"{kind}, {mode}" for kind in SEMAPHORES for mode in ("free", "contended", "handed on")]
 
 
+@handlers_may_raise
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "rounds", "least", "error"),

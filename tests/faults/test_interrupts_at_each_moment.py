@@ -34,7 +34,7 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.waiting import WAITING
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT
-from tests.support.faults import ACQUIRE, InterruptAt
+from tests.support.faults import ACQUIRE, InterruptAt, handlers_may_raise
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
@@ -162,6 +162,7 @@ def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[
     assert step > least
 
 
+@handlers_may_raise
 @pytest.mark.slow
 # A connection, or a coroutine that has not begun, is collected if its only user is interrupted.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
