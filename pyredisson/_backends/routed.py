@@ -1,5 +1,6 @@
 """What the runtimes of both backends do where there are several servers: each command goes to the server of its key."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol
@@ -116,6 +117,10 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
         node = self.node_for(payload)
         return node is not None and self._table.has_handed_over(server_id, node)
+
+    def replaced_at(self, payload: bytes) -> float:
+        node = self.node_for(payload)
+        return -math.inf if node is None else node.availability.replaced_at
 
     async def _send_again(self, node: Node, payload: bytes, *, new_connection: bool, asking: bool = False) -> Answer:
         # An earlier copy may be in doubt at this node, although the latest copy went to another one.

@@ -134,6 +134,9 @@ class DirectRuntime(BackendRuntime):
     def has_handed_over(self, server_id: bytes, payload: bytes) -> bool:
         return False
 
+    def replaced_at(self, payload: bytes) -> float:
+        return self._node.availability.replaced_at
+
     def on_command_failed(self, payload: bytes, error: RedisError) -> None:
         self._node.availability.on_command_failed(error)
 

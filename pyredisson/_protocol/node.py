@@ -95,9 +95,12 @@ class Node:
         for check in list(self.silence_checks):
             check()
 
-    def on_connected(self, info: ServerInfo, dropped: list[ConnectionId]) -> None:
-        """A handshake succeeded; the server has dropped the connections `dropped`, which are no longer suspect."""
-        self.availability.on_connected()
+    def on_connected(self, info: ServerInfo, dropped: list[ConnectionId], now: float) -> None:
+        """A handshake succeeded at `now`, on the runtime's clock.
+
+        The server has dropped the connections `dropped`, which are no longer suspect.
+        """
+        self.availability.on_connected(info.server_id, now)
         self.scripts.on_connected(with_shebang=info.script_flags)
         for connection_id in dropped:
             try:
@@ -147,6 +150,9 @@ class Availability:
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
         self._connected_at = -math.inf
+        self._process: bytes | None = None
+        self.replaced_at = -math.inf
+        """When a connection found another process of the server, on the runtime's clock: that one may have no data."""
 
     def tell(self, observe: Observe | None) -> None:
         """Has `observe` told of each change, and now that the client knows the server."""
@@ -164,9 +170,13 @@ class Availability:
             return
         self.on_command_failed(error, unreachable=True)
 
-    def on_connected(self) -> None:
-        """A connection was made. A server that failed to serve commands before may still fail to serve them."""
+    def on_connected(self, process: bytes | None, now: float) -> None:
+        """A connection was made to that process. A server that failed to serve commands before may still fail to."""
         self._connected_at = monotonic()
+        if process is not None and process != self._process:
+            if self._process is not None:
+                self.replaced_at = now
+            self._process = process
         if (outage := self._outage.get("present")) is not None and outage.unreachable:
             self.on_command_served()
 

@@ -167,6 +167,12 @@ class Hold(HoldFields):
         leases = found if isinstance(found := self.leases, list) else [found]
         return [lease for lease in leases if lease is None or isinstance(lease, RenewedLease)]
 
+    def confirmed_at(self, usual: int) -> float:
+        """When the latest command was sent, at least, by which the server has confirmed the hold."""
+        leases = found if isinstance(found := self.leases, list) else [found]
+        terms = [usual if lease is None else getattr(lease, "renewed", lease) for lease in leases]
+        return self.valid_until - max([self.extended, *terms]) / 1000
+
     @property
     def at_limit(self) -> bool:
         """Whether it lasts no longer because of `at_most`."""

@@ -69,6 +69,9 @@ class Sender(Protocol):
         So it is if both are masters: then the slot has moved with its keys.
         """
 
+    def replaced_at(self, payload: bytes) -> float:
+        """When the server of the command was found to be another process than before; -inf: never, as far as known."""
+
     def shard_of_command(self, payload: bytes) -> Hashable:
         """The server that serves the command now; always the same object where there is one server. None: unknown."""
 

@@ -153,6 +153,21 @@ async def test_a_release_in_doubt_that_another_server_answers(backend: RawBacken
             await releasing.result()
 
 
+@pytest.mark.parametrize("kind", ["lock", "write", "permits"])
+async def test_a_release_in_doubt_on_a_server_that_never_had_the_hold(backend: RawBackend, kind: str) -> None:
+    """Both copies reach the new server. The first one hasn't released what was never there."""
+    with Server() as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
+        prepare(admin, kind)
+        client = backend.connect(proxy.url)
+        one = Used(backend, client, kind, owner=1)
+        await one.acquire()
+        await backend.run_blocking(server.restart)
+        assert not await backend.do(client.get_lock("other").is_locked())
+        fault = proxy.cut_reply(b"EVALSHA")
+        await backend.fails((pyredisson.LockLostError, pyredisson.PermitNotHeldError), one.release)
+        assert fault.happened.is_set()
+
+
 async def test_an_inner_release_that_finds_nothing_is_a_loss(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """An earlier copy of it would have left the outer hold."""
     _, lock = await backend.locked(proxy.url)

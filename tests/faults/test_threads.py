@@ -410,7 +410,7 @@ def test_two_handshakes_that_cleared_the_same_suspect() -> None:
     node = Node(Config())
     suspect, other = ConnectionId(b"1", b"a:1"), ConnectionId(b"2", b"a:2")
     node.suspects = Overtaken([suspect, other])
-    node.on_connected(ServerInfo(True, None, None), [suspect, ConnectionId(b"3", b"a:3"), suspect, other])
+    node.on_connected(ServerInfo(True, None, None), [suspect, ConnectionId(b"3", b"a:3"), suspect, other], 0.0)
     assert not list(node.suspects)
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from pyredisson._backends.clock import clock
 from pyredisson._backends.connecting import closed_by_server, credentials_async, note_tls, report_unreachable
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.node import ConnectionId, Handshake, Node, ServerInfo
@@ -230,7 +231,7 @@ async def connect(node: Node) -> Pipeline:
         report_unreachable(error, node, began)
         raise
     pipeline.connection_id, pipeline.server_id = info.connection_id, info.server_id
-    node.on_connected(info, suspects)
+    node.on_connected(info, suspects, clock())
     return pipeline
 
 

@@ -19,6 +19,7 @@ from math import ceil
 
 from redis.exceptions import RedisError
 
+from pyredisson._backends.clock import clock
 from pyredisson._backends.connecting import as_redis_error, closed_by_server, credentials, note_tls, report_unreachable
 from pyredisson._core import Exchange, Unsent
 from pyredisson._protocol.node import ConnectionId, Handshake, Node
@@ -211,7 +212,7 @@ class Connection(ClientSocket):
             # The handshake has set the socket's timeout to the time that remained for the handshake.
             self._set_tls_deadline(time.monotonic() + self._timeout)
         self.connection_id, self.server_id = info.connection_id, info.server_id
-        node.on_connected(info, suspects)
+        node.on_connected(info, suspects, clock())
         self.idle = True
 
     def call(self, payload: bytes) -> Reply:

@@ -26,7 +26,7 @@ class ReleasingLock(LockStatus):
 
     # Releasing: check, begin, send, finish. The outcomes of `release`:
     # - It returns: the level is released, or its release was handed to the background by a finalizer. If a reply was
-    #   lost and the same server doesn't know the hold any more, the earlier copy has released the last level.
+    #   lost and the server that had the hold doesn't know it any more, the earlier copy has released the last level.
     # - `LockNotHeldError`: the owner has no hold, or another call has released it.
     # - `LockLostError`: the hold was lost before; or its lease ended while no server replied; or the server doesn't
     #   know the hold. After a lost reply, the last case is also a server that was restarted or replaced: it can't be
@@ -118,6 +118,12 @@ class ReleasingLock(LockStatus):
     ) -> tuple[Reply, float]:
         """Sends a command that releases a level, as `retry.send`. Returns the reply, and when the copy was sent."""
         session = self.session
+
+        def if_done(reply: Reply) -> Reply:
+            # Copies that met a new process only: it may never have had the hold.
+            known = session.runtime.replaced_at(payload) < hold.confirmed_at(session.lease_ms)
+            return reply_if_done(reply) if known and reply_if_done is not None else reply
+
         try:
             return await retry.send(
                 sender,
@@ -127,7 +133,7 @@ class ReleasingLock(LockStatus):
                 # The lease has ended by then. The retry at once, after a lost reply, is made all the same. A pause ends
                 # at this moment at the latest, for the last retry; no pause begins after it.
                 expires=hold.valid_until,
-                reply_if_done=reply_if_done,
+                reply_if_done=if_done,
                 on_doubt=on_doubt,
             )
         except RedisError as error:

@@ -44,7 +44,7 @@ class FaultPlan:
             return 0.0 if calm or random.random() < 0.5 else random.random() * highest
 
         self._lost = chance(0.2)
-        self._unanswered = chance(0.3)
+        self.unanswered = chance(0.3)
         self._late = chance(0.2)
         self._unreachable = chance(0.3)
         self._passing = chance(0.2)
@@ -54,7 +54,11 @@ class FaultPlan:
         self.deaths = chance(1.0)
         self.pauses = chance(3.0)
         self.forces = 0.2 if calm and random.random() < 0.2 else chance(0.3)
-        self._faults = self._lost + self._unanswered + self._late
+        self._faults = self._lost + self.unanswered + self._late
+
+    def lose_replies(self, share: float) -> None:
+        """From now on, that share of the requests gets no reply."""
+        self.unanswered = self._faults = share
 
     def delay(self) -> float:
         """One way."""
@@ -67,7 +71,7 @@ class FaultPlan:
         die = self._random.random()
         if die < self._lost:
             return "lost"
-        if die < self._lost + self._unanswered:
+        if die < self._lost + self.unanswered:
             return "unanswered"
         return "late" if die < self._faults else None
 
@@ -193,6 +197,7 @@ class Connection:
         """The server has dropped it: commands that are still on their way are not executed."""
         self.made_after = node.cuts
         self.server = node.network.identity if node.network.identified else None
+        node.availability.on_connected(self.server, node.network.simulation.now)
         node.network.connections.append(self)
 
     def request(self, payloads: Sequence[bytes], park: Park) -> None:
@@ -210,7 +215,9 @@ class Connection:
                 arrives += simulation.random.random() * 2 * REPLY_TIMEOUT
             if fate != "lost":
                 simulation.at(arrives, self._arrive, payloads, None)
-            simulation.at(simulation.now + silent if fate == "late" else arrives + silent, self.cut, silent)
+            # The client waits no longer for a reply, however slow the way is.
+            noticed = simulation.now + silent if fate == "late" else arrives + silent
+            simulation.at(min(noticed, simulation.now + REPLY_TIMEOUT), self.cut, silent)
         self._arrived = arrives
 
     def abandon(self) -> None:
