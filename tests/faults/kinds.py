@@ -23,7 +23,6 @@ GROUPS: dict[str, Callable[[Any, Any], Any]] = {
     "red": lambda client, owner: client.get_red_lock(*[client.get_lock(name, owner=owner) for name in "abc"]),
 }
 KINDS = [*LOCKS, "semaphore", "permits"]
-REENTRANT = [kind for kind in LOCKS if kind != "non-reentrant"]
 PERMITS = 5
 """How many a semaphore has. Each owner acquires two of them."""
 SCRIPTS = {
@@ -40,9 +39,11 @@ UNDO = {"fair": "fair_leave", "semaphore": "semaphore_undo"}
 """The script that undoes an acquire, where it isn't the release."""
 
 Start = Callable[..., Child]
-"""The fixture `child`."""
 NoThread = Callable[..., threading.Event]
-"""The fixture `no_thread`."""
+Log = pytest.LogCaptureFixture
+Output = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+"""The fixtures `child`, `no_thread`, `caplog`, `capfd` and `monkeypatch`."""
 locks = pytest.mark.parametrize("kind", LOCKS)
 kinds = pytest.mark.parametrize("kind", KINDS)
 

@@ -34,7 +34,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import within
 
-from .kinds import Trouble, busy, unreachable, usual
+from .kinds import Patch, Trouble, busy, unreachable, usual
 from .stub import Answer, Stub, bulk, shake
 
 TIMEOUT = 0.3
@@ -246,7 +246,7 @@ def silent() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture
-def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def resolve(monkeypatch: Patch) -> Callable[..., None]:
     """Makes the name `several.test` stand for so many addresses."""
     real = socket.getaddrinfo
 

@@ -26,7 +26,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
 
-from .kinds import KINDS, Start, Used, excluding, kinds, lock_of, prepare, sha, used
+from .kinds import KINDS, Output, Start, Used, excluding, kinds, lock_of, prepare, sha, used
 
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""
@@ -217,7 +217,7 @@ async def test_a_loop_that_ends_in_the_middle_of_an_acquire(proxy: Proxy, admin:
     eventually(lambda: not admin.exists("lock") and admin.get("a") == b"5", 5)
 
 
-async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd: Output) -> None:
     """Nothing can be sent any more, and no thread started. The process ends at once, as if it had been killed."""
     proxy.hold_reply(sha("lock_acquire"))
     assert child(ENDS_IN_THE_MIDDLE, proxy.url, "exit").wait(CHILD_LIMIT) == 0
@@ -292,9 +292,7 @@ async def test_a_cancelled_group_leaves_what_a_call_for_its_member_got(tasks: Ra
 
 
 @pytest.mark.parametrize("levels", [1, 2])
-async def test_a_release_that_is_interrupted_in_its_turn_releases_its_own_level(
-    threads: RawBackend, server: Server, proxy: Proxy, levels: int
-) -> None:
+async def test_a_release_interrupted_in_turn(threads: RawBackend, server: Server, proxy: Proxy, levels: int) -> None:
     """It waited behind a nested acquire of the same owner in another thread, which succeeded."""
     lock = threads.connect(proxy.url).get_lock("a", owner=7)
     for _ in range(levels):
@@ -348,9 +346,7 @@ async def test_a_release_that_is_cancelled_before_its_turn_releases_its_level(
     await released(tasks, server, lock, 1, kind)
 
 
-async def test_many_calls_of_one_owner_are_served_in_their_order_in_the_time_of_their_commands(
-    tasks: RawBackend, server: Server, admin: Redis
-) -> None:
+async def test_many_calls_of_one_owner_are_served_in_order(tasks: RawBackend, server: Server, admin: Redis) -> None:
     lock = tasks.connect(server.url).get_lock("a", owner=7)
     order: list[int] = []
 
@@ -370,9 +366,7 @@ async def test_many_calls_of_one_owner_are_served_in_their_order_in_the_time_of_
     assert not admin.exists("a")
 
 
-async def test_a_thread_among_many_of_one_owner_has_its_turn(
-    threads: RawBackend, client: pyredisson.Client, admin: Redis
-) -> None:
+async def test_threads_of_one_owner_have_turns(threads: RawBackend, client: pyredisson.Client, admin: Redis) -> None:
     lock = client.get_lock("a", owner=7)
 
     def use() -> None:
@@ -386,9 +380,7 @@ async def test_a_thread_among_many_of_one_owner_has_its_turn(
 
 
 @reentrant
-async def test_a_block_that_is_collected_in_the_middle_of_a_call_for_its_lock(
-    threads: RawBackend, server: Server, client: pyredisson.Client, kind: str
-) -> None:
+async def test_a_block_is_collected(threads: RawBackend, server: Server, client: pyredisson.Client, kind: str) -> None:
     """On the same thread, and for the same owner: it can't wait for the end of that call."""
     lock = lock_of(client, kind)
 

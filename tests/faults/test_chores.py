@@ -134,7 +134,7 @@ async def test_a_reply_that_does_not_come(backend: RawBackend, admin: Redis, pro
     assert not lock.lost.is_set()
 
 
-async def test_without_a_hold_and_after_one_that_raises(
+async def test_one_that_raises(
     backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first chore starts the watchdog's threads. One that raises is logged, and the next one is run."""

@@ -23,7 +23,7 @@ from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
 
-from .kinds import NoThread
+from .kinds import Log, NoThread, Patch
 
 CALLS = 60
 NAME = "to-be-closed"
@@ -33,7 +33,7 @@ LONGEST = 2.5
 
 
 @pytest.fixture
-def started_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def started_threads(monkeypatch: Patch) -> list[str]:
     """The names of threads that were started."""
     started: list[str] = []
     begin = threading.Thread.start
@@ -124,7 +124,7 @@ class TestInFlight:
         await close(backend, client, calls)
         await backend.until(lambda: admin.keys() == [])
 
-    async def test_a_server_hangs(self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_server_hangs(self, backend: RawBackend, proxy: Proxy, caplog: Log) -> None:
         client = backend.connect(proxy.url, timeout=30)
         for number in range(3):
             await backend.do(client.get_lock(f"held{number}", owner=1).lock())
@@ -150,9 +150,7 @@ class TestInFlight:
             eventually(lambda: "locks were not released" in caplog.text)
 
 
-async def test_a_command_that_is_added_during_a_final_release_is_sent_too(
-    threads: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_a_command_added_during_a_final_release_is_sent(threads: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """A call that ends while the client sends its last commands adds one of its own."""
     client = threads.connect(proxy.url, timeout=5)
     client.get_lock("held").lock()
@@ -278,9 +276,7 @@ class TestTasks:
             assert not admin.exists("a")
 
     @tasks_of_each_kind
-    async def test_a_close_that_is_cancelled_at_whatever_moment_leaves_nothing(
-        self, tasks: RawBackend, proxy: Proxy, admin: Redis
-    ) -> None:
+    async def test_a_cancelled_close_leaves_nothing(self, tasks: RawBackend, proxy: Proxy, admin: Redis) -> None:
         for turns in range(1, 7):
             client = tasks.connect(proxy.url, client_name=NAME, timeout=TIME_LIMIT)
             await client.get_lock("held").lock()

@@ -23,7 +23,7 @@ from tests.support.backends import NOWHERE
 from tests.support.server_state import listeners
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
 
-from .kinds import Start, given_back, taken_by_another
+from .kinds import Log, Output, Patch, Start, given_back, taken_by_another
 
 SEVERAL = """
 import asyncio, gc, sys
@@ -63,9 +63,7 @@ sys.stderr = None
 
 
 @pytest.mark.parametrize("how", ["run", "abandon", "collect"])
-def test_waiters_are_notified_in_every_loop(
-    server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str], how: str
-) -> None:
+def test_waiters_are_woken_in_every_loop(server: Server, admin: Redis, child: Start, capfd: Output, how: str) -> None:
     user = child(SEVERAL, server.url, how)
     for number in range(1, 4):
         for name in "ab":
@@ -158,7 +156,7 @@ print("done", flush=True)
     sys.version_info >= (3, 14),
     reason="nest_asyncio supports no Python after 3.13: `asyncio.current_task()` is None in it",
 )
-def test_tasks_that_run_the_loop(server: Server, admin: Redis, child: Start, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tasks_that_run_the_loop(server: Server, admin: Redis, child: Start, capfd: Output) -> None:
     """nest_asyncio allows that, and many notebooks use it. What they run in there gets its replies."""
     user = child(NESTED, server.url)
     assert (user.receive(), user.wait()) == ("done", 0)
@@ -341,7 +339,7 @@ async def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Se
         each.close()
 
 
-def test_a_task_ends_the_program(run: Run, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_ends_the_program(run: Run, server: Server, caplog: Log) -> None:
     """A task may go on in the callback that reads its reply: the connection must not take the end for its failure."""
 
     async def scenario() -> None:
@@ -393,9 +391,7 @@ async def test_a_task_that_is_cancelled_while_it_connects(run: Run, server: Serv
 
 
 @in_each_loop
-async def test_an_error_in_a_callback_of_the_connection_is_no_timeout(
-    run: Run, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_in_a_connections_callback_is_no_timeout(run: Run, server: Server, monkeypatch: Patch) -> None:
     def refuse(self: Pipeline, transport: asyncio.BaseTransport) -> None:
         raise TypeError("not the transport that was expected")
 

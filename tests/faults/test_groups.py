@@ -17,13 +17,13 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import cancel_after
 
-from .kinds import away
+from .kinds import Patch, away
 
 groups = pytest.mark.parametrize("kind", ["multi", "red"])
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch: Patch) -> None:
     """A red lock that has a majority waits for the other members, however busy the machine is."""
     monkeypatch.setattr(parallel, "SHORTEST_GRACE", 1.0)
 
@@ -76,9 +76,7 @@ async def test_a_nested_call(tasks: RawBackend, servers: list[Server], redises: 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
-async def test_interrupted_before_it_asked(
-    threads: RawBackend, servers: list[Server], redises: list[Any], moment: Callable[..., object]
-) -> None:
+async def test_interrupted_before_asking(threads: RawBackend, servers: list[Server], redises: Any, moment: Any) -> None:
     group = make("red", connected(threads, servers))
     with group:
         pass
@@ -126,7 +124,7 @@ class TestMultiLock:
 
     @pytest.mark.parametrize("fault", ["cut_reply", "cut_request"])
     async def test_a_lost_extension(
-        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch, fault: str
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: Patch, fault: str
     ) -> None:
         monkeypatch.setattr(multi_lock, "EXTEND_AFTER", -1.0)
         group = make("multi", connected(backend, proxies))
@@ -146,7 +144,7 @@ class TestMultiLock:
         assert held_locally([*backend._clients]) == 3
 
     async def test_several_members_on_a_server_that_is_away(
-        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: pytest.MonkeyPatch
+        self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: Patch
     ) -> None:
         """The call tries for as long as for one lock. The other members are released in the background."""
         client = backend.connect(proxies[0].url, retry_attempts=0)

@@ -22,7 +22,7 @@ from tests.support.children import CHILD_LIMIT, forked
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import asleep
 
-from .kinds import Start, Used, lock_of
+from .kinds import Patch, Start, Used, lock_of
 
 LEASE = 2.0
 LONG = 60.0
@@ -62,9 +62,7 @@ class Striking(ThreadWakeup):
             raise KeyboardInterrupt
 
 
-async def test_an_interrupt_after_the_waiter_was_told_to_make_an_attempt(
-    threads: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupt_of_the_holder(threads: RawBackend, proxy: Proxy, admin: Redis, monkeypatch: Patch) -> None:
     """What the waiter has acquired by itself since then isn't undone: its caller relies on it."""
     monkeypatch.setattr(ThreadBackend, "wakeup", lambda _: Striking())
     holder, lock, Striking.struck = await contended(threads, proxy)
@@ -92,9 +90,7 @@ async def test_a_refused_second_copy(threads: RawBackend, admin: Redis, proxy: P
     await threads.until(lambda: not admin.exists("a"))
 
 
-async def test_the_owner_of_the_waiter_acquires_the_lock_by_another_call(
-    threads: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_the_waiters_owner_acquires_it_by_another_call(threads: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """Two acquires of one owner are two levels, whichever way each of them got the lock."""
     holder, lock, waiting = await contended(threads, proxy)
 

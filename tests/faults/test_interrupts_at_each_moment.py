@@ -266,9 +266,7 @@ def struck(when: Callable[[], object], error: type[BaseException] = KeyboardInte
     signal.signal(signal.SIGUSR1, before)
 
 
-async def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
-    threads: RawBackend, proxy: Proxy, admin: Redis
-) -> None:
+async def test_an_interrupted_acquire_whose_request_comes_late(threads: RawBackend, proxy: Proxy, admin: Redis) -> None:
     lock = (await threads.connected(proxy.url, timeout=20, lock_watchdog_timeout=20)).get_lock("a")
     late = proxy.hold_request(ACQUIRE)
 
@@ -288,9 +286,7 @@ async def test_an_interrupted_acquire_whose_request_comes_late_leaves_nothing(
 
 
 @pytest.mark.parametrize(("kind", "depth"), [("lock", 0), ("lock", 1), ("lock", 3), ("permits", 0)])
-async def test_an_interrupted_acquire_whose_reply_is_on_its_way_leaves_the_outer_holds(
-    threads: RawBackend, proxy: Proxy, admin: Redis, kind: str, depth: int
-) -> None:
+async def test_an_interrupted_acquire(threads: RawBackend, proxy: Proxy, admin: Redis, kind: str, depth: int) -> None:
     one = used(threads, proxy, admin, kind, None, timeout=20, lock_watchdog_timeout=20)
     await one.connect()
     for _ in range(depth):
@@ -353,9 +349,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("what", "pause"), [*[("hold_reply", pause) for pause in (0, 0.02, 0.06, 0.1)], ("hold_request", 0)]
 )
-def test_the_exit_releases_an_acquire_that_ctrl_c_interrupted(
-    proxy: Proxy, admin: Redis, child: Start, what: str, pause: float
-) -> None:
+def test_the_exit_after_an_interrupt(proxy: Proxy, admin: Redis, child: Start, what: str, pause: float) -> None:
     """A request that was on its way never runs after the exit."""
     late = getattr(proxy, what)(ACQUIRE)
     # So that the repair is under way, at one step or another, when the program ends.
@@ -403,9 +397,7 @@ class TestPermits:
             ("acquire ids", PermitExpirableSemaphoreLogic._hold_key),
         ],
     )
-    def test_a_release_is_done_and_an_acquire_is_undone(
-        self, client: pyredisson.Client, call: str, step: Callable[..., Any]
-    ) -> None:
+    def test_a_release_is_done_and_an_acquire_is_undone(self, client: pyredisson.Client, call: str, step: Any) -> None:
         name, _, ids = call.partition(" ")
         semaphore = semaphore_of(client, "permits" if ids else "semaphore")
 

@@ -13,7 +13,6 @@ from pyredisson._core import command
 from pyredisson.logic.exactly_once import REMEMBERED
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
-from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 
 from .kinds import PERMITS, Used, excluding, kinds, locks, prepare, sha, taken, used
@@ -31,11 +30,9 @@ def one(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
 
 @LOSSES
 @kinds
-async def test_a_call_whose_reply_is_lost_runs_exactly_once(
-    one: Used, server: Server, proxy: Proxy, lose: Lose, kind: str
-) -> None:
+async def test_a_call_whose_reply_is_lost_runs_once(one: Used, server: Server, proxy: Proxy, lose: Lose) -> None:
     """And a refusal is a refusal."""
-    nested = ["attempt", "release"] if kind != "non-reentrant" else []
+    nested = ["attempt", "release"] if one.kind != "non-reentrant" else []
     held = 0
     for call in ("attempt", "release", "acquire", *nested, "release"):
         fault = lose(proxy, one.releasing if call == "release" else one.acquiring)
@@ -43,10 +40,10 @@ async def test_a_call_whose_reply_is_lost_runs_exactly_once(
         assert fault.happened.is_set()
         held += -1 if call == "release" else 1
         assert one.taken() == held * one.each
-        if kind in LOCKS:
+        if one.is_lock:
             assert await one.backend.do(one.handle.get_hold_count()) == held
             assert bool(one.admin.exists("a")) is bool(held)
-    await excluding(one.backend, one.backend.connect(server.url), kind)
+    await excluding(one.backend, one.backend.connect(server.url), one.kind)
     before, fault = one.taken(), lose(proxy, one.acquiring)
     assert await one.attempt() is False
     assert fault.happened.is_set()
@@ -84,9 +81,7 @@ async def test_a_late_copy_never_runs(one: Used, proxy: Proxy) -> None:
 
 
 @kinds
-async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_late(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
-) -> None:
+async def test_an_acquire_that_comes_after_all(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
     """Nothing gets through, the caller gets an error, and then the network delivers what it had kept."""
     one = used(backend, proxy, admin, kind, timeout=TIMEOUT, connect_timeout=TIMEOUT, lock_watchdog_timeout=5)
     await one.connect()
@@ -104,9 +99,7 @@ async def test_an_acquire_that_gave_up_leaves_nothing_when_its_request_comes_lat
 
 @kinds
 @pytest.mark.parametrize("ran", [True, False])
-async def test_a_release_that_failed_is_done_in_the_background(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, ran: bool
-) -> None:
+async def test_a_failed_release_is_done(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, ran: bool) -> None:
     one = used(backend, proxy, admin, kind, timeout=0.8, retry_attempts=0, lock_watchdog_timeout=5)
     await one.acquire()
     fault = proxy.drop_reply(one.releasing, 2) if ran else proxy.cut_request(one.releasing, 2)
@@ -183,9 +176,7 @@ def ping(connection: socket.socket) -> None:
     assert connection.recv(100) == b"+PONG\r\n"
 
 
-async def test_a_restart_behind_a_unix_socket_costs_no_other_clients_connection(
-    backend: RawBackend, own_server: Server
-) -> None:
+async def test_a_restart_behind_a_unix_socket_cuts_no_other_client(backend: RawBackend, own_server: Server) -> None:
     """All clients have the same address there, and after a restart the same numbers."""
     lock = (await backend.connected(own_server.unix_url, timeout=5, retry_attempts=0)).get_lock("a")
     own_server.pause()
@@ -268,9 +259,7 @@ class TestTheLeaseIsOver:
         assert await backend.do(lock.is_held())
 
 
-async def test_an_acquire_with_an_answer_of_another_kind_is_undone(
-    backend: RawBackend, server: Server, admin: Redis
-) -> None:
+async def test_an_acquire_with_an_odd_answer_is_undone(backend: RawBackend, server: Server, admin: Redis) -> None:
     """A server's made that answers the first acquire with something else than the server."""
     left = [ACQUIRE]
 

@@ -22,7 +22,7 @@ from tests.support.garbage import DuringCall, Garbage, collect_at_each_line, onl
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import TIME_LIMIT, eventually
 
-from .kinds import NoThread, Start
+from .kinds import Log, NoThread, Patch, Start
 
 
 def use(client: pyredisson.Client, times: int = 1, name: str = "a") -> None:
@@ -32,7 +32,7 @@ def use(client: pyredisson.Client, times: int = 1, name: str = "a") -> None:
         lock.unlock()
 
 
-def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+def messages(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
 
 
@@ -67,7 +67,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 @pytest.mark.parametrize("error", [LookupError("the metric is unknown"), SystemExit(3), KeyboardInterrupt()])
-def test_one_that_raises(server: Server, caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
+def test_one_that_raises(server: Server, caplog: Log, error: BaseException) -> None:
     """The later events are delivered. The log has the first failure, and at the end the number of all."""
 
     def fail(event: Event) -> None:
@@ -83,9 +83,7 @@ def test_one_that_raises(server: Server, caplog: pytest.LogCaptureFixture, error
 
 
 class TestOneThatHangs:
-    def test_locks_work_and_the_oldest_events_are_dropped(
-        self, server: Server, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_the_oldest_are_dropped(self, server: Server, hanging: Hanging, monkeypatch: Patch, caplog: Log) -> None:
         monkeypatch.setattr(callbacks, "MOST_EVENTS", 4)
         with pyredisson.connect(server.url, observer=hanging) as client:
             use(client)
@@ -115,9 +113,7 @@ class TestOneThatHangs:
         eventually(lambda: whats(hanging.events) == ["acquired", "released"])
         check_pairs(hanging.events)
 
-    def test_close_in_asyncio_does_not_block_the_loop(
-        self, server: Server, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_close_does_not_block_the_loop(self, server: Server, hanging: Hanging, monkeypatch: Patch) -> None:
         monkeypatch.setattr(lifecycle, "DELIVERY_TIMEOUT", TIME_LIMIT)
 
         async def main() -> None:
@@ -231,7 +227,7 @@ class TestFork:
             assert forked(in_child)
             assert whats(told(client)) == ["acquired"]
 
-    def test_not_in_the_middle_of_a_call(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_not_in_the_middle_of_a_call(self, server: Server, monkeypatch: Patch) -> None:
         """A mutex of the observer, which it holds then, would stay held in the child."""
         monkeypatch.setattr(process, "LONGEST_PAUSE", TIME_LIMIT)
         mutex = threading.Lock()
@@ -336,7 +332,7 @@ def observer_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pyredisson-observer"]
 
 
-def test_no_thread_can_be_started(server: Server, no_thread: NoThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_thread_can_be_started(server: Server, no_thread: NoThread, caplog: Log) -> None:
     """The next event starts it."""
     recorder = Recorder()
     no_thread("pyredisson-observer")

@@ -29,7 +29,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 from tests.support.waiting import TIME_LIMIT, asleep, eventually, within
 
-from .kinds import GROUPS, KINDS, Used, away, excluding, lock_of, prepare
+from .kinds import GROUPS, KINDS, Log, Patch, Used, away, excluding, lock_of, prepare
 
 AT_ONCE = 1.0
 """Seconds; a command that is sent again, or waited for, takes longer."""
@@ -64,27 +64,25 @@ async def outlasts(backend: RawBackend, proxy: Proxy, client: Any, kind: str, wa
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: Patch) -> None:
     """Pauses of a fiftieth, so that more tries than a call without a limit once had fit into a test."""
     monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 50)
     monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 50)
 
 
 @pytest.fixture
-def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_pauses(monkeypatch: Patch) -> None:
     for name in ("FIRST_DELAY", "LONGEST_DELAY"):
         monkeypatch.setattr(retry, name, 20.0)
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", [*KINDS, *GROUPS, "acquire", "latch"])
-async def test_a_call_without_a_limit_waits_until_the_server_is_back(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_call_without_a_limit(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str, caplog: Log) -> None:
     """Whatever `retry_attempts` says, which is not for it. A warning tells for which server it waits."""
     prepare(admin, kind)
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0)
@@ -97,9 +95,7 @@ async def test_a_call_without_a_limit_waits_until_the_server_is_back(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", [*KINDS, *GROUPS, "non-blocking", "query", "token"])
-async def test_a_call_without_time_to_wait_survives_a_short_outage_and_uses_its_tries_up(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
-) -> None:
+async def test_a_call_without_time_uses_its_tries(backend: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> None:
     prepare(admin, kind)
     few, many = [await backend.connected(proxy.url, timeout=0.8, retry_attempts=attempts) for attempts in (2, 200)]
     away(proxy)
@@ -129,9 +125,7 @@ async def test_a_call_with_a_limit_waits_that_long(backend: RawBackend, proxy: P
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", ["lock", "fair", "read", "write", "spin", "semaphore", "permits", "latch"])
-async def test_an_outage_during_a_wait_does_not_end_it(
-    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, kind: str
-) -> None:
+async def test_an_outage_in_a_wait(backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, kind: str) -> None:
     """And what is released meanwhile is not missed."""
     prepare(admin, kind)
     holding, client = backend.connect(server.url), backend.connect(proxy.url, timeout=0.8, retry_attempts=2)
@@ -207,7 +201,7 @@ async def test_closing_ends_a_call_that_waits_for_the_server(backend: RawBackend
 class TestLog:
     """One warning when an outage begins, and one when it ends."""
 
-    async def test_an_outage(self, backend: RawBackend, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_an_outage(self, backend: RawBackend, proxy: Proxy, caplog: Log) -> None:
         client = backend.connect(proxy.url, timeout=0.8, lock_watchdog_timeout=3)
         # A connection that is cut is no outage.
         for _ in range(3):
@@ -235,9 +229,7 @@ class TestLog:
         assert 1.2 < float(seconds) < time.monotonic() - begun + 0.1
         assert all(proxy.url.split("/")[2] in line for line in said)
 
-    async def test_a_connection_that_fails_after_a_later_one_was_made_is_no_outage(
-        self, backend: RawBackend, proxy: Proxy, admin: Redis, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_one_connection_fails(self, backend: RawBackend, proxy: Proxy, admin: Redis, caplog: Log) -> None:
         client = backend.connect(proxy.url, timeout=2, client_name="overtaking")
         await backend.do(client.get_lock("a", owner=1).lock())
         # The handshake of the subscription gets no reply.
@@ -254,9 +246,7 @@ class TestLog:
         await backend.do(client.get_lock("a", owner=1).unlock())
         await waiting.result()
 
-    async def test_a_server_that_refuses(
-        self, backend: RawBackend, own_server: Server, root: Redis, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_server_refuses(self, backend: RawBackend, own_server: Server, root: Redis, caplog: Log) -> None:
         root.replicaof("127.0.0.1", 1)
         call = backend.start(backend.connect(own_server.url).get_lock("a").lock)
         await backend.waits(call, 1.2)
@@ -371,9 +361,7 @@ async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: S
     assert admin.get("s") == b"2"
 
 
-async def test_a_renewal_over_a_closed_connection_is_no_trouble(
-    backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_renewals_over_closed_connections(backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
     """The watchdog's connection is idle between two rounds."""
     lock = backend.connect(server.url, lock_watchdog_timeout=1.2).get_lock("a")
     begun = scripts_run(admin)

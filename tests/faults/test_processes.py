@@ -391,9 +391,7 @@ def test_signals_that_cannot_be_handled_change_nothing() -> None:
     assert signal.getsignal(TERM) is before
 
 
-async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
-    backend: RawBackend, server: Server, admin: Redis, child: Start
-) -> None:
+async def test_the_end_of_a_killed_holder(backend: RawBackend, server: Server, admin: Redis, child: Start) -> None:
     holder = await backend.run_blocking(holder_of, child, server.url, backend.name, 1)
     client = backend.connect(server.url)
     semaphore = client.get_permit_expirable_semaphore("p")
@@ -422,9 +420,7 @@ async def test_what_a_killed_process_held_goes_to_the_next_when_its_lease_ends(
 
 @pytest.mark.parametrize("fixed", [0, 1.2])
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_a_holder_stopped_beyond_its_lease_knows_first_thing(
-    server: Server, admin: Redis, child: Start, kind: str, fixed: float
-) -> None:
+def test_a_holder_stopped_for_more_knows(server: Server, admin: Redis, child: Start, kind: str, fixed: float) -> None:
     """When it goes on, it takes nothing from those to whom its lock and its permits have gone."""
     holder = holder_of(child, server.url, kind, 1.2, "look", fixed)
     holder.signal(signal.SIGSTOP)

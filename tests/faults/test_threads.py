@@ -272,9 +272,7 @@ async def test_a_watchdog_that_could_not_start_is_started_with_the_next_lock(
     assert await backend.do(lock.lost.wait(3))
 
 
-async def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
-    threads: RawBackend, server: Server, admin: Redis, no_thread: NoThread
-) -> None:
+async def test_a_listener_cannot_start(threads: RawBackend, server: Server, admin: Redis, no_thread: NoThread) -> None:
     taken_by_another(admin)
     lock = threads.connect(server.url).get_lock("a")
     happened = no_thread("pyredisson-listener")
@@ -285,9 +283,7 @@ async def test_a_listener_that_could_not_start_is_started_with_the_next_waiter(
     await waiter.result()
 
 
-async def test_a_callback_whose_thread_could_not_start_is_called_with_the_next(
-    backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread
-) -> None:
+async def test_a_callback_cannot_start(backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread) -> None:
     client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
     notified: list[Any] = []
     locks = [client.get_lock(name) for name in "abc"]

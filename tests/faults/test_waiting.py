@@ -20,7 +20,7 @@ from tests.support.faults import LOSSES, Lose
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 
-from .kinds import given_back, lock_of, sha, taken_by_another
+from .kinds import Log, Patch, given_back, lock_of, sha, taken_by_another
 
 LONG = 30.0
 """Seconds: what a waiter reads as the time left to the holder."""
@@ -74,7 +74,7 @@ async def test_a_waiter_without_a_subscription_polls(backend: RawBackend, proxy:
 
 
 async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
-    threads: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    threads: RawBackend, server: Server, admin: Redis, caplog: Log, monkeypatch: Patch
 ) -> None:
     """A thread that stops waiting for messages hands the reading over to the listener's own thread."""
     monkeypatch.setattr(listener, "LINGER", 0.01)
@@ -109,20 +109,18 @@ async def test_one_connection_listens_for_all_locks(backend: RawBackend, server:
         assert await call.result() is True
 
 
-@pytest.mark.parametrize("notices", ["by a PING", "by a command without a reply"])
-async def test_a_subscription_that_goes_silent_is_noticed_and_made_anew(
-    backend: RawBackend, proxy: Proxy, admin: Redis, notices: str
-) -> None:
+@pytest.mark.parametrize("by", ["a PING", "a command without a reply"])
+async def test_a_silent_subscription_is_made_anew(backend: RawBackend, proxy: Proxy, admin: Redis, by: str) -> None:
     """Nothing shows that all connections are dead: no FIN, no RST, no more messages."""
     taken_by_another(admin)
-    client = backend.connect(proxy.url, ping_interval=0.2 if notices == "by a PING" else 600, timeout=0.8)
+    client = backend.connect(proxy.url, ping_interval=0.2 if by == "a PING" else 600, timeout=0.8)
     waiter = waiting(backend, client)
     await backend.until(lambda: listeners(admin, "a") == 1)
     proxy.blackhole()
     released = time.monotonic()
     # Its message goes into the hole.
     given_back(admin)
-    if notices != "by a PING":
+    if by != "a PING":
         assert not await backend.do(client.get_lock("b").is_locked())
     assert await waiter.result() - released < 5
 
@@ -189,7 +187,7 @@ async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, ref
 
 
 @pytest.fixture(params=["ping", "unsubscribe"])
-def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: Patch) -> Iterator[bytes]:
     """The user `app` may do everything but this."""
     for module in (channels, listener, aio_listener):
         monkeypatch.setattr(module, "LINGER", SHORT)
@@ -201,7 +199,7 @@ def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: pytest.Mo
 
 
 async def test_a_refusal_belongs_to_the_command_that_was_refused(
-    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: pytest.LogCaptureFixture
+    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: Log
 ) -> None:
     """The reply to the refused command comes when a SUBSCRIBE, which is allowed, is on its way behind it."""
     for name in "ab":

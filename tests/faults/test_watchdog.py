@@ -21,7 +21,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually, within
 
-from .kinds import Trouble, busy, lock_of, out_of_memory, taken, unreachable, usual
+from .kinds import Log, Output, Patch, Trouble, busy, lock_of, out_of_memory, taken, unreachable, usual
 
 LEASE = 2.0
 
@@ -68,9 +68,7 @@ class TestNoLockIsLost:
             await backend.sleep(LEASE)
         await lives(backend, lock)
 
-    async def test_one_batch_that_fails_or_has_a_key_of_a_wrong_type(
-        self, backend: RawBackend, proxy: Proxy, admin: Redis
-    ) -> None:
+    async def test_one_batch_fails_or_has_a_wrong_key(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
         """It stops no other one."""
         client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
         locks = [client.get_lock(f"a{number}") for number in range(250)]
@@ -151,9 +149,7 @@ class TestNoLockIsLost:
             await backend.until(lambda: not root.exists("a"))
 
     @pytest.mark.parametrize("known", [True, False], ids=["known script", "unknown script"])
-    async def test_a_hundred_repairs_do_not_hold_up_a_renewal(
-        self, tasks: RawBackend, proxy: Proxy, admin: Redis, known: bool
-    ) -> None:
+    async def test_repairs_delay_no_renewal(self, tasks: RawBackend, proxy: Proxy, admin: Redis, known: bool) -> None:
         """A cut connection under as many tasks leaves them; one by one they would take longer than the lease."""
         client, lock = await tasks.locked(proxy.url, 2 * LEASE)
         await tasks.until(lambda: proxy.seen(RENEW) > 0)
@@ -192,9 +188,7 @@ async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy:
     assert taken(admin, "lock") == 0
 
 
-async def test_a_hung_server_costs_the_lock_no_later_than_the_lease_ends(
-    backend: RawBackend, own_server: Server
-) -> None:
+async def test_a_hung_server_costs_the_lock_by_the_end_of_its_lease(backend: RawBackend, own_server: Server) -> None:
     """The holder knows before the server can give the lock to anybody else."""
     _, lock = await backend.locked(own_server.url, LEASE, timeout=0.2)
     notified: list[object] = []
@@ -274,9 +268,7 @@ async def take_and_end(backend: RawBackend, *locks: Any) -> None:
     await backend.start(scenario).result()
 
 
-async def test_it_is_logged_once_for_each_hold(
-    backend: RawBackend, server: Server, admin: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_it_is_logged_once_for_each_hold(backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
     """Fixed leases, explicit owners and owners that live are nothing to talk about."""
     client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE)
 
@@ -323,7 +315,7 @@ async def test_on_request_it_is_released(backend: RawBackend, server: Server, ad
 
 
 async def test_a_logging_filter_that_raises_costs_no_other_lock(
-    backend: RawBackend, server: Server, admin: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    backend: RawBackend, server: Server, admin: Any, monkeypatch: Patch, capsys: Output
 ) -> None:
     """As one does that misses something in a record."""
     refused: list[str] = []
