@@ -22,14 +22,12 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
 
 @pytest.fixture
 async def tasks() -> AsyncIterator[RawBackend]:
-    """The test runs in asyncio only."""
     async with RawBackend("asyncio") as each:
         yield each
 
 
 @pytest.fixture
 async def threads() -> AsyncIterator[RawBackend]:
-    """The test runs with threads only."""
     async with RawBackend("threads") as each:
         yield each
 

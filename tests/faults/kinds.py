@@ -16,7 +16,7 @@ from tests.support.children import Child
 from tests.support.faults import FLAGS
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import asleep, eventually, permit_waiters
+from tests.support.waiting import eventually
 
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
     "multi": lambda client, owner: client.get_multi_lock(*[client.get_lock(name, owner=owner) for name in "ab"]),
@@ -78,17 +78,13 @@ def prepare(admin: Redis, kind: str) -> None:
         admin.set("a", PERMITS)
 
 
-def taken(admin: Redis, kind: str) -> int:
+def taken(admin: Any, kind: str) -> int:
     """How many levels or permits are taken, as the server knows."""
-    found: Any
     if kind == "semaphore":
-        found = admin.get("a")
-        return PERMITS - int(found)
+        return PERMITS - int(admin.get("a"))
     if kind == "permits":
-        found = admin.zcard("{a}:timeout")
-        return int(found)
-    found = admin.hvals("a")
-    return sum(int(value) for value in found if value.isdigit())
+        return int(admin.zcard("{a}:timeout"))
+    return sum(int(value) for value in admin.hvals("a") if value.isdigit())
 
 
 @dataclass
@@ -108,8 +104,7 @@ class Used:
         scripts = SCRIPTS.get(self.kind, SCRIPTS["lock"])
         self.acquiring, self.releasing = map(sha, scripts)
         self.undoing = sha(UNDO.get(self.kind, scripts[1]))
-        make: Callable[..., Any] = lock_of if self.is_lock else semaphore_of
-        self.handle = make(self.client, self.kind, self.owner)
+        self.handle = (lock_of if self.is_lock else semaphore_of)(self.client, self.kind, self.owner)
         self._ids: list[Any] = []
 
     def taken(self) -> int:
@@ -144,11 +139,6 @@ class Used:
     async def connect(self) -> None:
         """Lets the client open its connection."""
         await self.backend.do(self.client.get_lock("other").is_locked())
-
-    def sleeping(self) -> int:
-        """How many calls of the client sleep until it is released."""
-        waiting: Callable[..., int] = asleep if self.is_lock else permit_waiters
-        return waiting(self.client, "a", *([self.kind] if self.kind in LOCKS else []))
 
     def knows_nothing(self) -> bool:
         """The client has no hold and nobody who waits."""

@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,10 +59,8 @@ class Report:
 
     def __str__(self) -> str:
         holds = self.journals.holds.values()
-        kinds = {kind: sum(hold.kind == kind for hold in holds) for kind in sorted({hold.kind for hold in holds})}
-        counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
-        lost = sum(hold.lost for hold in holds)
-        head = f"{len(holds)} holds ({counts}), {lost} of them lost"
+        counts = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(hold.kind for hold in holds).items()))
+        head = f"{len(holds)} holds ({counts}), {sum(hold.lost for hold in holds)} of them lost"
         deaths = f"{self.kills} processes killed, {self.resets} servers replaced"
         return "\n".join([head, deaths, *self.found])
 
@@ -106,10 +105,9 @@ class Soak:
 
     def _start(self, proxy: Proxy) -> Child:
         self._started += 1
-        journal = self._directory / f"{self._started}.journal"
-        wanted = json.dumps([WANTED] * self._owners)
-        seed = f"{self._seed}/{self._started}"
-        child = Child(PROGRAM, proxy.url, self._backend, journal, seed, wanted, json.dumps(OPTIONS), "unruly")
+        journal, seed = self._directory / f"{self._started}.journal", f"{self._seed}/{self._started}"
+        wanted, options = json.dumps([WANTED] * self._owners), json.dumps(OPTIONS)
+        child = Child(PROGRAM, proxy.url, self._backend, journal, seed, wanted, options, "unruly")
         if child.receive() != "ready":
             raise RuntimeError("a process of the soak has not started")
         return child
@@ -117,7 +115,7 @@ class Soak:
     def _kill(self, choice: random.Random, troubles: Troubles, proxy: Proxy) -> None:
         index = choice.randrange(len(self._children))
         child = self._children[index]
-        if choice.random() < 0.3 and not troubles.is_stopped(child):
+        if choice.random() < 0.3 and child is not troubles.stopped:
             child.signal(signal.SIGKILL)
             self._ended.append(child)
             self._children[index] = self._start(proxy)
@@ -159,7 +157,7 @@ class Troubles:
         self._children = children
         self._random = random
         self._later = sched.scheduler(clock, time.sleep)
-        self._stopped: Child | None = None
+        self.stopped: Child | None = None
         self.all: list[Callable[[], object]] = [
             lambda: proxy.drop_reply(SCRIPT, random.randint(1, 3)),
             lambda: proxy.cut_reply(SCRIPT, random.randint(1, 3)),
@@ -203,18 +201,15 @@ class Troubles:
 
     def _stop(self) -> None:
         """One process at a time, mostly beyond its lease."""
-        if self._stopped is None:
-            child = self._stopped = self._random.choice(self._children)
+        if self.stopped is None:
+            child = self.stopped = self._random.choice(self._children)
             child.signal(signal.SIGSTOP)
             self._in(0.2, 2 * LEASE, self._go_on)
 
     def _go_on(self) -> None:
-        if self._stopped is not None:
-            self._stopped.signal(signal.SIGCONT)
-            self._stopped = None
-
-    def is_stopped(self, child: Child) -> bool:
-        return child is self._stopped
+        if self.stopped is not None:
+            self.stopped.signal(signal.SIGCONT)
+            self.stopped = None
 
 
 def deliver(hold: pyredisson.testing.Hold) -> None:
@@ -360,7 +355,7 @@ def main() -> int:
     parser.add_argument("--owners", type=int, default=4, help="in each process and backend")
     parser.add_argument("--gentle", action="store_true", help="kill no process and no server")
     options = parser.parse_args()
-    failed = False
+    failed = 0
     for backend in [options.backend] if options.backend else BACKENDS:
         print(f"{backend}: seed {options.seed}, {options.seconds:g} s", flush=True)
         directory = Path(tempfile.mkdtemp(prefix="pyredisson-soak-"))
@@ -368,8 +363,8 @@ def main() -> int:
         with Server() as server:
             report = soak.run(server, options.seconds, deadly=not options.gentle)
         print(f"{report}\nThe journals are in {directory}.", flush=True)
-        failed = failed or bool(report.found)
-    return int(failed)
+        failed |= bool(report.found)
+    return failed
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from tests.support.kinds import LOCKS
 
 PROGRAM = "import sys\nfrom tests.faults.soak_worker import main\nmain(*sys.argv[1:])"
 PERMITS = 2
+EXPECTED = (pyredisson.LockNotHeldError, pyredisson.PermitNotHeldError, TimeoutError)  # LockLostError too
 STEP = 0.005
 """Seconds between two looks at `lost` within a hold."""
 
@@ -62,13 +63,7 @@ class Journal:
 class Owner:
     """One thread or task, which takes what it wants in turn until it is told to stop."""
 
-    expected: tuple[type[Exception], ...] = (
-        pyredisson.LockNotHeldError,  # LockLostError too
-        pyredisson.NotReplicatedError,
-        pyredisson.PermitNotHeldError,
-        redis.exceptions.RedisError,
-        TimeoutError,
-    )
+    expected: tuple[type[Exception], ...] = (*EXPECTED, pyredisson.NotReplicatedError, redis.exceptions.RedisError)
     """What it may meet during a fault."""
     wait = 20.0
     """Seconds that it waits at most: longer than the faults of a load last."""
@@ -191,13 +186,7 @@ class Owner:
 class UnrulyOwner(Owner):
     """Has leases of any length, is cancelled, and nests holds of some locks."""
 
-    expected = (
-        pyredisson.LockNotHeldError,
-        pyredisson.PermitNotHeldError,
-        redis.exceptions.ConnectionError,
-        redis.exceptions.TimeoutError,
-        TimeoutError,
-    )
+    expected = (*EXPECTED, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
     wait = 0.3
     permit_lease = 0.3
     usual_stay, long_stay, long_stays = 0.04, 1.5, 0.1

@@ -1,8 +1,4 @@
-"""Bounds: a call on a broken server ends in time with an error; temporary errors are retried until the deadline.
-
-Servers that reply otherwise: with other versions, which are refused at once, or with replies that never end.
-Of an error that reaches many callers, each caller raises an exception object of its own.
-"""
+"""Bounds: a call on a broken or odd server ends in time, with an error of its own; temporary errors are retried."""
 
 from __future__ import annotations
 
@@ -15,15 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import (
-    AuthenticationError,
-    ConnectionError,
-    NoPermissionError,
-    OutOfMemoryError,
-    RedisError,
-    TimeoutError,
-)
+from redis import OutOfMemoryError, Redis
+from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, RedisError, TimeoutError
 
 import pyredisson
 from pyredisson._protocol.replies import copy_error
@@ -34,7 +23,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import within
 
-from .kinds import Patch, Trouble, busy, unreachable, usual
+from .kinds import Patch, Trouble, busy, taken_by_another, unreachable, usual
 from .stub import Answer, Stub, bulk, shake
 
 TIMEOUT = 0.3
@@ -43,7 +32,6 @@ LATE = 1.5
 LONGEST = 1.0 + LATE
 """About three reply deadlines and a pause, and what a busy machine adds. The default timeout is 3 s, and the
 default retries take at least 2.6 s."""
-DRIP = 0.05
 
 
 @contextlib.contextmanager
@@ -53,11 +41,6 @@ def fails(
     """What runs in there raises one of these errors, in time."""
     with within(longest, least=least), pytest.raises(errors or (TimeoutError, ConnectionError), match=match):
         yield
-
-
-def fails_in(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """What runs in there fails, takes no longer, and not less than half of it."""
-    return fails(least=seconds / 2, longest=seconds + LATE)
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -223,11 +206,10 @@ def test_several_hosts_in_a_plain_url(url: str) -> None:
 @pytest.mark.parametrize(("timeout", "connect_timeout"), [(2, 0.5), (0.5, 5)])
 async def test_a_handshake_is_bounded_as_a_whole(backend: RawBackend, timeout: float, connect_timeout: float) -> None:
     """It has no more time than a reply, either."""
-    with Stub(shake, drip=DRIP) as stub:
-        fields = {"timeout": timeout, "connect_timeout": connect_timeout, "retry_attempts": 0}
-        lock = backend.connect(stub.url, **fields).get_lock("a")
-        with fails_in(0.5):
-            await backend.do(lock.is_locked())
+    with Stub(shake, drip=0.05) as stub:
+        client = backend.connect(stub.url, timeout=timeout, connect_timeout=connect_timeout, retry_attempts=0)
+        with fails(least=0.25, longest=0.5 + LATE):
+            await backend.do(client.get_lock("a").is_locked())
 
 
 @pytest.fixture
@@ -245,39 +227,27 @@ def silent() -> Iterator[tuple[str, int]]:
         yield listener.getsockname()
 
 
-@pytest.fixture
-def resolve(monkeypatch: Patch) -> Callable[..., None]:
-    """Makes the name `several.test` stand for so many addresses."""
-    real = socket.getaddrinfo
-
-    def to(*addresses: tuple[str, int]) -> None:
-        def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
-            if host != "several.test":
-                return real(host, *args, **kwargs)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-
-        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-
-    return to
-
-
 @pytest.mark.parametrize("silent_ones", [1, 4])
 async def test_silent_addresses_share_the_time(
-    backend: RawBackend, server: Server, silent: tuple[str, int], resolve: Callable[..., None], silent_ones: int
+    backend: RawBackend, server: Server, silent: tuple[str, int], monkeypatch: Patch, silent_ones: int
 ) -> None:
-    resolve(*[silent] * silent_ones)
+    addresses = [silent] * silent_ones
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host != "several.test":
+            return real(host, *args, **kwargs)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
-    with fails_in(0.8):
+    with fails(least=0.4, longest=0.8 + LATE):
         await backend.do(lock.is_locked())
     if backend.threads:
         # And leave some of it to the next address.
-        resolve(silent, (server.host, server.port))
+        addresses[:] = [silent, (server.host, server.port)]
         lock = backend.connect("redis://several.test", connect_timeout=2, retry_attempts=0).get_lock("a")
         assert not await backend.do(lock.is_locked())
-
-
-DEEPEST = 40
-"""Frames of a traceback, its causes not counted."""
 
 
 async def errors_of(backend: RawBackend, call: Callable[[int], Any], number: int) -> list[BaseException]:
@@ -296,7 +266,8 @@ def check(errors: list[BaseException], kind: type[Exception]) -> None:
     for error in errors:
         link: BaseException | None = error
         while link is not None:
-            assert len(list(traceback.walk_tb(link.__traceback__))) <= DEEPEST
+            # The frames of its traceback, its causes not counted.
+            assert len(list(traceback.walk_tb(link.__traceback__))) <= 40
             link = link.__cause__ or link.__context__
 
 
@@ -326,7 +297,7 @@ async def test_a_connection_of_many_tasks_is_cut(tasks: RawBackend, proxy: Proxy
 
 async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     admin.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], categories=["+@all"], reset_channels=True)
-    admin.hset("a", "another:1", 1)
+    taken_by_another(admin)
     client = backend.connect(proxy.url, username="deaf", password="any")
     asking = proxy.hold_request(b"SUBSCRIBE")
     waiting = client._session.channels.waiting
@@ -339,8 +310,7 @@ async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admi
             asking.deliver()
         await backend.do(client.get_lock("a").lock())
 
-    errors = await errors_of(backend, take, 10)
-    check(errors, NoPermissionError)
+    check(await errors_of(backend, take, 10), NoPermissionError)
     admin.delete("a")
     # Alone it can take the lock, and give it back though its message is refused.
     await backend.do(client.get_lock("a").lock())

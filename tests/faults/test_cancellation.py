@@ -1,8 +1,4 @@
-"""Cancelled calls of asyncio leave nothing taken; and calls of one owner at the same time, some of them cancelled.
-
-Whichever await the cancellation hits. One owner has several calls by `gather` in a task, or as an explicit owner in
-several threads.
-"""
+"""Calls of asyncio that are cancelled at whichever await leave nothing; and several calls of one owner at a time."""
 
 import asyncio
 import threading

@@ -1,7 +1,4 @@
-"""Ctrl-C at each moment of a call, and at chosen ones: nothing is left behind, nobody else waits longer.
-
-And what an observer was told of has its end.
-"""
+"""Ctrl-C at each moment of a call, and at chosen ones: nothing is left behind, nobody else waits longer."""
 
 import contextlib
 import gc
@@ -31,14 +28,13 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
-from pyredisson.logic.waiting import WAITING
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, InterruptAt, handlers_may_raise
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
-from tests.support.waiting import eventually
+from tests.support.waiting import asleep, eventually
 
 from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, taken, taken_by_another, used
 
@@ -99,15 +95,6 @@ def properties() -> Iterator[CodeType]:
 PROPERTIES = set(properties())
 
 
-def sleeps(client: pyredisson.Client, owner: int) -> bool:
-    """Whether the call of this owner waits, and hears of a release."""
-    queue = client._session.lock_queues.get(b"a")
-    channel = None if queue is None else queue.channel
-    if queue is None or channel is None or not channel.confirmed:
-        return False
-    return any(waiter.call.owner.id == owner and waiter.state is WAITING for waiter in list(queue.waiters))
-
-
 class Contender(threading.Thread):
     """Acquires the lock and releases it."""
 
@@ -140,8 +127,9 @@ def strikes(interrupt: Interrupt | None, call: Callable[[], object]) -> bool:
 
 
 def until_asleep(client: pyredisson.Client, contender: Contender) -> None:
+    before = asleep(client, "a")
     contender.start()
-    eventually(lambda: sleeps(client, contender.owner) or not contender.is_alive(), LIMIT)
+    eventually(lambda: asleep(client, "a") > before or not contender.is_alive(), LIMIT)
 
 
 def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[Interrupt], None], least: int) -> None:

@@ -129,10 +129,8 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_lease(backend: RawBacke
 @pytest.mark.parametrize(("kind", "identified"), [("lock", True), ("write", True), ("permits", True), ("lock", False)])
 async def test_a_release_in_doubt_that_another_server_answers(backend: RawBackend, kind: str, identified: bool) -> None:
     """It may have run, but this server never had it; if the user may not ask for its identity, it is believed."""
-    app: Any = {"username": "app", "password": "secret"}
-    options: Any = {"users": ["app on >secret ~* &* +@all -info"]}
-    if identified:
-        app, options = {}, {}
+    app: Any = {} if identified else {"username": "app", "password": "secret"}
+    options: Any = {} if identified else {"users": ["app on >secret ~* &* +@all -info"]}
     with Server(**options) as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
         prepare(admin, kind)
         one = Used(backend, backend.connect(proxy.url, **app), kind, owner=1)

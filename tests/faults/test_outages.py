@@ -1,7 +1,4 @@
-"""An outage of the server: calls wait within their own limits, it is logged once, and a loss is known at once.
-
-And idle connections that the server has closed: a command that was never sent doesn't count as done.
-"""
+"""Outages, and idle connections that were closed: calls wait within their limits, and a loss is known at once."""
 
 import asyncio
 import functools
@@ -29,7 +26,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 from tests.support.waiting import TIME_LIMIT, asleep, eventually, within
 
-from .kinds import GROUPS, KINDS, Log, Patch, Used, away, excluding, lock_of, prepare
+from .kinds import GROUPS, KINDS, Log, Patch, Used, away, excluding, lock_of, prepare, taken_by_another
 
 AT_ONCE = 1.0
 """Seconds; a command that is sent again, or waited for, takes longer."""
@@ -315,14 +312,6 @@ def hang_up(admin: Redis) -> None:
     time.sleep(UNUSED)
 
 
-def take_away(admin: Redis) -> None:
-    """All locks belong to another client now."""
-    admin.flushdb()
-    for name in "abc":
-        admin.hset(name, "another:1", 1)
-    hang_up(admin)
-
-
 @pytest.mark.parametrize("kind", [*LOCKS, *GROUPS])
 async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
     await assert_not_released(backend, server.url, admin, kind)
@@ -340,7 +329,11 @@ async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind:
     levels = 1 if kind == "non-reentrant" else 2
     for _ in range(levels):
         await backend.do(lock.lock())
-    take_away(admin)
+    # All locks belong to another client now.
+    admin.flushdb()
+    for name in "abc":
+        taken_by_another(admin, name)
+    hang_up(admin)
     for _ in range(levels):
         await backend.fails(LockLostError, lock.unlock)
     assert admin.hgetall("a") == {b"another:1": b"1"}

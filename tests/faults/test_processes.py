@@ -1,7 +1,4 @@
-"""Processes: a forked child holds nothing, and what a killed or paused holder held expires.
-
-An exit releases what is held, and so does a signal with `release_on_signals`.
-"""
+"""Processes: a forked child holds nothing, an exit releases what is held, and what a killed holder held expires."""
 
 import gc
 import signal
@@ -9,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -79,10 +76,9 @@ with lock:
 """
 
 
-def owners(admin: Redis, name: str) -> list[bytes]:
+def owners(admin: Any, name: str) -> list[bytes]:
     """The ids of the clients that hold it, as the server knows."""
-    found: Any = admin.hkeys(name)
-    return [owner.partition(b":")[0] for owner in found]
+    return [owner.partition(b":")[0] for owner in admin.hkeys(name)]
 
 
 def is_renewed(admin: Redis, name: str) -> None:
@@ -280,10 +276,9 @@ def ended(holder: Child, number: signal.Signals | None) -> int:
         return holder.wait()
 
 
-def held(admin: Redis) -> list[str]:
+def held(admin: Any) -> list[str]:
     """What is left of the locks, and semaphores that are not whole."""
-    found: Any = admin.keys()
-    names = [key.decode() for key in found if not key.startswith(b"pyredisson_once:{p")]
+    names = [key.decode() for key in admin.scan_iter() if not key.startswith(b"pyredisson_once:{p")]
     return [name for name in names if name[0] != "p" or admin.get(name) != b"3"]
 
 
@@ -369,10 +364,7 @@ def test_the_end_of_a_process_is_not_held_up_by_a_server(
 ) -> None:
     """A second signal doesn't wait, in the middle of a first one that would take a minute."""
     holder = holder_of(child, own_server.url, kind, end=end)
-    if trouble == "dead":
-        own_server.kill()
-    else:
-        own_server.pause()
+    (own_server.kill if trouble == "dead" else own_server.pause)()
     if end == "slow":
         holder.signal(TERM)
         assert holder.receive() == "releasing"
@@ -420,7 +412,7 @@ async def test_the_end_of_a_killed_holder(backend: RawBackend, server: Server, a
 
 @pytest.mark.parametrize("fixed", [0, 1.2])
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_a_holder_stopped_for_more_knows(server: Server, admin: Redis, child: Start, kind: str, fixed: float) -> None:
+def test_a_holder_stopped_for_more_knows(server: Server, admin: Any, child: Start, kind: str, fixed: float) -> None:
     """When it goes on, it takes nothing from those to whom its lock and its permits have gone."""
     holder = holder_of(child, server.url, kind, 1.2, "look", fixed)
     holder.signal(signal.SIGSTOP)
@@ -433,8 +425,7 @@ def test_a_holder_stopped_for_more_knows(server: Server, admin: Redis, child: St
         assert [holder.receive(), holder.receive()] == ["True", "lost"]
         assert admin.hgetall("a") == {b"another:1": b"1"}
         assert holder.wait() == 0
-        used = cast("list[bytes]", admin.zrange("{p}:timeout", 0, -1))
-        assert {permit.hex() for permit in used} == set(permits)
+        assert {permit.hex() for permit in admin.zrange("{p}:timeout", 0, -1)} == set(permits)
         assert admin.get("p") == b"0"
 
 

@@ -1,7 +1,4 @@
-"""Threads at chosen moments: a garbage collection on any line, threads that can't start, others that come in between.
-
-A garbage collection runs finalizers on any line: none may wait for a mutex of the interrupted frame.
-"""
+"""Threads that can't start or come in between, and finalizers on any line, which may wait for no mutex of its frame."""
 
 import socket
 import threading
@@ -32,13 +29,7 @@ from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 from tests.support.faults import Credentials, pool_of
-from tests.support.garbage import (
-    TIME_LIMIT,
-    DuringCall,
-    collect_at_each_line,
-    only_collections_asked_for,
-    registry_with,
-)
+from tests.support.garbage import DuringCall, collect_at_each_line, only_collections_asked_for, registry_with
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
@@ -130,7 +121,6 @@ def test_a_listener_is_collected_while_another_comes_or_goes(client: pyredisson.
         lock.lock(60)
         hold = lock._logic.hold_of(1)
         assert hold is not None
-
         late, stays, goes = (lambda _, name=name: heard.append(name) for name in ("late", "stays", "goes"))
         hold.listen(goes)
 
@@ -220,7 +210,6 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
     def scenario() -> DuringCall:
         callbacks = CallbackThreads()
         called.clear()
-
         one, other = (partial(called.append, name) for name in ("one", "other"))
 
         def act() -> None:
@@ -244,7 +233,7 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(clie
         def act() -> None:
             with SelfPipe() as never:
                 connection.send(b"PING\r\n")
-                assert connection.receive(TIME_LIMIT, never.reader)
+                assert connection.receive(5.0, never.reader)
             assert not connection._outbox
             connection.close()
 
@@ -307,7 +296,6 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
         taken_by_another(root)
         provider = Credentials("secret", failing="pyredisson-listener")
         client = backend.connect(f"redis://{server.host}:{server.port}/0", credential_provider=provider)
-
         waiter = await backend.started(provider.failed.is_set, client.get_lock("a").try_lock, 20)
         await backend.until(lambda: listeners(root, "a") == 1)
         given_back(root)
@@ -316,8 +304,7 @@ async def test_a_listener_continues_after_a_failing_credential_provider(backend:
 
 def test_a_loss_that_two_threads_notice_is_reported_once(client: pyredisson.Client) -> None:
     """The timekeeper, and the owner's own question: the other one comes in at each line of the one."""
-    notified: list[object] = []
-    losses: list[object] = []
+    notified, losses = list[object](), list[object]()
     lock, holds = client.get_lock("a", owner=1), client._session.holds
     lock.on_lost(notified.append)
 
@@ -333,10 +320,7 @@ def test_a_loss_that_two_threads_notice_is_reported_once(client: pyredisson.Clie
             # It may have to wait for this one.
             other.join(0.1)
 
-        def act() -> None:
-            holds.declare_lost(hold, "the one saw it")
-
-        return act, come_in
+        return lambda: holds.declare_lost(hold, "the one saw it"), come_in
 
     assert collect_at_each_line([HoldTable.declare_lost, HoldTable._report_loss], scenario) >= 5
     eventually(lambda: len(notified) >= len(losses))

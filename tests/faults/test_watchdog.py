@@ -139,8 +139,7 @@ class TestNoLockIsLost:
             await backend.sleep(1.5 * LEASE)
             await lives(backend, lock)
             provider = Credentials("secret", failing="pyredisson-renew")
-            fields: dict[str, Any] = {"credential_provider": provider, "retry_attempts": 0, "timeout": 0.8}
-            _, lock = await backend.locked(proxy.url, 30, **fields)
+            _, lock = await backend.locked(proxy.url, 30, credential_provider=provider, retry_attempts=0, timeout=0.8)
             proxy.cut_request(RELEASE)
             proxy.refuse(True)
             await backend.fails(ConnectionError, lock.unlock)

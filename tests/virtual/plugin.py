@@ -47,7 +47,7 @@ REAL_ONLY = {
         "api/test_lock_asyncio.py::test_two_loops_at_a_time",
         "api/test_lock_lost.py::TestCallback",
         "api/test_arguments.py::test_threads_that_make_the_same_owner_at_once_get_one",
-        "faults/test_hand_over_in_flight.py::test_the_process_is_forked",
+        "faults/test_waiting.py::test_the_process_is_forked",
         "faults/test_outages.py::test_several_idle_connections_cost_one_try",
         "faults/test_closing.py::TestTasks::test_closing_in_another_loop_than_the_clients",
         "faults/test_closing.py::TestTasks::test_where_no_thread_is_free",
