@@ -15,7 +15,6 @@ from .kinds import NoThread
 
 @pytest.fixture(params=["threads", "asyncio"])
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
-    """The test runs once in each backend."""
     async with RawBackend(request.param) as each:
         yield each
 

@@ -50,8 +50,6 @@ Reset = tuple[float, float]
 
 @dataclass
 class Report:
-    """What came of a soak."""
-
     found: list[str]
     journals: Journals
     kills: int
@@ -69,11 +67,8 @@ class Soak:
     """`processes` of `owners` in each of their backends; `seed` chooses what they do and what fails."""
 
     def __init__(self, backend: str, seed: int, directory: Path, *, processes: int = 3, owners: int = 3) -> None:
-        self._backend = backend
-        self._seed = seed
-        self._directory = directory
-        self._processes = processes
-        self._owners = owners
+        self._backend, self._seed, self._directory = backend, seed, directory
+        self._processes, self._owners = processes, owners
         self._started = 0
         self._children: list[Child] = []
         self._ended: list[Child] = []
@@ -153,9 +148,7 @@ class Troubles:
     """Makes one after the other, chosen by `random`, and ends each of them in time."""
 
     def __init__(self, proxy: Proxy, children: list[Child], random: random.Random) -> None:
-        self._proxy = proxy
-        self._children = children
-        self._random = random
+        self._proxy, self._children, self._random = proxy, children, random
         self._later = sched.scheduler(clock, time.sleep)
         self.stopped: Child | None = None
         self.all: list[Callable[[], object]] = [
@@ -261,8 +254,6 @@ class Failure:
 
 @dataclass
 class Journals:
-    """What all processes of a soak have written."""
-
     holds: dict[str, Hold] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

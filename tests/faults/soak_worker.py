@@ -73,10 +73,7 @@ class Owner:
     """Seconds for which it holds a lock, and how many of its holds are long ones."""
 
     def __init__(self, client: Any, journal: Journal, wanted: list[Wanted], seed: str, stop: threading.Event) -> None:
-        self._client = client
-        self._journal = journal
-        self._wanted = wanted
-        self._stop = stop
+        self._client, self._journal, self._wanted, self._stop = client, journal, wanted, stop
         self._threads = isinstance(client, pyredisson.Client)
         self._random = Random(f"{seed}/{self._threads}")
 

@@ -165,11 +165,9 @@ async def test_a_background_release_above_a_lost_hold(tasks: RawBackend, server:
     lock, holds = client.get_lock("a", owner=7), client._session.holds
     await lock.lock()
     admin.delete("a")
-    [lost] = holds.table.values()
-    holds.declare_lost(lost)
+    holds.declare_lost(*holds.table.values())
     await lock.lock()
-    [hold] = holds.table.values()
-    lock._logic.release_in_background(lock._owner(), hold, ReleaseCall())
+    lock._logic.release_in_background(lock._owner(), *holds.table.values(), ReleaseCall())
     await tasks.until(lambda: not admin.exists("a"))
     with pytest.raises(LockLostError):
         await lock.unlock()

@@ -33,7 +33,6 @@ LONGEST = 2.5
 
 @pytest.fixture
 def started_threads(monkeypatch: Patch) -> list[str]:
-    """The names of threads that were started."""
     started: list[str] = []
     begin = threading.Thread.start
 

@@ -306,11 +306,8 @@ def descriptors() -> int:
 async def test_every_way_to_the_server(run: Run, server: Server, tls_server: Server, way: str) -> None:
     fields: dict[str, Any] = {"keepalive": {"socket_keepalive": True}}.get(way, {})
     urls = {"unix": server.unix_url, "tls": f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}"}
-    address = urls.get(way, server.url)
-    async with (
-        pyredisson.asyncio.connect(address, connect_timeout=TIME_LIMIT, **fields) as client,
-        client.get_lock("a"),
-    ):
+    url = urls.get(way, server.url)
+    async with pyredisson.asyncio.connect(url, connect_timeout=TIME_LIMIT, **fields) as client, client.get_lock("a"):
         # More than one buffer of replies, many commands in one write.
         held = await asyncio.gather(*[client.get_lock("b").is_locked() for _ in range(5000)])
         assert held == [False] * 5000

@@ -129,9 +129,7 @@ class TestMultiLock:
         monkeypatch.setattr(multi_lock, "EXTEND_AFTER", -1.0)
         group = make("multi", connected(backend, proxies))
         ports = [member.session.server for member in group._logic.members]
-        first, last = (
-            next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[place]) for place in (0, 2)
-        )
+        first, last = (next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[n]) for n in (0, 2))
         redises[last].hset("a", "another:1", 1)
         taking = await backend.started(lambda: listeners(redises[last], "a"), group.lock, 5)
         struck = getattr(proxies[first], fault)(RENEW)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -82,22 +82,14 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def properties() -> Iterator[CodeType]:
-    """The code of all properties: reading one is no call."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("pyredisson.")]
-    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    for kind in kinds:
-        for value in vars(kind).values():
-            if isinstance(value, property) and isinstance(value.fget, FunctionType):
-                yield value.fget.__code__
-
-
-PROPERTIES = set(properties())
+MODULES = [module for name, module in list(sys.modules.items()) if name.startswith("pyredisson.")]
+CLASSES = [value for module in MODULES for value in vars(module).values() if isinstance(value, type)]
+GETTERS = [value.fget for each in CLASSES for value in vars(each).values() if isinstance(value, property)]
+PROPERTIES = {getter.__code__ for getter in GETTERS if isinstance(getter, FunctionType)}
+"""The code of all properties: reading one is no call."""
 
 
 class Contender(threading.Thread):
-    """Acquires the lock and releases it."""
-
     def __init__(self, client: pyredisson.Client, owner: int, interrupt: Interrupt | None = None) -> None:
         super().__init__(daemon=True)
         self.lock = client.get_lock("a", owner=owner)
@@ -178,10 +170,8 @@ class TestEachMoment:
     @pytest.mark.parametrize("way", ["handed on", "message"])
     def test_a_waiter_is_interrupted(self, server: Server, admin: Redis, way: str) -> None:
         """It gets nothing; the waiter behind it gets the lock."""
-        with (
-            pyredisson.connect(server.url, local_hand_over_time=60, observer=Recorder()) as client,
-            pyredisson.connect(server.url) as other,
-        ):
+        options: dict[str, Any] = {"local_hand_over_time": 60, "observer": Recorder()}
+        with pyredisson.connect(server.url, **options) as client, pyredisson.connect(server.url) as other:
             holder = (client if way == "handed on" else other).get_lock("a", owner=1)
 
             def scenario(interrupt: Interrupt) -> None:
@@ -375,12 +365,9 @@ class TestPermits:
     @pytest.mark.parametrize(
         ("call", "step"),
         [
-            ("release", SemaphoreLogic.release),
-            ("release", SemaphoreCommands.add),
-            ("release", SessionSlots.allocate),
-            ("release", SessionSlots.send),
-            ("release ids", PermitExpirableSemaphoreLogic.release),
-            ("try_release ids", PermitExpirableSemaphoreLogic.release),
+            *[("release", step) for step in (SemaphoreLogic.release, SemaphoreCommands.add)],
+            *[("release", step) for step in (SessionSlots.allocate, SessionSlots.send)],
+            *[(f"{name} ids", PermitExpirableSemaphoreLogic.release) for name in ("release", "try_release")],
             ("acquire ids", PermitExpirableSemaphoreLogic._renew),
             ("acquire ids", PermitExpirableSemaphoreLogic._hold_key),
         ],

@@ -235,8 +235,7 @@ class TestTheLeaseIsOver:
         assert taken(admin, kind) == 0
 
     async def test_permits_are_acquired_again(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
-        semaphore = backend.connect(proxy.url).get_permit_expirable_semaphore("a")
-        await backend.do(semaphore.try_set_permits(1))
+        semaphore = await permits_of(backend, proxy.url, 1)
         late = proxy.hold_reply(sha("permit_acquire"))
         started = await backend.started(late.held.is_set, semaphore.try_acquire, 10, 3 * LEASE)
         first: Any = admin.zrange("{a}:timeout", 0, -1)
@@ -336,24 +335,18 @@ async def test_all_else_whose_reply_is_lost(backend: RawBackend, proxy: Proxy, a
 @pytest.mark.parametrize("undone", ["released", "released in parts", "not had", "closed"])
 async def test_a_late_copy_that_the_server_could_not_be_asked_to_drop(backend: RawBackend, undone: str) -> None:
     """The user has no right to do so: the copy arrives, and takes nothing."""
-    with (
-        Server(users=["app on >x ~* &* +@all -client"]) as server,
-        server.redis() as redis,
-        Proxy(server.host, server.port) as proxy,
-    ):
-        url = f"redis://app:x@{proxy.host}:{proxy.port}/0"
-        semaphore = await permits_of(backend, url, PERMITS, timeout=0.3)
+    rights = "app on >x ~* &* +@all -client"
+    with Server(users=[rights]) as server, server.redis() as redis, Proxy(server.host, server.port) as proxy:
+        semaphore = await permits_of(backend, proxy.url, PERMITS, timeout=0.3, username="app", password="x")
         # So that the request is no longer a script's text.
         await backend.do(semaphore.release(await backend.do(semaphore.acquire())))
         late = proxy.hold_request(PERMIT_ACQUIRE)
         asked = 9 if undone == "not had" else 3
         permits = await backend.do(semaphore.try_acquire_many(asked, renew=True))
         assert late.held.is_set()
-        if undone == "released":
-            await backend.do(semaphore.release(permits))
-        elif undone == "released in parts":
-            for permit in permits:
-                await backend.do(semaphore.release(permit))
+        if undone.startswith("released"):
+            for part in permits if undone == "released in parts" else [permits]:
+                await backend.do(semaphore.release(part))
         elif undone == "closed":
             await backend.do(backend._clients[-1].close())
         else:

@@ -129,11 +129,11 @@ async def test_an_outage_in_a_wait(backend: RawBackend, proxy: Proxy, server: Se
     latch = holding.get_count_down_latch("done")
     if kind == "latch":
         await backend.do(latch.try_set_count(1))
+    elif kind == "write":
+        holder = Used(backend, holding, "read", 9)
+        await holder.acquire()
     else:
-        holder = await excluding(backend, holding, "read" if kind == "write" else kind)
-        if kind == "write":
-            await backend.do(lock_of(holding, "read", 9).lock())
-            await holder.release()
+        holder = await excluding(backend, holding, kind)
     call = backend.start(ask, backend, client, kind, None)
     if kind == "lock":
         await backend.until(lambda: asleep(client, "a"))
@@ -142,10 +142,7 @@ async def test_an_outage_in_a_wait(backend: RawBackend, proxy: Proxy, server: Se
     # By a RST or a FIN.
     proxy.cut(reset=kind == "lock")
     await backend.waits(call, 0.4)
-    if kind == "latch":
-        await backend.do(latch.count_down())
-    else:
-        await (backend.do(lock_of(holding, "read", 9).unlock()) if kind == "write" else holder.release())
+    await (backend.do(latch.count_down()) if kind == "latch" else holder.release())
     proxy.refuse(False)
     assert await call.result() is not False
 

@@ -1,4 +1,4 @@
-"""Renewal: no single failure costs a lock, a lost hold is never renewed, and an owner that has ended is reported."""
+"""The watchdog: no failure or chore costs a lock, no lost hold is renewed, an owner that has ended is reported."""
 
 import _thread
 import asyncio
@@ -12,18 +12,21 @@ from redis.exceptions import ConnectionError
 
 import pyredisson
 from pyredisson._backends.threads.runtime import start as start_loop
+from pyredisson._protocol.scripts import script
+from pyredisson.logic import announcement
 from pyredisson.logic.loops import weak_loop
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
-from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
+from tests.support.chores import Append, Failing
+from tests.support.faults import FLAGS, LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .kinds import Log, Output, Patch, Trouble, busy, lock_of, out_of_memory, taken, unreachable, usual
 
-LEASE = 2.0
+LEASE, LONGER = 2.0, 3.0
 
 
 async def lives(backend: RawBackend, lock: Any) -> None:
@@ -109,21 +112,15 @@ class TestNoLockIsLost:
             await backend.do(lock.unlock())
         await lives(backend, lock)
 
-    async def test_renewal_follows_to_the_new_master(self, backend: RawBackend) -> None:
+    async def test_renewal_follows_to_a_new_master(self, backend: RawBackend, own_server: Server, root: Redis) -> None:
         """The old master lives on as a replica and keeps its connections; new ones reach the new master."""
-        with (
-            Server() as old,
-            Server() as new,
-            Proxy(old.host, old.port) as proxy,
-            old.redis() as was,
-            new.redis() as now,
-        ):
+        with Server() as new, Proxy(own_server.host, own_server.port) as proxy, new.redis() as now:
             _, lock = await backend.locked(proxy.url, 2 * LEASE)
             await backend.until(lambda: proxy.seen(RENEW) > 0)
-            now.hset("a", mapping=was.hgetall("a"))
-            now.pexpire("a", was.pttl("a"))
+            now.hset("a", mapping=root.hgetall("a"))
+            now.pexpire("a", root.pttl("a"))
             proxy._server = new.host, new.port
-            was.replicaof("127.0.0.1", 1)
+            root.replicaof("127.0.0.1", 1)
             for _ in range(2):
                 await backend.until(lambda: now.pttl("a") < LEASE * 1600, 5)
                 await backend.until(lambda: now.pttl("a") > LEASE * 1700, 5)
@@ -280,9 +277,7 @@ async def test_it_is_logged_once_for_each_hold(backend: RawBackend, server: Serv
         if backend.threads:
             # A thread that Python did not start.
             _thread.start_new_thread(client.get_lock("a").lock, ())
-            await take_and_end(backend, client.get_lock("b"))
-        else:
-            await take_and_end(backend, *map(client.get_lock, "ab"))
+        await take_and_end(backend, *map(client.get_lock, "b" if backend.threads else "ab"))
         await backend.start(others).result()
         await backend.do(client.get_lock("mine").lock())
         await backend.until(lambda: caplog.text.count(SAID) == 2)
@@ -347,3 +342,156 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
     await backend.do(later.lock(lease_time=0.05))
     await backend.until(lambda: notified, 3)
     assert "no request id" in capsys.readouterr().err
+
+
+ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
+RIGHTS = (
+    "app on >secret resetchannels ~a ~pyredisson_waiting:{a} ~pyredisson_woken:{a} ~pyredisson_client:* &* "
+    "+hello +ping +select +client +info +eval +evalsha +hset "
+    "+hget +hmget +hdel +time +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe +unsubscribe"
+)
+
+
+def key_of(client: Any) -> str:
+    return f"pyredisson_client:{{{client.id}}}"
+
+
+def is_complete(admin: Any, client: Any) -> bool:
+    """Whether the client is announced, and its hold is listed."""
+    fields = admin.hgetall(key_of(client))
+    return b"host" in fields and any(field.startswith(b"h:") for field in fields)
+
+
+class TestChores:
+    """They run without a hold, as the announcement of a client, and never cost one."""
+
+    @pytest.fixture(autouse=True)
+    def short_ticks(self, announced: None, monkeypatch: Patch) -> None:
+        """An announcement is renewed after each third of the lease."""
+        monkeypatch.setattr(announcement, "SHORTEST_TTL", 0)
+
+    @pytest.mark.parametrize("missing", ["~pyredisson_client:*", "+hdel", "+time"])
+    async def test_without_the_right(self, backend: RawBackend, missing: str, caplog: Log) -> None:
+        """It is tried once, and said once."""
+        rights = " ".join(right for right in RIGHTS.split() if right != missing)
+        caplog.set_level(logging.INFO, "pyredisson")
+        with Server(users=[rights]) as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
+            client = backend.connect(f"redis://app:secret@{proxy.host}:{proxy.port}/0", lock_watchdog_timeout=LONGER)
+            lock, other = client.get_lock("a"), client.get_lock("a", owner=1)
+            await backend.do(lock.lock())
+            # A hold that is to be removed has HDEL run.
+            await backend.until(lambda: proxy.seen(RENEW) > 0)
+            await backend.do(lock.unlock())
+            await backend.do(other.lock())
+            await backend.until(lambda: client._session.announcement._is_denied)
+            proxy.forget()
+            await backend.until(lambda: proxy.seen(RENEW) >= 3)
+            assert not proxy.seen(ANNOUNCE)
+            assert await backend.do(other.is_held())
+            assert len([record for record in caplog.records if "who this client is" in record.getMessage()]) == 1
+            assert not admin.exists(key_of(client)) or missing == "+hdel"
+            await backend.do(client.close())
+
+    @LOSSES
+    async def test_a_lost_reply(self, backend: RawBackend, admin: Any, proxy: Proxy, lose: Lose) -> None:
+        """The next announcement makes the hash anew, if the server has the one in doubt."""
+        client = backend.connect(proxy.url, lock_watchdog_timeout=LONGER)
+        lock = client.get_lock("a")
+        lose(proxy, ANNOUNCE)
+        for _ in range(2):
+            await backend.do(lock.lock())
+            await backend.until(lambda: is_complete(admin, client))
+            assert not lock.lost.is_set()
+            lose(proxy, ANNOUNCE)
+            await backend.do(lock.unlock())
+            await backend.until(lambda: admin.exists(key_of(client)) and not is_complete(admin, client))
+
+    async def test_the_server_has_another_one(self, backend: RawBackend, admin: Any, server: Server) -> None:
+        """After a restart or a failover, or because the process stood still for longer than the key lives."""
+        client, lock = await backend.locked(server.url, LONGER)
+        key = key_of(client)
+
+        def make_older() -> None:
+            # In this order: once the number is older, the next announcement writes everything anew.
+            admin.hdel(key, "host")
+            admin.hset(key, "n", 0)
+
+        for change in (lambda: admin.delete(key), make_older, lambda: admin.delete(key) and admin.set(key, "text")):
+            await backend.until(lambda: admin.type(key) == b"hash" and is_complete(admin, client))
+            change()
+        await backend.until(lambda: admin.type(key) == b"hash" and is_complete(admin, client))
+        assert await backend.do(lock.is_held())
+
+    async def test_out_of_memory(self, backend: RawBackend, own_server: Server, root: Any) -> None:
+        client, lock = await backend.locked(own_server.url, LONGER)
+        others = [client.get_lock(name) for name in "bcd"]
+        for each in others:
+            await backend.do(each.lock())
+        announced = client._session.announcement
+        await backend.until(lambda: is_complete(root, client) and len(announced._listed) == 4)
+        root.config_set("maxmemory", 1)
+        root.delete(key_of(client))
+        renewals = root.info("commandstats")["cmdstat_evalsha"]["calls"]
+        await backend.until(lambda: root.info("commandstats")["cmdstat_evalsha"]["calls"] > renewals + 3)
+        assert not root.exists(key_of(client))
+        for each in others:
+            await backend.do(each.unlock())
+        # What has ended is forgotten: it would grow without bound.
+        await backend.until(lambda: list(announced._changed) == list(announced._listed) != [])
+        root.config_set("maxmemory", 0)
+        await backend.until(lambda: is_complete(root, client))
+        assert not lock.lost.is_set()
+
+    async def test_a_reply_that_does_not_come(self, backend: RawBackend, admin: Redis, proxy: Proxy) -> None:
+        """It delays the renewals by one timeout of the watchdog, which is short enough."""
+        client, lock = await backend.locked(proxy.url, LONGER)
+        for _ in range(3):
+            held = proxy.hold_reply(ANNOUNCE)
+            await backend.until(held.held.is_set)
+            seen = proxy.seen(RENEW)
+            await backend.until(lambda seen=seen: proxy.seen(RENEW) > seen)  # type: ignore[misc]
+        await backend.until(lambda: is_complete(admin, client))
+        assert not lock.lost.is_set()
+
+    async def test_one_that_raises(self, backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
+        """The first chore starts the watchdog's threads. One that raises is logged, and the next one is run."""
+        client = backend.connect(server.url)
+        assert not client._session.watchdog.started
+        chores: list[Any] = [Append(b"chore"), Failing(b"chore"), Append(b"chore")]
+        for chore in chores:
+            client._session.watchdog.do(chore)
+        await backend.until(lambda: chores[0].done.is_set() and chores[2].done.is_set())
+        assert admin.get(b"chore") == b"xxx"
+        assert client._session.watchdog.started
+        assert any(record.exc_info and "other than a renewal" in record.getMessage() for record in caplog.records)
+
+    async def test_none_is_run_during_an_outage(self, backend: RawBackend, proxy: Proxy) -> None:
+        """Each would delay the next try of a renewal. It runs when renewals succeed again."""
+        client, lock = await backend.locked(proxy.url, LONGER)
+        renewer = client._session.watchdog._sole
+        proxy.refuse(True)
+        await backend.until(lambda: renewer._failures > 0, 5)
+        chore = Append(b"chore")
+        client._session.watchdog.do(chore)
+        failures = renewer._failures
+        await backend.until(lambda: renewer._failures > failures + 1, 5)
+        assert not chore.failed.is_set()
+        proxy.refuse(False)
+        await backend.until(chore.done.is_set)
+        assert not lock.lost.is_set()
+
+    async def test_one_that_asks_for_itself_leaves_time_for_renewals(self, backend: RawBackend, proxy: Proxy) -> None:
+        client, lock = await backend.locked(proxy.url, LONGER)
+        watchdog = client._session.watchdog
+
+        class Again(Append):
+            async def run(self, runtime: Any) -> None:
+                await super().run(runtime)
+                if len(self.replies) < 5 or proxy.seen(RENEW) < 3:
+                    watchdog.do(self)
+
+        chore = Again(b"chore")
+        watchdog.do(chore)
+        await backend.until(lambda: proxy.seen(RENEW) >= 3)
+        assert not lock.lost.is_set()
+        assert len(chore.replies) >= 5

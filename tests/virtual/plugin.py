@@ -59,7 +59,7 @@ REAL_ONLY = {
     "a watchdog beside the event loop": (
         "api/test_lock_asyncio.py::TestLostBody::test_a_body_that_does_not_yield",
         "api/test_lock_asyncio.py::test_the_watchdog_does_not_need_the_loop",
-        "faults/test_chores.py::test_one_that_asks_for_itself_leaves_time_for_renewals",
+        "faults/test_watchdog.py::TestChores::test_one_that_asks_for_itself_leaves_time_for_renewals",
     ),
 }
 """What only a real run tests: by the reason, the beginnings of the ids of tests in `tests`."""
