@@ -1,16 +1,13 @@
-"""Fixtures of the API tests: the state of the server, and shorter waits."""
+"""Fixtures of the API tests."""
 
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from pyredisson.logic.groups import multi_lock
-from pyredisson.logic.locks import fair_queue
 from tests.support.backends import Backend
 from tests.support.server_state import ServerState
 
-from .fair_queue import Queue
 from .kinds import PERMITS, lock_of
 from .permits import Stock
 from .read_write import Orders
@@ -38,24 +35,6 @@ def other(backend: Backend) -> Any:
 def lock(request: pytest.FixtureRequest, client: Any) -> Any:
     """The lock "orders" of that client: of the kind that is a parameter of the test, otherwise a plain one."""
     return lock_of(client, request.getfixturevalue("kind") if "kind" in request.fixturenames else "lock")
-
-
-@pytest.fixture
-def frequent_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients send the heartbeat of their waiters so often that a test need not wait for it."""
-    monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", 0.05)
-
-
-@pytest.fixture
-def queue(admin: Redis) -> Queue:
-    """The queue of the fair lock "orders"."""
-    return Queue(admin)
-
-
-@pytest.fixture
-def short_member_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A multi-lock waits only briefly for a member before it releases the members that it has acquired."""
-    monkeypatch.setattr(multi_lock, "MEMBER_WAIT", 0.02)
 
 
 @pytest.fixture

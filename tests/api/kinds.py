@@ -1,6 +1,8 @@
-"""The kinds of locks and of semaphores: how each is made, and how a test has another owner wait for it."""
+"""The kinds of locks and of semaphores: how each is made and has its turns, and how another owner waits for it."""
 
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from pyredisson import LockLostError
 from tests.support.backends import Backend, OtherOwner, fails
 from tests.support.kinds import KINDS
+from tests.support.server_state import listeners
 from tests.support.waiting import asleep, permit_waiters
 
 GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
@@ -47,6 +50,10 @@ LONG = 60.0
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 COUNTER = "redisson_lock_token:{orders}"
 """What remains of a fenced lock that is free."""
+QUEUE, SCORES = "redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"
+WAITERS, CLIENTS = "pyredisson_fair_waiters:{orders}", "pyredisson_fair_clients:{orders}"
+FAIR_KEYS = ("orders", QUEUE, SCORES, WAITERS, CLIENTS)
+"""Of a fair lock."""
 
 
 def lock_of(client: Any, kind: str, name: str = "orders", owner: Any = None) -> Any:
@@ -92,3 +99,49 @@ async def one_waits(
     # A spin lock polls: nothing tells that it waits.
     await backend.until(lambda: kind == "spin" or sleeping(waiting, kind, name) == 1)
     return holder, waiter, other
+
+
+def handle_of(client: Any, kind: str, owner: Any = None) -> Any:
+    """The lock or the semaphore "orders"."""
+    if kind == "semaphore":
+        return client.get_semaphore("orders")
+    return client.get_permit_expirable_semaphore("orders") if kind == "permit" else lock_of(client, kind, owner=owner)
+
+
+def turn_of(client: Any, kind: str, owner: Any = None) -> Any:
+    """A block in which its caller has the lock, or a permit."""
+    handle = handle_of(client, kind, owner)
+    return handle.permit() if kind == "permit" else handle
+
+
+async def take(turn: Any, times: int = 1) -> float:
+    """Has its turn so many times. Returns when the last one began."""
+    for _ in range(times):
+        async with turn:
+            begun = time.monotonic()
+    return begun
+
+
+async def set_permits(client: Any, kind: str, permits: int) -> None:
+    """There is nothing to do for a lock."""
+    if kind in PERMITS:
+        assert await handle_of(client, kind).try_set_permits(permits)
+
+
+async def held(client: Any, kind: str = "lock", permits: int = 1) -> AsyncExitStack:
+    """The caller has the lock, or all permits, until this is closed."""
+    await set_permits(client, kind, permits)
+    stack = AsyncExitStack()
+    for _ in range(permits):
+        await stack.enter_async_context(turn_of(client, kind))
+    return stack
+
+
+def listening(redis: Any, kind: str) -> int:
+    """How many clients hear of a release: for permits those that listen to Redisson's channel after their own one."""
+    return redis.pubsub_numsub("redisson_sc:{orders}")[0][1] if kind in PERMITS else listeners(redis, "orders")
+
+
+def whole(redis: Any, kind: str, permits: int = 1) -> bool:
+    """Nobody has the lock, or one of so many permits."""
+    return int(redis.get("orders")) == permits if kind in PERMITS else left(redis) == set()

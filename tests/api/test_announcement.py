@@ -26,8 +26,7 @@ from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.kinds import acquired
 from tests.support.waiting import eventually
 
-from .kinds import PERMITS, lock_of, rival_of, use
-from .turns import held, take, turn_of
+from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of, use
 
 pytestmark = pytest.mark.usefixtures("announced")
 

@@ -1,19 +1,90 @@
 """The fair lock: order of arrival, few calls for it; waiters that leave the queue or lose their place, and Java's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from pyredisson import ClosedError
+from pyredisson.logic.locks import fair_queue
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, fails, finished
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .fair_queue import CLIENTS, KEYS, QUEUE, SCORES, WAITERS, Queue, start_waiter, start_waiters
-from .kinds import CHANNEL, FAIR, JAVA, one_waits
+from .kinds import CHANNEL, CLIENTS, FAIR, FAIR_KEYS, JAVA, QUEUE, SCORES, WAITERS, lock_of, one_waits
 from .test_hand_over import HAND_OVER
+
+
+class Queue:
+    """The queue as Redisson reads it."""
+
+    def __init__(self, redis: Any) -> None:
+        self.redis = redis
+
+    def __len__(self) -> int:
+        return int(self.redis.llen(QUEUE))
+
+    def enter(self, *owners: str) -> None:
+        """What a Java client does that begins to wait."""
+        self.redis.rpush(QUEUE, *owners)
+        self.redis.zadd(SCORES, dict.fromkeys(owners, 10**13))
+
+    def leave(self, owner: str) -> None:
+        self.redis.lrem(QUEUE, 1, owner)
+        self.redis.zrem(SCORES, owner)
+
+    def owners(self) -> list[str]:
+        owners = [owner.decode() for owner in self.redis.lrange(QUEUE, 0, -1)]
+        scored = self.redis.zrange(SCORES, 0, -1)
+        assert sorted(owners) == sorted(owner.decode() for owner in scored)
+        return owners
+
+    def heartbeats(self) -> int:
+        """How many heartbeats the server has received: only they use this command."""
+        return int(self.redis.info("commandstats").get("cmdstat_zremrangebyscore", {"calls": 0})["calls"])
+
+    def scripts(self) -> int:
+        """How many scripts have run, without heartbeats: their number depends on time only."""
+        while True:
+            heartbeats = self.heartbeats()
+            scripts = ServerState(self.redis).scripts()
+            if self.heartbeats() == heartbeats:
+                return scripts - heartbeats
+
+    def keys(self) -> set[str]:
+        return {key.decode() for key in self.redis.scan_iter()}
+
+
+async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaitable[Any]]) -> OtherOwner[Any]:
+    """Starts another owner that waits for the lock, and returns when it is the last in the queue."""
+    before = len(queue)
+    return await backend.begin(work, lambda: len(queue) == before + 1)
+
+
+async def start_waiters(
+    backend: Backend, queue: Queue, clients: list[Any], count: int, kinds: Sequence[str] = ("fair",)
+) -> tuple[list[OtherOwner[None]], list[int]]:
+    """So many owners of these clients in turn that enter the queue one after the other, and leave the lock at once.
+
+    Returns their calls, and the list to which each appends its number when it has the lock.
+    """
+    served: list[int] = []
+
+    async def wait(number: int) -> None:
+        async with lock_of(clients[number % len(clients)], kinds[number % len(kinds)]):
+            served.append(number)
+
+    return [await start_waiter(backend, queue, partial(wait, number)) for number in range(count)], served
+
+
+@pytest.fixture
+def queue(admin: Redis) -> Queue:
+    """The queue of the fair lock "orders"."""
+    return Queue(admin)
 
 
 @pytest.mark.parametrize("turns", [[0, 1] * 6, [0, 0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 0, 0, 1]])
@@ -65,12 +136,14 @@ SPOILED: dict[str, tuple[Callable[[Queue], object], Sequence[int]]] = {
     "the queue is gone": (lambda queue: queue.redis.delete(QUEUE), ()),
     "the times are gone": (lambda queue: queue.redis.delete(SCORES), ()),
     "our own keys are gone": (lambda queue: queue.redis.delete(WAITERS), range(8)),
-    "a step of the clock": (lambda queue: queue.redis.eval(AGE, len(KEYS), *KEYS, 3_600_000), range(8)),
+    "a step of the clock": (lambda queue: queue.redis.eval(AGE, len(FAIR_KEYS), *FAIR_KEYS, 3_600_000), range(8)),
     # As by a Java client whose clock is ahead.
     "two were evicted": (lambda queue: list(map(queue.leave, queue.owners()[:2])), range(2, 8)),
-    "deleted as by java": (lambda queue: queue.redis.delete(*KEYS[:3]), ()),
+    "deleted as by java": (lambda queue: queue.redis.delete(*FAIR_KEYS[:3]), ()),
 }
 """What is done to a queue of eight waiters, and which of them are the first ones after that, in this order."""
+OFTEN = 0.05
+"""Seconds between two heartbeats, for which the test waits."""
 FREED = ("everything is gone", "deleted as by java")
 """What frees the lock, too. No message is published: heartbeats notify the waiters."""
 
@@ -78,10 +151,12 @@ FREED = ("everything is gone", "deleted as by java")
 class TestLosingPlaces:
     """What Java, an operator or the server's clock does to the queue of living waiters."""
 
-    @pytest.mark.usefixtures("frequent_heartbeats")
     @pytest.mark.parametrize("what", SPOILED)
-    async def test_the_queue_is_spoilt(self, backend: Backend, queue: Queue, what: str) -> None:
+    async def test_the_queue_is_spoilt(
+        self, backend: Backend, queue: Queue, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
         """Everybody is served all the same, and in order where the server still knows it."""
+        monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", OFTEN)
         spoil, first = SPOILED[what]
         queue.redis.hset("orders", "somebody:1", 1)
         clients = [backend.connect(), backend.connect()]

@@ -22,7 +22,7 @@ from tests.support.observers import Recorder, told
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
 from .read_write import sides
-from .test_renewed_leases import LEASE, kept
+from .test_lock_lost import LEASE, kept
 
 MOVES = {kind: script("read_move" if kind == "read" else "lock_move", with_shebang=FLAGS).sha for kind in KINDS}
 """What a proxy finds the commands by."""

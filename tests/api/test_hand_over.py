@@ -16,10 +16,8 @@ from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 
-from .fair_queue import WAITERS
-from .kinds import LONG, left, rival_of, sleeping, use
+from .kinds import LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping, use
 from .read_write import Orders
-from .turns import handle_of, set_permits
 
 HAND_OVER = {
     # The end of the holder's name, and the beginning of the name of the owner whom its release enters: no other command

@@ -20,9 +20,8 @@ from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, 
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
-from .kinds import CHANNEL, LONG, lock_of, one_waits, rival_of, sleeping
+from .kinds import CHANNEL, LONG, held, listening, lock_of, one_waits, rival_of, sleeping, turn_of, whole
 from .permits import Stock
-from .turns import held, listening, turn_of, whole
 
 ROUNDS = 20
 OTHERS_FIRST = 0.3

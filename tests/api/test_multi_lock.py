@@ -51,6 +51,12 @@ class Locks:
 
 
 @pytest.fixture
+def short_member_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A multi-lock waits only briefly for a member before it releases the members that it has acquired."""
+    monkeypatch.setattr(multi_lock, "MEMBER_WAIT", 0.02)
+
+
+@pytest.fixture
 def locks(backend: Backend, admin: Redis) -> Locks:
     return Locks(backend, admin)
 

@@ -19,8 +19,7 @@ from tests.support.backends import Backend, OtherOwner, fails, finished
 from tests.support.inspecting import inspector, session_of, state_of
 from tests.support.waits import Scene, confirmed, waiting_field
 
-from .kinds import PERMITS, lock_of, rival_of
-from .turns import held, take, turn_of
+from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of
 
 pytestmark = pytest.mark.usefixtures("announced", "listed_soon")
 

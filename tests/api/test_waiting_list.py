@@ -16,10 +16,25 @@ from tests.support.kinds import acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import CHANNEL, JAVA, LONG, PERMITS, kinds, lock_of, rival_of, sleeping, use
+from .kinds import (
+    CHANNEL,
+    JAVA,
+    LONG,
+    PERMITS,
+    held,
+    kinds,
+    listening,
+    lock_of,
+    rival_of,
+    set_permits,
+    sleeping,
+    take,
+    turn_of,
+    use,
+    whole,
+)
 from .read_write import CHANNEL as READ_WRITE_CHANNEL
 from .read_write import Orders
-from .turns import held, listening, set_permits, take, turn_of, whole
 
 WAITING, CHOSEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
 """The list of the clients that wait, and those of them whose turn it is."""

@@ -16,7 +16,7 @@ from pyredisson import LockLostError, new_owner
 from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
-from tests.api.fair_queue import KEYS
+from tests.api.kinds import CLIENTS, FAIR_KEYS, QUEUE, SCORES, WAITERS
 from tests.support.backends import Backend
 from tests.support.kinds import KINDS
 from tests.support.programs import PROGRAMS
@@ -132,9 +132,6 @@ async def test_nodes_name_each_other(cluster: Cluster, backend: Backend, caplog:
     assert not [record for record in caplog.records if "available" in record.message]
 
 
-_, QUEUE, SCORES, WAITERS, CLIENTS = KEYS
-
-
 @pytest.fixture(scope="module", params=PROGRAMS)
 def two_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with Cluster(masters=2, replicas=0, executable=request.param()) as running:
@@ -172,10 +169,10 @@ async def test_calls_that_were_ended_in_the_middle(two_masters: Cluster, backend
     await lock.lock()
     slot, source = two_masters.slot_of_key(NAME), two_masters.node_of_key(NAME)
     queue_up(source)
-    assert source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == len(KEYS)
+    assert source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == len(FAIR_KEYS)
     with half_moved(two_masters, NAME):
         release = backend.spawn(lock.unlock)
-        await backend.until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) < len(KEYS))
+        await backend.until(lambda: source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) < len(FAIR_KEYS))
     await release.result()
 
 
