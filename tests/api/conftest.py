@@ -21,7 +21,6 @@ def state(admin: Redis) -> ServerState:
 
 @pytest.fixture
 def client(backend: Backend) -> Any:
-    """A client of this backend."""
     return backend.connect()
 
 

@@ -57,7 +57,6 @@ FAIR_KEYS = ("orders", QUEUE, SCORES, WAITERS, CLIENTS)
 
 
 def lock_of(client: Any, kind: str, name: str = "orders", owner: Any = None) -> Any:
-    """The lock of that kind and name."""
     return (KINDS | GROUPS | PARTLY_EXPLICIT)[kind](client, name, owner)
 
 

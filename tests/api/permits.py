@@ -36,9 +36,6 @@ class Permits:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
-    def __repr__(self) -> str:
-        return repr(self._own)
-
 
 class Stock:
     """The semaphore `stock` of one kind."""

@@ -45,15 +45,10 @@ class Orders:
     def write(self, owner: int | None = None) -> WriteLock:
         return self.sides(owner)[1]
 
-    async def reads(self, *owners: int) -> list[OtherOwner[None]]:
-        """Other callers, who sleep until they may read, each as one of these owners, and will hear of a release."""
-        others = [self.backend.spawn(self.read(owner).lock) for owner in owners]
-        await self.backend.until(lambda: waiters(self.client, "orders", "read") == len(owners))
-        return others
-
-    async def writes(self, *owners: int) -> list[OtherOwner[None]]:
-        others = [self.backend.spawn(self.write(owner).lock) for owner in owners]
-        await self.backend.until(lambda: waiters(self.client, "orders", "write") == len(owners))
+    async def waits(self, side: str, *owners: int) -> list[OtherOwner[None]]:
+        """Other callers, who sleep until they have that side, each as one of these owners, and will hear of it."""
+        others = [self.backend.spawn(getattr(self, side)(owner).lock) for owner in owners]
+        await self.backend.until(lambda: waiters(self.client, "orders", side) == len(owners))
         return others
 
     async def claimed(self) -> None:
@@ -72,7 +67,3 @@ class Orders:
     def java_writes(self, lease: int) -> None:
         self.redis.hset("orders", mapping={"mode": "write", JAVA + ":write": 1})
         self.redis.pexpire("orders", lease)
-
-    def java_leaves(self) -> None:
-        self.redis.delete("orders", lease_key(JAVA))
-        self.redis.publish(CHANNEL, "0")

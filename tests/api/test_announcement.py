@@ -20,7 +20,7 @@ from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import Backend, fails
+from tests.support.backends import Backend, fails, in_turn
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.kinds import acquired
@@ -41,8 +41,7 @@ def key_of(client: Any) -> str:
 
 
 def announced(admin: Any, client: Any) -> dict[str, str]:
-    found = admin.hgetall(key_of(client))
-    return {field.decode(): value.decode() for field, value in found.items()}
+    return {field.decode(): value.decode() for field, value in admin.hgetall(key_of(client)).items()}
 
 
 def listed(admin: Any, client: Any) -> dict[str, str]:
@@ -146,10 +145,9 @@ async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: P
     await pair()
 
 
-HOLDS = ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed lease", "permit"]
-
-
-@pytest.mark.parametrize("kind", HOLDS)
+@pytest.mark.parametrize(
+    "kind", ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed lease", "permit"]
+)
 async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LISTED_AFTER", 50)
     client = backend.connect(lock_watchdog_timeout=3600)
@@ -205,11 +203,9 @@ async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.Mo
         monkeypatch.setattr(announcement, name, value)
     client = backend.connect(lock_watchdog_timeout=LEASE)
     locks = [client.get_lock(f"lock {number}") for number in range(40)]
-    for lock in locks:
-        await lock.lock()
+    await in_turn(lock.lock for lock in locks)
     await backend.until(lambda: len(listed(admin, client)) == 30 and announced(admin, client).get("more") == "10")
-    for lock in locks:
-        await lock.unlock()
+    await in_turn(lock.unlock for lock in locks)
     await backend.until(lambda: not listed(admin, client))
     await backend.until(lambda: "more" not in announced(admin, client))
 
@@ -344,13 +340,8 @@ async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -
     ("argv", "program"),
     [
         *((["/srv/billing.py"], "billing"), (["/srv/billing/__main__.py"], "billing"), (["__main__.py"], "folder")),
-        *(
-            (["/usr/bin/gunicorn"], "gunicorn"),
-            (["-c"], "python"),
-            (["-m"], "python"),
-            ([""], "python"),
-            ([], "python"),
-        ),
+        (["/usr/bin/gunicorn"], "gunicorn"),
+        *((argv, "python") for argv in (["-c"], ["-m"], [""], [])),
     ],
 )
 async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,15 +23,12 @@ AnySemaphore = pyredisson.Semaphore | pyredisson.PermitExpirableSemaphore
 OTHERWISE = {
     "test_acquire_timeout": "it wants each reply of a server within 5 ms",
     "test_constructor_noargs": "clients make the locks",
-    "test_repr": "the text is another one",
-    "test_locked_repr": "the text is another one",
-    "test_repr_count": "the text is another one",
+    **dict.fromkeys(("test_repr", "test_locked_repr", "test_repr_count"), "the text is another one"),
 }
 """Tests that don't apply, and why."""
 OTHERWISE_IN_GROUPS = {
     "test_recursion_count": "a group has no count",
-    "test_locked": "a group says only whether the caller holds it",
-    "test_locked_with_2threads": "a group says only whether the caller holds it",
+    **dict.fromkeys(("test_locked", "test_locked_with_2threads"), "a group says only whether the caller holds it"),
 }
 
 

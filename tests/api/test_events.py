@@ -193,16 +193,14 @@ async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any
     await lock_of(other, rival_of(kind), "a", 1).lock()
     assert not await lock_of(client, kind, "a", 3).try_lock()
     await client.get_lock("b").lock()
-    waiting = backend.spawn(lock_of(client, kind, "a", 2).lock)
-    await backend.until(lambda: "waiting" in whats(told(client)))
+    waiting = await backend.begin(lock_of(client, kind, "a", 2).lock, lambda: "waiting" in whats(told(client)))
     await client.close()
     await fails(ClosedError, waiting.result)
     events = told(client)
     check_pairs(events)
     assert sorted(whats(events)) == ["acquired", "failed", "released", "timed_out", "waiting"]
-    (failed,) = [event for event in events if event.what == "failed"]
-    assert (failed.error or "").startswith("ClosedError: client")
-    assert failed.kind == told_kind(kind)
+    [(error, of_kind)] = [(event.error or "", event.kind) for event in events if event.what == "failed"]
+    assert (error.startswith("ClosedError: client"), of_kind) == (True, told_kind(kind))
     *lines, last = [line for line in said.lines[1:] if "'a'" in line]
     assert lines == [
         f"{label} of owner {client.id}:3 is not acquired in time",
@@ -254,13 +252,10 @@ async def test_permits(client: Any, said: Said) -> None:
     assert said.lines[-1] == "2 permits of semaphore 'p' are not acquired in time"
     await pool.release(ids)
     events = told(client)
-    assert [(event.what, event.count) for event in events if (event.name, event.kind) == ("s", "semaphore")] == [
-        *(("acquired", 2), ("acquired", 3), ("timed_out", 1), ("released", 5)),
-    ]
-    assert [(event.what, event.count) for event in events if (event.name, event.kind) == ("p", "permit")] == [
-        *(("acquired", 2), ("timed_out", 2), ("released", 2)),
-    ]
-    assert {event.owner_id for event in events} == {None}
+    of_shop, of_pool = ("s", "semaphore", None), ("p", "permit", None)
+    expected = [("acquired", 2, of_shop), ("acquired", 3, of_shop), ("timed_out", 1, of_shop), ("released", 5, of_shop)]
+    expected += [("acquired", 2, of_pool), ("timed_out", 2, of_pool), ("released", 2, of_pool)]
+    assert [(event.what, event.count, (event.name, event.kind, event.owner_id)) for event in events] == expected
     assert events[0].waited == 0
     # From here on the watchdog doesn't renew it. It is released later, once.
     permit = await pool.acquire(renew=True)
@@ -277,8 +272,7 @@ async def test_a_wait_for_permits(backend: Backend, client: Any, other: Any, sai
     theirs = mine if same else Permits(other, kind)
     await theirs.try_set_permits(1)
     taken = await theirs.acquire()
-    waiting = backend.spawn(mine.acquire)
-    await backend.until(lambda: "waiting" in whats(told(client)))
+    waiting = await backend.begin(mine.acquire, lambda: "waiting" in whats(told(client)))
     if kind != "permit":
         await backend.until(lambda: permit_waiters(client, "stock") == 1)
     await theirs.release(taken)
@@ -314,8 +308,7 @@ async def test_a_latch(backend: Backend, client: Any, said: Said) -> None:
     assert told(client) == []
     await latch.try_set_count(1)
     assert not await latch.wait(1)
-    waiting = backend.spawn(latch.wait)
-    await backend.until(lambda: whats(told(client)).count("waiting") == 2)
+    waiting = await backend.begin(latch.wait, lambda: whats(told(client)).count("waiting") == 2)
     await latch.count_down()
     assert await waiting.result()
     events = told(client)

@@ -225,7 +225,6 @@ async def test_extending_a_lease(client: Any, state: ServerState, kind: str) -> 
         await lock.lock(5)
         await lock.unlock()
     assert await lock.is_held()
-    # Of another owner.
     await fails(LockNotHeldError, lock_of(client, kind, owner=7).extend, 60)
     redis.delete(*keys)
     for _ in range(2):
@@ -322,10 +321,9 @@ async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, l
         await client.close()
         assert client.closed is True
     for call in (
-        *(lock.lock, lock.try_lock, lock.acquire, lock.unlock, lock.release, lock.force_unlock, lock.delete),
-        *(lock.is_locked, lock.locked, lock.is_held, lock.is_held_by_current_thread, lambda: lock.is_held_by(1)),
-        *(lock.get_hold_count, lock.remain_time_to_live),
-        *(lock.__aenter__, lock.hold().__aenter__, lock.hold(wait_time=1).__aenter__),
+        *(lock.unlock, lock.release, lock.force_unlock, lock.delete, lock.is_locked, lock.locked, lock.is_held),
+        *(lock.is_held_by_current_thread, lambda: lock.is_held_by(1), lock.get_hold_count, lock.remain_time_to_live),
+        *(partial(way, lock) for way in (*WAYS, *ENDLESS)),
     ):
         await fails(ClosedError, call, match=client.id)
     await fails(RuntimeError, client.get_lock("orders").lock)

@@ -20,7 +20,7 @@ from .test_hand_over import HAND_OVER
 
 
 class Queue:
-    """The queue as Redisson reads it."""
+    """The queue of the fair lock "orders", as Redisson reads it."""
 
     def __init__(self, redis: Any) -> None:
         self.redis = redis
@@ -38,10 +38,9 @@ class Queue:
         self.redis.zrem(SCORES, owner)
 
     def owners(self) -> list[str]:
-        owners = [owner.decode() for owner in self.redis.lrange(QUEUE, 0, -1)]
-        scored = self.redis.zrange(SCORES, 0, -1)
-        assert sorted(owners) == sorted(owner.decode() for owner in scored)
-        return owners
+        owners = self.redis.lrange(QUEUE, 0, -1)
+        assert sorted(owners) == sorted(self.redis.zrange(SCORES, 0, -1))
+        return [owner.decode() for owner in owners]
 
     def heartbeats(self) -> int:
         """How many heartbeats the server has received: only they use this command."""
@@ -83,7 +82,6 @@ async def start_waiters(
 
 @pytest.fixture
 def queue(admin: Redis) -> Queue:
-    """The queue of the fair lock "orders"."""
     return Queue(admin)
 
 
@@ -97,38 +95,37 @@ async def test_first_come_first_served(backend: Backend, queue: Queue, turns: li
     assert (served, queue.keys()) == (list(range(len(turns))), set())
 
 
-class TestCalls:
-    @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
-    async def test_scripts_for_a_hand_off(self, backend: Backend, queue: Queue, seconds: float, calls: int) -> None:
-        """However many wait; and one connection listens for all of them."""
-        client = backend.connect(local_hand_over_time=seconds)
-        others = []
-        async with client.get_fair_lock("orders", owner=1):
-            for count in range(1, 21):
-                before = queue.scripts()
-                others += (await start_waiters(backend, queue, [client], 1))[0]
-                await backend.until(lambda count=count: len(queue.redis.pubsub_channels(f"{CHANNEL}:*")) == count)  # type: ignore[misc]
-                # It sends an acquire, and another one after its subscription is confirmed.
-                await backend.until(lambda before=before: queue.scripts() == before + 2)  # type: ignore[misc]
-            listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
-            assert len(listeners) == 1
+@pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
+async def test_scripts_for_a_hand_off(backend: Backend, queue: Queue, seconds: float, calls: int) -> None:
+    """However many wait; and one connection listens for all of them."""
+    client = backend.connect(local_hand_over_time=seconds)
+    others = []
+    async with client.get_fair_lock("orders", owner=1):
+        for count in range(1, 21):
             before = queue.scripts()
-        await finished(others)
-        # At last a release that hands nothing on.
-        assert (queue.scripts(), queue.keys()) == (before + calls * 20 + 1, set())
-        # A second wait needs no new subscription: it need not look again.
-        holder, lock = client.get_fair_lock("orders", owner=1), client.get_fair_lock("orders", owner=2)
-        for attempts in (2, 1):
-            await holder.lock()
-            before = queue.scripts()
-            other = await start_waiter(backend, queue, lock.lock)
-            await backend.until(lambda: queue.scripts() >= before + attempts)  # noqa: B023
-            await backend.sleep(0.05)
-            assert queue.scripts() == before + attempts
-            await holder.unlock()
-            await other.result()
-            await lock.unlock()
-            assert queue.scripts() == before + attempts + (2 if seconds else 3)
+            others += (await start_waiters(backend, queue, [client], 1))[0]
+            await backend.until(lambda count=count: len(queue.redis.pubsub_channels(f"{CHANNEL}:*")) == count)  # type: ignore[misc]
+            # It sends an acquire, and another one after its subscription is confirmed.
+            await backend.until(lambda before=before: queue.scripts() == before + 2)  # type: ignore[misc]
+        listeners = [entry for entry in queue.redis.client_list() if int(entry["sub"]) > 0]
+        assert len(listeners) == 1
+        before = queue.scripts()
+    await finished(others)
+    # At last a release that hands nothing on.
+    assert (queue.scripts(), queue.keys()) == (before + calls * 20 + 1, set())
+    # A second wait needs no new subscription: it need not look again.
+    holder, lock = client.get_fair_lock("orders", owner=1), client.get_fair_lock("orders", owner=2)
+    for attempts in (2, 1):
+        await holder.lock()
+        before = queue.scripts()
+        other = await start_waiter(backend, queue, lock.lock)
+        await backend.until(lambda: queue.scripts() >= before + attempts)  # noqa: B023
+        await backend.sleep(0.05)
+        assert queue.scripts() == before + attempts
+        await holder.unlock()
+        await other.result()
+        await lock.unlock()
+        assert queue.scripts() == before + attempts + (2 if seconds else 3)
 
 
 SPOILED: dict[str, tuple[Callable[[Queue], object], Sequence[int]]] = {
@@ -148,32 +145,27 @@ FREED = ("everything is gone", "deleted as by java")
 """What frees the lock, too. No message is published: heartbeats notify the waiters."""
 
 
-class TestLosingPlaces:
-    """What Java, an operator or the server's clock does to the queue of living waiters."""
-
-    @pytest.mark.parametrize("what", SPOILED)
-    async def test_the_queue_is_spoilt(
-        self, backend: Backend, queue: Queue, monkeypatch: pytest.MonkeyPatch, what: str
-    ) -> None:
-        """Everybody is served all the same, and in order where the server still knows it."""
-        monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", OFTEN)
-        spoil, first = SPOILED[what]
-        queue.redis.hset("orders", "somebody:1", 1)
-        clients = [backend.connect(), backend.connect()]
-        others, served = await start_waiters(backend, queue, clients, 8)
-        # The last acquire of each, behind its subscription, would enter the spoilt queue.
-        await backend.until(lambda: all(fair_waiters(client, "orders") == 4 for client in clients))
-        await backend.until(lambda: queue.redis.zcard(CLIENTS) == 2)
-        owners = queue.owners()
-        spoil(queue)
-        if what not in FREED:
-            before = queue.heartbeats()
-            await backend.until(lambda: queue.heartbeats() >= before + 4 and len(queue) == 8)
-            assert queue.owners()[: len(first)] == [owners[number] for number in first]
-            queue.redis.delete("orders")
-        await finished(others)
-        assert (sorted(served), served[: len(first)]) == (list(range(8)), list(first))
-        await backend.until(lambda: queue.keys() <= ({WAITERS} if what != "everything is gone" else set()))
+@pytest.mark.parametrize("what", SPOILED)
+async def test_the_queue_is_spoilt(backend: Backend, queue: Queue, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """By Java, an operator or the server's clock. Everybody is served, and in order where the server still knows it."""
+    monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", OFTEN)
+    spoil, first = SPOILED[what]
+    queue.redis.hset("orders", "somebody:1", 1)
+    clients = [backend.connect(), backend.connect()]
+    others, served = await start_waiters(backend, queue, clients, 8)
+    # The last acquire of each, behind its subscription, would enter the spoilt queue.
+    await backend.until(lambda: all(fair_waiters(client, "orders") == 4 for client in clients))
+    await backend.until(lambda: queue.redis.zcard(CLIENTS) == 2)
+    owners = queue.owners()
+    spoil(queue)
+    if what not in FREED:
+        before = queue.heartbeats()
+        await backend.until(lambda: queue.heartbeats() >= before + 4 and len(queue) == 8)
+        assert queue.owners()[: len(first)] == [owners[number] for number in first]
+        queue.redis.delete("orders")
+    await finished(others)
+    assert (sorted(served), served[: len(first)]) == (list(range(8)), list(first))
+    await backend.until(lambda: queue.keys() <= ({WAITERS} if what != "everything is gone" else set()))
 
 
 @pytest.mark.parametrize("way", ["unlock", "force_unlock"])
@@ -280,14 +272,10 @@ class TestHandingOn:
         slow = proxy.hold_request(HAND_OVER["fair"])
         releasing = await threads.begin(holder.unlock, slow.held.is_set)
 
-        def alive_until() -> float:
-            """On the server's clock, ms."""
-            return float(queue.redis.zscore(CLIENTS, another.id) or 0)
-
-        await threads.until(lambda: alive_until() > 0)
-        begun = alive_until()
-        # A client counts as alive for 1.5 s after a heartbeat.
-        await threads.until(lambda: alive_until() > begun + 2500)
+        await threads.until(lambda: queue.redis.zscore(CLIENTS, another.id))
+        begun = queue.redis.zscore(CLIENTS, another.id)
+        # In ms, on the server's clock. A client counts as alive for 1.5 s after a heartbeat.
+        await threads.until(lambda: (queue.redis.zscore(CLIENTS, another.id) or 0) > begun + 2500)
         assert queue.owners() == places
         slow.deliver()
         await releasing.result()

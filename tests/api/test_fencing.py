@@ -6,7 +6,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -217,19 +217,17 @@ class TestRedis:
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Callable[..., sqlite3.Connection]]:
     """Opens connections to one database that has the table."""
-    opened: list[sqlite3.Connection] = []
+    with ExitStack() as stack:
 
-    def connect(kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-        opened.append(sqlite3.connect(tmp_path / "pages.db", timeout=TIME_LIMIT, factory=kind))
-        return opened[-1]
+        def connect(kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+            made = sqlite3.connect(tmp_path / "pages.db", timeout=TIME_LIMIT, factory=kind)
+            return stack.enter_context(closing(made))
 
-    with connect() as connection:
-        fencing.create_table(connection)
-        connection.execute("CREATE TABLE pages (name TEXT PRIMARY KEY, text TEXT)")
-        connection.execute("INSERT INTO pages VALUES ('report', '')")
-    yield connect
-    for connection in opened:
-        connection.close()
+        with connect() as connection:
+            fencing.create_table(connection)
+            connection.execute("CREATE TABLE pages (name TEXT PRIMARY KEY, text TEXT)")
+            connection.execute("INSERT INTO pages VALUES ('report', '')")
+        yield connect
 
 
 Database = Callable[..., sqlite3.Connection]

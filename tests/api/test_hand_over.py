@@ -16,7 +16,7 @@ from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 
-from .kinds import LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping, use
+from .kinds import LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping
 from .read_write import Orders
 
 HAND_OVER = {
@@ -28,7 +28,6 @@ HAND_OVER = {
     "write": b":1:write\r\n$44\r\n",
     "semaphore": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
-ROUNDS = 20
 PERMITS = 4
 BY_TIME = 3
 """Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
@@ -67,7 +66,6 @@ class Contention:
         return self
 
     def asleep(self) -> bool:
-        """Whether another caller waits."""
         return sleeping(self.client, self.kind) == 1
 
     def holds(self) -> int:
@@ -202,47 +200,26 @@ class TestTheNextOwner:
         await waiter.unlock()
 
 
-class TestReaders:
-    """The number of calls with which they are let in, and wait."""
-
-    @pytest.mark.parametrize("claimed", [False, True])
-    async def test_one_call_lets_all_in(self, orders: Orders, claimed: bool) -> None:
-        """They know that the writer keeps them out, and make no attempt, neither when they come nor before its turn."""
-        read, write, owners = orders.read(99), orders.write(1), range(2, 10 if claimed else 66)
-        await read.lock()
-        # A writer that waits for a reader: its client knows that it holds the lock, or claims it.
-        writing = await orders.writes(1)
-        before = orders.scripts()
-        readers = await orders.reads(*owners) if claimed else []
-        await read.unlock()
-        await finished(writing)
-        readers = readers or await orders.reads(*owners)
-        await write.unlock()
-        await finished(readers)
-        # The releases of the first reader and of the writer, and the attempt of the writer.
-        assert before + 3 <= orders.scripts() <= before + 3 + BY_TIME
-        assert len(orders.holds()) == 1 + len(owners)
-        for owner in owners:
-            await orders.read(owner).unlock()
-        assert orders.redis.keys() == []
-
-    async def test_beside_a_writer(self, orders: Orders) -> None:
-        """At most three calls for each hold, refused attempts included."""
-        ended, writes = False, 0
-
-        async def write() -> None:
-            nonlocal writes
-            while not ended:
-                await use(orders.write())
-                writes += 1
-
-        await use(orders.write(1))
-        before = orders.scripts()
-        writing = orders.backend.spawn(write)
-        await finished([orders.backend.spawn(lambda: use(orders.read(), ROUNDS)) for _ in range(16)])
-        ended = True
-        await writing.result()
-        assert orders.scripts() - before <= 3 * (16 * ROUNDS + writes)
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_one_call_lets_all_readers_in(orders: Orders, claimed: bool) -> None:
+    """They know that the writer keeps them out, and make no attempt, neither when they come nor before its turn."""
+    read, write, owners = orders.read(99), orders.write(1), range(2, 10 if claimed else 66)
+    await read.lock()
+    # A writer that waits for a reader: its client knows that it holds the lock, or claims it.
+    writing = await orders.waits("write", 1)
+    before = orders.scripts()
+    readers = await orders.waits("read", *owners) if claimed else []
+    await read.unlock()
+    await finished(writing)
+    readers = readers or await orders.waits("read", *owners)
+    await write.unlock()
+    await finished(readers)
+    # The releases of the first reader and of the writer, and the attempt of the writer.
+    assert before + 3 <= orders.scripts() <= before + 3 + BY_TIME
+    assert len(orders.holds()) == 1 + len(owners)
+    for owner in owners:
+        await orders.read(owner).unlock()
+    assert orders.redis.keys() == []
 
 
 @kinds

@@ -8,19 +8,18 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import pytest
 
-from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, fails, finished
 from tests.support.children import Child
 from tests.support.server_state import ServerState
 
-from .kinds import CHANNEL, LONG, held, listening, lock_of, one_waits, rival_of, sleeping, turn_of, whole
+from .kinds import LONG, held, listening, lock_of, one_waits, rival_of, sleeping, turn_of, whole
 from .permits import Stock
 
 ROUNDS = 20
@@ -119,40 +118,6 @@ class TestCalls:
         # Some attempts of the first, the holder's release, and a call for each release.
         assert state.scripts() - before <= 8 + 1 + 30
 
-    @pytest.mark.parametrize(
-        ("kind", "seconds", "messages"),
-        [
-            *(("lock", LONG, 1), ("lock", 0, 5), ("fair", LONG, 0), ("fair", 0, 4)),
-            *(("semaphore", LONG, 1), ("semaphore", 0, 5)),
-        ],
-    )
-    async def test_messages_order_and_calls(
-        self, backend: Backend, state: ServerState, kind: str, seconds: float, messages: int
-    ) -> None:
-        """What is handed on publishes nothing; the last release does, but for a fair lock."""
-        redis = state.redis
-        client = backend.connect(local_hand_over_time=seconds)
-        holder = await held(client, kind)
-        published = []
-        with redis.pubsub(ignore_subscribe_messages=True) as ear:
-            ear.psubscribe(f"{CHANNEL}*")
-            ear.subscribe("redisson_sc:{orders}")
-            others, had = await in_order(backend, client, kind, 4)
-            before = state.scripts()
-            await holder.aclose()
-            await finished(others)
-            await backend.until(lambda: whole(redis, kind) or not redis.exists("orders"))
-            # A release, and an acquire of the next owner unless it was entered. A late confirmation is allowed for.
-            assert kind != "lock" or state.scripts() - before <= (5 if seconds else 2 * 5 + 4)
-            redis.publish("redisson_sc:{orders}", "end")
-            while (message := ear.get_message(timeout=TIME_LIMIT)) is None or message["data"] != b"end":
-                published += [] if message is None else [message["data"]]
-        assert len(published) == messages
-        # How many permits are free.
-        assert kind != "semaphore" or {*published} == {b"1"}
-        assert sorted(had) == [1, 2, 3, 4]
-        assert had == sorted(had) or (kind != "fair" and not seconds)
-
 
 @pytest.mark.parametrize("kinds", [("lock", "fenced"), ("fenced", "lock")])
 async def test_a_waiter_for_another_kind_is_not_entered(backend: Backend, kinds: tuple[str, str]) -> None:
@@ -198,34 +163,6 @@ async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, 
     acquired, held = await waiting
     assert acquired == held
     assert held or patience == lease
-
-
-async def test_a_series_of_hand_overs_is_bounded(backend: Backend, server: Server, state: ServerState) -> None:
-    """Between two messages a lock is handed on a limited number of times, although waiters are always there."""
-    client = backend.connect(local_hand_over_time=SERIES)
-    hand_over = script("lock_hand_over", with_shebang=server.version >= (7,)).sha.decode()
-
-    async def work() -> None:
-        for _ in range(40):
-            async with client.get_lock("orders"):
-                await backend.sleep(HOLD)
-
-    with state.redis.monitor() as monitor:
-        await finished([backend.spawn(work) for _ in range(4)])
-        state.redis.echo("end")
-        commands = (line["command"].split(" ") for line in monitor.listen())
-        seen = list(takewhile(lambda words: words[0].lower() != "echo", commands))
-    # The number of hand-overs before each message on the channel of the lock, and after the last one.
-    series = [0]
-    for words in seen:
-        if words[0].lower() == "publish" and words[1] == CHANNEL:
-            series.append(0)
-        elif words[:2] == ["EVALSHA", hand_over]:
-            series[-1] += 1
-    assert 1 <= max(series) <= IN_SERIES
-    # The last owner leaves no waiter behind, so its release publishes, too.
-    assert series[-1] == 0
-    assert len(series) - 1 >= sum(series) / IN_SERIES
 
 
 BUSY = """

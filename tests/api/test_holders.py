@@ -301,10 +301,7 @@ class TestPermit:
         await semaphore.set_permits(1)
         block = semaphore.permit(wait_time=0.02)
         async with semaphore.permit():
-            with pytest.raises(LockTimeoutError, match="'licenses'") as caught:
-                async with block:
-                    pytest.fail("it was entered")
-            assert caught.value.name == "licenses"
+            assert (await fails(LockTimeoutError, block.__aenter__, match="'licenses'")).name == "licenses"
         async with block:
             assert await semaphore.available_permits() == 0
         # Without time to wait it is sent again.

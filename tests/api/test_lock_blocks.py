@@ -15,41 +15,34 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, Backend, fails
+from tests.support.backends import TIME_LIMIT, Backend, fails, in_turn
 from tests.support.waiting import eventually
 
 from .kinds import all_blocks, left, lock_of
 
-Serve = Callable[[Callable[[], Any], Callable[[], None]], None]
 
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve(lock: Callable[[], Any], work: Callable[[], None]) -> None:
     """60 requests, 6 at a time, each of which has a lock and works in it.
 
     Requests enter blocks on threads of one pool and leave them on others, as a web framework does with dependencies.
     """
 
-    def served(lock: Callable[[], Any], work: Callable[[], None]) -> None:
-        @contextlib.contextmanager
-        def dependency() -> Iterator[None]:
-            with lock():
-                yield
+    @contextlib.contextmanager
+    def dependency() -> Iterator[None]:
+        with lock():
+            yield
 
-        def request() -> None:
-            block = dependency()
-            first.submit(block.__enter__).result(TIME_LIMIT)
-            try:
-                second.submit(work).result(TIME_LIMIT)
-            finally:
-                second.submit(block.__exit__, None, None, None).result(TIME_LIMIT)
+    def request() -> None:
+        block = dependency()
+        first.submit(block.__enter__).result(TIME_LIMIT)
+        try:
+            second.submit(work).result(TIME_LIMIT)
+        finally:
+            second.submit(block.__exit__, None, None, None).result(TIME_LIMIT)
 
-        with ThreadPoolExecutor(6) as server:
-            for each in [server.submit(request) for _ in range(60)]:
-                each.result(60)
-
-    with ThreadPoolExecutor(16) as first, ThreadPoolExecutor(16) as second:
-        yield served
+    with ThreadPoolExecutor(16) as first, ThreadPoolExecutor(16) as second, ThreadPoolExecutor(6) as server:
+        for each in [server.submit(request) for _ in range(60)]:
+            each.result(60)
 
 
 @pytest.fixture
@@ -108,8 +101,7 @@ async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
             return await lock.get_hold_count()
 
     readers = [backend.spawn(partial(read, number)) for number in range(8)]
-    for flag in entered:
-        await flag.wait()
+    await in_turn(flag.wait for flag in entered)
     for number in (3, 7, 0, 5, 1, 6, 4, 2):
         leave[number].set()
         assert await readers[number].result() == 1
@@ -118,7 +110,7 @@ async def test_each_caller_leaves_its_own_block(backend: Backend) -> None:
     assert not getattr(lock, "_target", lock)._blocks
 
 
-def test_requests_that_share_a_pool(client: pyredisson.Client, serve: Serve, redis: Any) -> None:
+def test_requests_that_share_a_pool(client: pyredisson.Client, redis: Any) -> None:
     """Each block is left, and nothing raised; but threads of the pool are no owners to rely on: one warning says so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -129,7 +121,7 @@ def test_requests_that_share_a_pool(client: pyredisson.Client, serve: Serve, red
     assert not redis.exists("orders")
 
 
-def test_requests_with_owners_of_their_own(client: pyredisson.Client, serve: Serve, redis: Any) -> None:
+def test_requests_with_owners_of_their_own(client: pyredisson.Client, redis: Any) -> None:
     account = {"balance": 0}
 
     def update() -> None:

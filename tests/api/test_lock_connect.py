@@ -49,7 +49,6 @@ async def test_addresses(backend: Backend, server: Server, admin: redis.Redis) -
     for kind in (redis.Redis, redis.asyncio.Redis):
         await works(backend, kind(host=server.host, port=server.port))
         await works(backend, kind.from_url(server.unix_url))
-    # Another database.
     await backend.connect(server.url.replace("/0", "/3")).get_lock("orders").lock()
     assert admin.dbsize() == 0
     with server.redis(db=3) as third:

@@ -14,7 +14,7 @@ import pytest
 from pyredisson import ClosedError, LockLostError, LockNotHeldError
 from pyredisson.asyncio import Client, Lock
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, in_turn, lasting
 from tests.support.faults import RENEW
 from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
@@ -183,18 +183,6 @@ async def test_many_losses(client: Any, monkeypatch: pytest.MonkeyPatch) -> None
     await assert_lost(group)
 
 
-class Slow:
-    """A callback that doesn't return until `leave` is set."""
-
-    def __init__(self) -> None:
-        self.leave = threading.Event()
-        self.calls: list[str | bytes] = []
-
-    def __call__(self, lost: Any) -> None:
-        self.leave.wait(TIME_LIMIT)
-        self.calls.append(lost.name)
-
-
 class TestCallback:
     async def test_once_per_loss_with_the_lock(
         self, backend: Backend, client: Client, state: ServerState, lock: Lock
@@ -244,7 +232,12 @@ class TestCallback:
     async def test_a_slow_one_delays_nobody(self, backend: Backend, client: Client) -> None:
         """Neither other callbacks nor the caller, the watchdog, or closing the client."""
         calls: list[Any] = []
-        slow = Slow()
+        ended: list[bool] = []
+        leave = threading.Event()
+
+        def slow(_: Any) -> None:
+            ended.append(leave.wait(TIME_LIMIT))
+
         for name in ("orders", "stock"):
             lock = client.get_lock(name)
             lock.on_lost(slow)
@@ -256,9 +249,9 @@ class TestCallback:
             assert await lock.is_held()
         with lasting(0, TIME_LIMIT / 2):
             await client.close()
-        assert slow.calls == []
-        slow.leave.set()
-        await backend.until(lambda: len(slow.calls) == 2)
+        assert ended == []
+        leave.set()
+        await backend.until(lambda: ended == [True, True])
 
     async def test_calls_of_one_callback_come_in_turn(self, backend: Backend, client: Client, lock: Lock) -> None:
         at_work: list[int] = []
@@ -278,9 +271,10 @@ class TestCallback:
         assert most == [1] * 4
 
     async def test_the_number_of_threads_is_bounded(self, backend: Backend, lock: Lock) -> None:
-        slow = [Slow() for _ in range(40)]
-        for each in slow:
-            lock.on_lost(each)
+        ended: list[bool] = []
+        leave = threading.Event()
+        for _ in range(40):
+            lock.on_lost(lambda _: ended.append(leave.wait(TIME_LIMIT)))
         # Threads of the test before may end only now.
         before = set(threading.enumerate())
 
@@ -291,9 +285,8 @@ class TestCallback:
         await lock.lock(0.03)
         await backend.until(lambda: started() >= 16)
         assert started() <= 16
-        for each in slow:
-            each.leave.set()
-        await backend.until(lambda: all(each.calls for each in slow))
+        leave.set()
+        await backend.until(lambda: len(ended) == 40)
 
     @pytest.mark.parametrize("group", [False, True])
     async def test_removing_it(self, backend: Backend, client: Any, lock: Any, *, group: bool) -> None:
@@ -375,13 +368,11 @@ async def test_a_lease_of_its_own(backend: Backend, redis: Any, proxy: Proxy) ->
     ]
     names, usual = [lock.name for lock in locks] + ["red"], client.get_lock("usual")
     locks += [client.get_red_lock(client.get_lock("red", watchdog_timeout=LEASE)), usual]
-    for lock in locks:
-        await lock.lock()
+    await in_turn(lock.lock for lock in locks)
     assert redis.pttl("usual") > 20_000
     assert await kept(backend, redis, names, 1.5 * LEASE) >= 1.5 * LEASE
     assert (fault.happened.is_set(), redis.pttl("usual") > 20_000) == (True, True)
-    for lock in locks:
-        await lock.unlock()
+    await in_turn(lock.unlock for lock in locks)
     assert left(redis) <= {"redisson_lock_token:{fenced_lock}"}
 
 

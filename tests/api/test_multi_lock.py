@@ -62,17 +62,16 @@ def locks(backend: Backend, admin: Redis) -> Locks:
 
 
 class TestAllOrNothing:
-    async def test_acquires_all_and_releases_all(self, locks: Locks, servers: list[Server]) -> None:
+    async def test_acquires_all_and_releases_all(self, locks: Locks, servers: list[Server], redises: Any) -> None:
         there = locks.backend.connect(servers[1].url)
         group = locks.client.get_multi_lock(there.get_lock("b"), locks["a"], locks["c"])
-        with servers[1].redis() as redis:
-            await group.lock()
-            assert [*locks.counts("ac"), list(redis.hvals("b"))] == [[b"1"]] * 3
-            questions = (group.is_held, group.is_held_by_current_thread, there.get_lock("b").is_held)
-            assert [await question() for question in questions] + [group.lost.is_set()] == [True, True, True, False]
-            await group.unlock()
-            assert not await group.is_held()
-            assert (locks.keys(), redis.keys()) == ([], [])
+        await group.lock()
+        assert [*locks.counts("ac"), list(redises[1].hvals("b"))] == [[b"1"]] * 3
+        questions = (group.is_held, group.is_held_by_current_thread, there.get_lock("b").is_held)
+        assert [await question() for question in questions] + [group.lost.is_set()] == [True, True, True, False]
+        await group.unlock()
+        assert not await group.is_held()
+        assert (locks.keys(), redises[1].keys()) == ([], [])
 
     async def test_if_one_is_held_none_is_acquired(self, locks: Locks) -> None:
         """Outer holds stay."""
@@ -194,7 +193,9 @@ class TestMembers:
 
 
 class TestLease:
-    async def test_a_fixed_one_counts_from_when_all_are_acquired(self, locks: Locks, servers: list[Server]) -> None:
+    async def test_a_fixed_one_counts_from_when_all_are_there(
+        self, locks: Locks, servers: list[Server], redises: Any
+    ) -> None:
         """For each kind of lock, in its own way; and nobody else's keys get a lease."""
         backend, client, redis = locks.backend, locks.client, locks.redis
         members = [lock_of(client, kind, kind) for kind in LOCKS if kind != "write"]
@@ -204,12 +205,8 @@ class TestLease:
         holder = await acquired(backend.connect(servers[slowest.name == "last"].url).get_lock(slowest.name))
 
         def leases() -> list[int]:
-            found = []
-            for server in servers[:2]:
-                with server.redis() as each:
-                    keys = [key for key in each.scan_iter() if not key.startswith((b"redisson_lock_", b"pyredisson_"))]
-                    found += [int(each.pttl(key)) for key in keys]
-            return found
+            keys = [(each, key) for each in redises[:2] for key in each.scan_iter()]
+            return [each.pttl(key) for each, key in keys if not key.startswith((b"redisson_lock_", b"pyredisson_"))]
 
         other = backend.spawn(lambda: group.lock(8))
         # All but the last are had.

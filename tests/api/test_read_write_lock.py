@@ -5,10 +5,10 @@ import time
 import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
-from tests.support.backends import TIME_LIMIT, fails, finished
+from tests.support.backends import TIME_LIMIT, fails, finished, in_turn
 from tests.support.kinds import acquired
 
-from .kinds import WAYS, assert_lost, lock_of
+from .kinds import JAVA, WAYS, assert_lost, lock_of
 from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key
 
 WATCHDOG = 1.2
@@ -61,9 +61,8 @@ class TestSides:
     async def test_force_unlock_takes_all_holds(self, orders: Orders, reads: bool) -> None:
         """Of all readers; and what the writer reads."""
         sides = [orders.read(1), orders.read(2)] if reads else [orders.write(1), orders.read(1)]
-        for side in sides:
-            await side.lock()
-        waiting = await orders.writes(5)
+        await in_turn(side.lock for side in sides)
+        waiting = await orders.waits("write", 5)
         assert await sides[0].force_unlock() is True
         await finished(waiting)
         assert len(orders.holds()) == 2
@@ -183,7 +182,7 @@ class TestNested:
 @pytest.mark.parametrize("payload", ["0", "1"])
 async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, payload: str) -> None:
     orders.java_writes(60_000)
-    others = await orders.writes(*range(6, 11))
+    others = await orders.waits("write", *range(6, 11))
     await orders.backend.sleep(0.1)
     before = orders.scripts()
     orders.redis.publish(CHANNEL, payload)
@@ -194,7 +193,7 @@ async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, paylo
     for other in others:
         await fails(ClosedError, other.result)
     orders.connect()
-    readers = await orders.reads(*range(1, 6))
+    readers = await orders.waits("read", *range(1, 6))
     orders.redis.delete("orders")
     orders.redis.publish(CHANNEL, payload)
     await finished(readers)
@@ -204,7 +203,7 @@ async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, paylo
 async def test_claims_of_a_writer_that_waits(orders: Orders) -> None:
     """It isn't starved by readers that overlap, nor do they wait longer than need be."""
     orders.java_reads(60_000)
-    writers = await orders.writes(1)
+    writers = await orders.waits("write", 1)
     await orders.claimed()
     # A claim is renewed while its writer waits.
     started = time.monotonic()
@@ -219,5 +218,6 @@ async def test_claims_of_a_writer_that_waits(orders: Orders) -> None:
     await orders.claimed()
     assert not await orders.read(3).try_lock()
     await read.unlock()
-    orders.java_leaves()
+    orders.redis.delete("orders", lease_key(JAVA))
+    orders.redis.publish(CHANNEL, "0")
     await finished(writers)

@@ -97,7 +97,7 @@ class Red:
 
 
 @pytest.fixture
-def near(backend: Backend, servers: list[Server], redises: list[Redis], monkeypatch: pytest.MonkeyPatch) -> Red:
+def it(backend: Backend, servers: list[Server], redises: list[Redis], monkeypatch: pytest.MonkeyPatch) -> Red:
     """On servers that all reply.
 
     After a majority has replied, a red lock waits for the others only briefly, and for each reply for a tenth of the
@@ -109,41 +109,48 @@ def near(backend: Backend, servers: list[Server], redises: list[Redis], monkeypa
 
 
 @pytest.fixture
+def behind(it: Red, proxies: list[Proxy], monkeypatch: pytest.MonkeyPatch) -> Red:
+    """Its first server is behind a proxy, which may hold requests."""
+    monkeypatch.setattr(parallel, "SHORTEST_GRACE", 0.5)
+    it.places = [proxies[0], *it.places[1:]]
+    return it
+
+
+@pytest.fixture
 def far(backend: Backend, proxies: list[Proxy], redises: list[Redis]) -> Red:
-    """Behind proxies."""
     return Red(backend, proxies, redises)
 
 
 class TestMajority:
     @pytest.mark.parametrize("foreign", [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
-    async def test_some_are_held_by_another_owner(self, near: Red, foreign: Sequence[int]) -> None:
+    async def test_some_are_held_by_another_owner(self, it: Red, foreign: Sequence[int]) -> None:
         for number in foreign:
-            near.somebody_takes(number)
-        before, red = near.held(), near.make()
+            it.somebody_takes(number)
+        before, red = it.held(), it.make()
         assert await red.try_lock() is (len(foreign) < 2)
         if len(foreign) == 2:
-            assert near.held() == before
+            assert it.held() == before
             said = r"red lock of 'a' on .* of owner .* not acquired in 0\.1 s"
             await fails(LockTimeoutError, red.hold(wait_time=0.1).__aenter__, match=said)
-            assert (near.held(), await red.is_held()) == (before, False)
-            assert all(number in foreign or not redis.keys() for number, redis in enumerate(near.redises))
+            assert (it.held(), await red.is_held()) == (before, False)
+            assert all(number in foreign or not redis.keys() for number, redis in enumerate(it.redises))
             return
         held = [levels or [b"1"] for levels in before]
-        assert (near.held(), await red.is_held(), red.lost.is_set()) == (held, True, False)
-        assert not await near.backend.as_another_owner(red.try_lock)
-        assert near.held() == held
+        assert (it.held(), await red.is_held(), red.lost.is_set()) == (held, True, False)
+        assert not await it.backend.as_another_owner(red.try_lock)
+        assert it.held() == held
         await red.unlock()
-        assert (near.held(), await red.is_held()) == (before, False)
+        assert (it.held(), await red.is_held()) == (before, False)
 
     @pytest.mark.parametrize("crashed", [False, True], ids=["free", "one is stale"])
-    async def test_a_release_wakes_a_waiter(self, near: Red, crashed: bool) -> None:
+    async def test_a_release_wakes_a_waiter(self, it: Red, crashed: bool) -> None:
         """Also where the first member stays somebody's who crashed: it must not be what all wait for."""
         if crashed:
-            near.somebody_takes(0)
-        holder, red = near.make(), near.make()
+            it.somebody_takes(0)
+        holder, red = it.make(), it.make()
         await holder.lock()
-        other = near.backend.spawn(red.lock)
-        await near.backend.sleep(0.3)
+        other = it.backend.spawn(red.lock)
+        await it.backend.sleep(0.3)
         assert not other.done()
         released = time.monotonic()
         await holder.unlock()
@@ -257,54 +264,38 @@ class TestValidity:
         assert (await red.try_lock(0, 0.04), await red.try_lock(0, 20)) == (False, True)
         await red.unlock()
 
-    async def test_it_ends_before_the_leases_do(self, near: Red, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_it_ends_before_the_leases_do(self, it: Red, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(red_lock, "DRIFT", 0.5)
-        red = near.make()
-        async with near.backend.connect().get_lock("another"):
+        red = it.make()
+        async with it.backend.connect().get_lock("another"):
             with lasting(1.9, 3.8):
                 await red.lock(4)
                 assert await red.lost.wait(TIME_LIMIT)
-            assert all(redis.pttl("a") > 0 for redis in near.redises)
+            assert all(redis.pttl("a") > 0 for redis in it.redises)
             await assert_lost(red)
-        await near.gone()
+        await it.gone()
 
 
-class TestLost:
-    async def test_a_majority(self, near: Red, servers: list[Server]) -> None:
-        red = near.make(lock_watchdog_timeout=0.9)
-        await red.lock()
-        for number in (0, 2):
-            near.redises[number].delete("a")
-        assert await red.lost.wait(TIME_LIMIT)
-        assert not await red.is_held()
-        await assert_lost(red, "was taken away on the server")
-        assert near.held() == FREE
-        async with red:
-            assert not red.lost.is_set()
-        # The error names the members that were released separately, and not the one that is released with the group.
-        await red.lock()
-        await near.locks[0].unlock()
-        assert await red.is_held()
-        await near.locks[2].unlock()
-        raised = await fails(LockLostError, red.unlock, match="is not held any more")
-        reasons = str(raised).partition("any more: ")[2]
-        assert reasons.count("it was released separately") == 2
-        assert ([f":{server.port}/" in reasons for server in servers], near.held()) == ([True, False, True], FREE)
-
-
-@pytest.fixture
-def it(backend: Backend, servers: list[Server], redises: list[Redis], monkeypatch: pytest.MonkeyPatch) -> Red:
-    """It doesn't give up a member that is slow to reply, unless a proxy holds its request."""
-    monkeypatch.setattr(parallel, "SHORTEST_GRACE", 0.5)
-    monkeypatch.setattr(red_lock, "SHORTEST_TIMEOUT", TIME_LIMIT)
-    return Red(backend, servers, redises)
-
-
-@pytest.fixture
-def behind(it: Red, proxies: list[Proxy]) -> Red:
-    """Its first server is behind a proxy."""
-    it.places = [proxies[0], *it.places[1:]]
-    return it
+async def test_a_majority_is_lost(it: Red, servers: list[Server]) -> None:
+    red = it.make(lock_watchdog_timeout=0.9)
+    await red.lock()
+    for number in (0, 2):
+        it.redises[number].delete("a")
+    assert await red.lost.wait(TIME_LIMIT)
+    assert not await red.is_held()
+    await assert_lost(red, "was taken away on the server")
+    assert it.held() == FREE
+    async with red:
+        assert not red.lost.is_set()
+    # The error names the members that were released separately, and not the one that is released with the group.
+    await red.lock()
+    await it.locks[0].unlock()
+    assert await red.is_held()
+    await it.locks[2].unlock()
+    raised = await fails(LockLostError, red.unlock, match="is not held any more")
+    reasons = str(raised).partition("any more: ")[2]
+    assert reasons.count("it was released separately") == 2
+    assert ([f":{server.port}/" in reasons for server in servers], it.held()) == ([True, False, True], FREE)
 
 
 async def test_all_servers_restart_one_after_the_other(it: Red) -> None:

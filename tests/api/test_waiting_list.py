@@ -12,27 +12,11 @@ from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, finished, lasting
 from tests.support.faults import FLAGS
 from tests.support.inspecting import session_of
-from tests.support.kinds import acquired
+from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import (
-    CHANNEL,
-    JAVA,
-    LONG,
-    PERMITS,
-    held,
-    kinds,
-    listening,
-    lock_of,
-    rival_of,
-    set_permits,
-    sleeping,
-    take,
-    turn_of,
-    use,
-    whole,
-)
+from .kinds import CHANNEL, JAVA, LONG, PERMITS, held, listening, lock_of, rival_of, set_permits, take, turn_of, whole
 from .read_write import CHANNEL as READ_WRITE_CHANNEL
 from .read_write import Orders
 
@@ -65,9 +49,9 @@ def all_sleep(client: Any, count: int) -> bool:
     return queue is not None and len(list(queue.waiters)) == waiters(client, "orders") == count
 
 
-async def start_waiters(backend: Backend, client: Client, count: int, present: int = 0) -> list[OtherOwner[None]]:
+async def start_waiters(backend: Backend, client: Client, count: int, present: int = 0) -> list[OtherOwner[float]]:
     """So many waiters, beside those that are `present`."""
-    others = [backend.spawn(lambda: use(client.get_lock("orders"))) for _ in range(count)]
+    others = [backend.spawn(lambda: take(client.get_lock("orders"))) for _ in range(count)]
     await backend.until(lambda: all_sleep(client, present + count))
     return others
 
@@ -149,7 +133,7 @@ class TestCalls:
         assert state.scripts() == before + 4
 
 
-@kinds
+@pytest.mark.parametrize("kind", KINDS)
 async def test_the_end_of_the_holders_lease_wakes(orders: Orders, state: ServerState, kind: str) -> None:
     """A dead holder sends no message."""
     hold = {"read": orders.java_writes, "write": orders.java_reads}.get(kind, partial(hold_elsewhere, state))
@@ -273,7 +257,7 @@ async def test_clients_have_their_turns_in_the_order_in_which_they_came(
     if kind == "lock":
         # A lock that is taken away wakes the callers of its holder's client.
         await client.get_lock("orders").lock()
-        waiter = await backend.begin(client.get_lock("orders", owner=2).lock, lambda: sleeping(client, "lock") == 1)
+        waiter = await backend.begin(client.get_lock("orders", owner=2).lock, lambda: waiters(client, "orders") == 1)
         assert await backend.connect().get_lock("orders").force_unlock()
         await waiter.result(LATE)
 

@@ -36,7 +36,6 @@ REAL_ONLY = {
         "faults/test_bounds.py::test_a_server_without_hello",
     ),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
-    "MONITOR": ("api/test_hand_over_costs.py::test_a_series_of_hand_overs_is_bounded",),
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
         "faults/test_lost_replies.py::test_an_acquire_with_an_odd_answer_is_undone",
