@@ -345,9 +345,8 @@ async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -
     ],
 )
 async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
     monkeypatch.setattr(identities, "_identity", None)
     monkeypatch.setattr(sys, "argv", argv)
     assert identities.identity().program == program

@@ -245,8 +245,7 @@ class TestNodes:
         sentinels_only = Config(**fields)
         assert sentinels_only.ssl_context is None
         for made in (sentinels_only.sentinel_ssl_context, Config(ssl=True).ssl_context):
-            assert made is not None
-            assert (made.verify_mode, made.check_hostname) == (ssl.CERT_REQUIRED, True)
+            assert checks(made) == CHECKED
 
 
 class TestServersOfAConfig:

@@ -283,12 +283,10 @@ class TestTls:
         with pytest.raises(ConfigError, match="sslTruststore: Java's key stores"):
             Config.from_yaml(tls(f"sslTruststore: {prefix}{store}"))
 
-    def test_the_version(self) -> None:
+    def test_protocols_and_ciphers(self) -> None:
         context = Config.of("rediss://h:6380?ssl_min_version=772").ssl_context
         assert context is not None
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
-
-    def test_protocols_and_ciphers(self) -> None:
         settings = "sslProtocols: [TLSv1.3, TLSv1.2]\nsslCiphers: [ECDHE-RSA-AES128-GCM-SHA256]"
         context = Config.from_yaml(tls(settings)).ssl_context
         assert context is not None

@@ -266,7 +266,6 @@ class Done:
         return int(self.redis.pubsub_numsub(LATCH_CHANNEL)[0][1])
 
     def java_counts_down(self) -> None:
-        """What Redisson does."""
         count = self.redis.decr("done")
         if count <= 0:
             self.redis.delete("done")

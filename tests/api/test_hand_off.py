@@ -306,8 +306,7 @@ async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
         await fails((LockAlreadyHeldError, NotImplementedError), each.hand_off)
     assert not proxy.seen(MOVES["lock"])
     assert await lock.get_hold_count() == 2
-    for _ in range(2):
-        await lock.unlock()
+    await in_turn([lock.unlock] * 2)
     async with client.singleton("nightly", at_least=0.01) as kept_for:
         await fails(NotImplementedError, kept_for.hand_off, match="at_least")
 

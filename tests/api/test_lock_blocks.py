@@ -211,8 +211,7 @@ class TestTasks:
         async def body() -> None:
             # A red lock awaits the release of its other members then.
             async with client.get_red_lock(*members):
-                for member in members[:2]:
-                    await member.force_unlock()
+                await in_turn(member.force_unlock for member in members[:2])
                 try:
                     await asyncio.sleep(TIME_LIMIT)
                 finally:

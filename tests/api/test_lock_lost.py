@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,8 +54,7 @@ class TestEvent:
         assert not lost.is_set()
         # Any owner may wait for it, and has a hold of its own.
         waiting = backend.spawn(lambda: lost.wait(TIME_LIMIT))
-        assert await lost.wait(TIME_LIMIT) is True
-        assert await waiting.result() is True
+        assert [await lost.wait(TIME_LIMIT), await waiting.result()] == [True, True]
         assert (lost.is_set(), await lock.is_held()) == (True, False)
 
         async def work() -> bool:
@@ -160,16 +160,13 @@ async def test_many_losses(client: Any, monkeypatch: pytest.MonkeyPatch) -> None
     await assert_lost(fresh)
     # A later loss of the same lock is remembered as well.
     await lose(again)
-    for number in range(15):
-        await lose(client.get_lock(f"other:{number}"))
+    await in_turn(partial(lose, client.get_lock(f"other:{number}")) for number in range(15))
     await assert_lost(again)
     # Of those that are never released, the latest ones.
     locks = [client.get_lock(f"orders:{number}") for number in range(50)]
-    for lock in locks:
-        await lose(lock)
+    await in_turn(partial(lose, lock) for lock in locks)
     assert len(client._session.holds.table) <= 20
-    for lock in locks[-18:]:
-        await assert_lost(lock)
+    await in_turn(partial(assert_lost, lock) for lock in locks[-18:])
     # So it is for groups.
     group = client.get_multi_lock(again, fresh)
     for number in range(25):

@@ -15,7 +15,7 @@ from pyredisson.inspection.deadlocks import DeadlockSearch
 from pyredisson.logic import waits
 from pyredisson.logic.groups import multi_lock, red_lock
 from pyredisson.logic.waiting import Waiter
-from tests.support.backends import Backend, OtherOwner, fails, finished
+from tests.support.backends import Backend, OtherOwner, fails, finished, in_turn
 from tests.support.inspecting import inspector, session_of, state_of
 from tests.support.waits import Scene, confirmed, waiting_field
 
@@ -86,8 +86,7 @@ class TestWaiters:
         await backend.until(lambda: len(waiting_field(admin, client)) == waits.MOST_LISTED)
         assert len((await state_of(client, name)).waiters) == waits.MOST_LISTED
         await backend.close()
-        for other in others:
-            await other.end()
+        await in_turn(other.end for other in others)
 
     async def test_what_is_gone_is_said_again_and_what_has_ended_is_not(self, backend: Backend, admin: Redis) -> None:
         holder = await held(backend.connect())
