@@ -30,9 +30,7 @@ class SimBackend:
 
     def __init__(self, process: Process, repair: Callable[[bytes], None], *rest: Any) -> None:
         super().__init__(*rest)
-        self._process = process
-        self._simulation = process.simulation
-        self._repair = repair
+        self._process, self._simulation, self._repair = process, process.simulation, repair
         self.clock = self._simulation.clock
         self.jitter = self._simulation.random.random
 
@@ -41,13 +39,12 @@ class SimBackend:
         raise NotImplementedError
 
     def post(self, payload: bytes) -> None:
-        if not self._process.alive:
-            return
-        connections = self._connections_for(payload)
-        if connections is None or connections.shared is None:
-            self._repair(payload)
-        else:
-            self._process.spawn(self._post(payload))
+        if self._process.alive:
+            connections = self._connections_for(payload)
+            if connections is None or connections.shared is None:
+                self._repair(payload)
+            else:
+                self._process.spawn(self._post(payload))
 
     async def _post(self: Any, payload: bytes) -> None:
         try:
@@ -67,14 +64,13 @@ class SimBackend:
 
     async def wait(self, signal: Wakeup, seconds: float) -> None:
         assert isinstance(signal, Flag)
-        if signal.is_set():
-            return
-        signal.park = park = Park()
-        self._simulation.after(seconds + OVERSHOOT, park.resolve)
-        try:
-            await park
-        finally:
-            signal.park = None
+        if not signal.is_set():
+            signal.park = park = Park()
+            self._simulation.after(seconds + OVERSHOOT, park.resolve)
+            try:
+                await park
+            finally:
+                signal.park = None
 
     async def close(self) -> None:
         raise AssertionError("no part of the logic closes a runtime")
@@ -96,8 +92,7 @@ class Client(Process):
 
     def __init__(self, simulation: Simulation, name: str, network: Network, config: Config) -> None:
         super().__init__(simulation, name)
-        self.fault_plan = network.fault_plan
-        self._network = network
+        self.fault_plan, self._network = network.fault_plan, network
         self.session = Session(config, self)
 
     def open(self, post: Callable[[bytes], None]) -> Resources:

@@ -24,21 +24,16 @@ class User:
 
     def __init__(self, client: Client, judge: Any, objects: Sequence[Any], name: str) -> None:
         """`objects`: the locks, or other primitives, that it uses."""
-        self.client = client
-        self.objects = objects
-        self.name = name
+        self.client, self._judge, self.objects, self.name = client, judge, objects, name
         self.task: Task | None = None
-        self.session = client.session
-        self.simulation = client.simulation
+        self.session, self.simulation, self.fault_plan = client.session, client.simulation, client.fault_plan
         self.random = client.simulation.random
-        self.fault_plan = client.fault_plan
         self.lease = client.session.lease_ms / 1000
         self.operations = 0
         self.busy = False
         self.wants: Any = None
         self.retired = False
         """Does nothing after its first operations: a new acquire could hide that a wakeup was lost."""
-        self._judge = judge
 
     @property
     def over(self) -> bool:
@@ -134,8 +129,7 @@ class Judge:
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         network = networks[0]
-        self.simulation = network.simulation
-        self.fault_plan = network.fault_plan
+        self.simulation, self.fault_plan = network.simulation, network.fault_plan
         self.keyspace = network.server.keyspace
         self.lease = lease
         self.soon = WAYS * network.fault_plan.slowest
@@ -143,9 +137,7 @@ class Judge:
         """How long after its deadline an operation may time out, with a calm fault plan."""
         self._moves = False
         self.clients: list[Client] = []
-        self.acquired = 0
-        self.waits = 0
-        self.lost = 0
+        self.acquired = self.waits = self.lost = 0
         self.verdict = ""
         self.users: list[Any] = []
         self._busy: list[User] = []
@@ -257,8 +249,7 @@ class Neglect:
 
     def __init__(self, judge: Judge, blind: float) -> None:
         """`blind`: the longest time in seconds after which a waiter asks again without any message."""
-        self._judge = judge
-        self._blind = blind
+        self._judge, self._blind = judge, blind
         self._since: dict[User, tuple[float, bool]] = {}
 
     def look(self, served: Mapping[User, bool]) -> None:
@@ -277,8 +268,7 @@ class ClaimPeriods:
 
     def __init__(self, judge: Judge, others_turn: float) -> None:
         """`others_turn`: seconds for which nobody claims after that."""
-        self._judge = judge
-        self._others_turn = others_turn
+        self._judge, self._others_turn = judge, others_turn
         self._periods: dict[bytes, tuple[float, float]] = {}
         """When the present period of claims began, and when a claim was seen last."""
 

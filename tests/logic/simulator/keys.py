@@ -86,10 +86,8 @@ class Keyspace:
 
     def made(self, kind: type[Kind], key: bytes) -> Kind:
         """The same; an empty one is made where there is none."""
-        value = self.of(kind, key)
-        if value is None:
-            value = kind()
-            self.put(key, value)
+        if (value := self.of(kind, key)) is None:
+            self.put(key, value := kind())
         return value
 
     def put(self, key: bytes, value: Value) -> None:
@@ -127,9 +125,7 @@ class Keyspace:
         if value is None:
             raise ResponseError("ERR no such key")
         ends = self.valid_until.get(key)
-        self.drop(key)
-        if self.value(name) is not None:
-            self.drop(name)
+        self.do_del(key, name)
         self.put(name, value)
         if ends is not None:
             self.valid_until[name] = ends
@@ -180,13 +176,8 @@ class Keyspace:
         integer(cursor)
         return [b"0", list(self.do_keys(b"*"))]
 
-    def do_dbsize(self) -> int:
-        return len(self.do_keys(b"*"))
-
     def do_flushall(self) -> Status:
-        for key in list(self.values):
-            if self.value(key) is not None:
-                self.drop(key)
+        self.do_del(*self.values)
         return OK
 
     # Strings
@@ -225,8 +216,7 @@ class Keyspace:
         return OK
 
     def do_append(self, key: bytes, text: bytes) -> int:
-        value = (self.of(bytes, key) or b"") + text
-        self.put(key, value)
+        self.put(key, value := (self.of(bytes, key) or b"") + text)
         return len(value)
 
     def do_incrby(self, key: bytes, by: bytes) -> int:
@@ -304,8 +294,7 @@ class Keyspace:
         return number
 
     def do_lindex(self, key: bytes, index: bytes) -> bytes | None:
-        value = self.of(List, key) or List()
-        number = integer(index)
+        value, number = self.of(List, key) or List(), integer(index)
         return value[number] if -len(value) <= number < len(value) else None
 
     def do_lrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
@@ -332,15 +321,12 @@ class Keyspace:
     do_rpop = partialmethod(do_lpop, place=-1)
 
     def do_lrem(self, key: bytes, count: bytes, item: bytes) -> int:
-        most = integer(count)
-        value = self.of(List, key)
+        most, value = integer(count), self.of(List, key)
         if value is None:
             return 0
         places = [index for index, other in enumerate(value) if other == item]
-        if most < 0:
-            places.reverse()
-        places = places[: abs(most)] if most else places
-        for index in sorted(places, reverse=True):
+        places = places[most:] if most < 0 else places[: most or None]
+        for index in reversed(places):
             del value[index]
         self._drop_if_empty(key)
         return len(places)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Hashable, Iterator, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -17,7 +17,6 @@ from pyredisson.logic.locks.read_write_lock import READ, WRITER_CLAIM, SideLogic
 from pyredisson.logic.locks.rlock import LockLogic
 
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
-from .keys import Value
 from .network import Network
 
 DEEPEST = 3
@@ -189,8 +188,10 @@ class LockJudge(Judge):
                 continue
             if key not in self.keyspace.valid_until:
                 self.blame(f"{key!r} has no end")
+            # Everything in the value that may be the name of an owner.
+            words = (value,) if isinstance(value, bytes) else value
             for owner in self.users:
-                if owner.client.alive and not owner.gone and any(names(owner, name) for name in _words(value)):
+                if owner.client.alive and not owner.gone and any(names(owner, name) for name in words):
                     self.blame(f"{owner.name}: {key!r} is left behind")
             if self.keyspace.valid_until[key] / 1000 > self.simulation.now + 2 * self.lease + self.soon:
                 self.blame(f"{key!r} lasts too long")
@@ -259,10 +260,9 @@ class LockJudge(Judge):
 
     def neglected(self, key: bytes) -> None:
         """No lock is free for long while an owner waits for it."""
-        freed = self.keyspace.freed.get(key)
-        if freed is None:
+        if key not in self.keyspace.freed:
             return
-        when, expired = freed
+        when, expired = self.keyspace.freed[key]
         # Without a message: the remaining time of the holder, but one lease at most.
         unheard = self.lease if expired or not self.fault_plan.calm else 0.0
         for owner in self.users:
@@ -286,11 +286,6 @@ def _holds(owner: Owner, key: bytes) -> Iterator[Hold]:
         while hold is not None:
             yield hold
             hold = hold.lost_below
-
-
-def _words(value: Value) -> Iterable[bytes]:
-    """Everything in a value that may be the name of an owner."""
-    return (value,) if isinstance(value, bytes) else value
 
 
 def names(owner: Owner, name: bytes) -> bool:

@@ -203,9 +203,7 @@ class SimKeeper:
 
     def __init__(self, slots: MovingSlots, table: RoutingTable, process: Client) -> None:
         self.table = table
-        self._slots = slots
-        self._process = process
-        self._coming = False
+        self._slots, self._process, self._coming = slots, process, False
         table.apply(slots.view(), table.begin_view())
         table.on_request = self.request
 

@@ -33,8 +33,7 @@ class FaultPlan:
     """Draws every fault. `calm`: messages and replies arrive; only cancellations happen."""
 
     def __init__(self, random: Random, *, calm: bool) -> None:
-        self._random = random
-        self.calm = calm
+        self._random, self.calm = random, calm
         self.slowest = random.choice((0.001, 0.005, 0.02))
         """The longest way to the server or back, in seconds."""
         self.cancels = random.choice((0.0, 0.2, 0.5))
@@ -43,16 +42,11 @@ class FaultPlan:
         def chance(highest: float) -> float:
             return 0.0 if calm or random.random() < 0.5 else random.random() * highest
 
-        self._lost = chance(0.2)
-        self.unanswered = chance(0.3)
-        self._late = chance(0.2)
-        self._unreachable = chance(0.3)
-        self._passing = chance(0.2)
+        self._lost, self.unanswered, self._late = chance(0.2), chance(0.3), chance(0.2)
+        self._unreachable, self._passing = chance(0.3), chance(0.2)
         self.subscription_cuts = chance(3.0)
         """How many subscription connections fail, a client."""
-        self.flushes = chance(4.0)
-        self.deaths = chance(1.0)
-        self.pauses = chance(3.0)
+        self.flushes, self.deaths, self.pauses = chance(4.0), chance(1.0), chance(3.0)
         self.forces = 0.2 if calm and random.random() < 0.2 else chance(0.3)
         self._faults = self._lost + self.unanswered + self._late
 
@@ -92,8 +86,7 @@ class FaultPlan:
 
 class Network:
     def __init__(self, simulation: Simulation, fault_plan: FaultPlan, patches: dict[str, bytes] | None) -> None:
-        self.simulation = simulation
-        self.fault_plan = fault_plan
+        self.simulation, self.fault_plan = simulation, fault_plan
         self.subscribers: list[Subscriber] = []
         self.server = Server(simulation.clock, self._publish, patches)
         self.server.keyspace.commands[b"PUBSUB"] = self._pubsub
@@ -104,8 +97,7 @@ class Network:
         self.on_restart: Callable[[], None] | None = None
         self.up_at = 0.0
         self.connections: list[Connection] = []
-        self.checked = True
-        self.identified = True
+        self.checked = self.identified = True
         self.cluster: Any = None
         """The slots and their nodes, if this is the data of all nodes of a cluster."""
         self._restarts = 0
@@ -176,25 +168,19 @@ class Node(RealNode):
 
     def __init__(self, process: Process, network: Network, scripts: ScriptSet, config: Config) -> None:
         super().__init__(config)
-        self.process = process
-        self.network = network
-        self.scripts = scripts
+        self.process, self.network, self.scripts = process, network, scripts
         self.cuts = 0
 
 
 class Connection:
     """One connection: what is sent over it arrives in order, or not at all."""
 
-    __slots__ = ("_answered", "_arrived", "_node", "_parks", "closed", "killed", "made_after", "server")
-
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._arrived = 0.0
-        self._answered = 0.0
+        self._arrived = self._answered = 0.0
         self._parks: dict[Park, None] = {}
-        self.closed = False
-        self.killed = False
-        """The server has dropped it: commands that are still on their way are not executed."""
+        self.closed = self.killed = False
+        """Killed: the server has dropped it: commands that are still on their way are not executed."""
         self.made_after = node.cuts
         self.server = node.network.identity if node.network.identified else None
         node.availability.on_connected(self.server, node.network.simulation.now)
@@ -255,11 +241,10 @@ class Connection:
 
     def cut(self, silent: float = 0.0) -> None:
         """It fails now, after so long a silence. Commands that are on their way may still arrive."""
-        if self.closed:
-            return
-        self.abandon()
-        self._node.on_failure()
-        self._fail((TimeoutError if silent == REPLY_TIMEOUT else ConnectionError)("the line is cut"))
+        if not self.closed:
+            self.abandon()
+            self._node.on_failure()
+            self._fail((TimeoutError if silent == REPLY_TIMEOUT else ConnectionError)("the line is cut"))
 
     def _fail(self, error: RedisError) -> None:
         for park in self._parks:
@@ -270,8 +255,7 @@ class Connections:
     """The connections of one runtime to one server: one at a time for each call, or one that all calls share."""
 
     def __init__(self, node: Node, *, pipelined: bool) -> None:
-        self._node = node
-        self._pipelined = pipelined
+        self._node, self._pipelined = node, pipelined
         self._idle: list[Connection] = []
 
     @property
@@ -281,7 +265,7 @@ class Connections:
 
     @property
     def connected(self) -> bool:
-        return any(not connection.closed for connection in self._idle)
+        return not all(connection.closed for connection in self._idle)
 
     async def send(self, payload: bytes, *, new_connection: bool = False) -> Reply:
         (reply,), _ = await self.exchange((payload,), new_connection=new_connection)
@@ -366,9 +350,7 @@ class Subscription:
     """A client's subscription: it connects when it is first needed, and again whenever it was cut."""
 
     def __init__(self, process: Process, network: Network, channels: ChannelRegistry) -> None:
-        self._process = process
-        self._network = network
-        self.channels = channels
+        self._process, self._network, self.channels = process, network, channels
         self.subscriber: Subscriber | None = None
         self._connecting = False
 
@@ -422,13 +404,10 @@ class Subscriber:
     """One subscription connection, as the server sees it."""
 
     def __init__(self, subscription: Subscription, network: Network, process: Process) -> None:
-        self.subscription = subscription
+        self.subscription, self._network, self._process = subscription, network, process
         self.channels: dict[bytes, None] = {}
         self.broken = False
-        self._network = network
-        self._process = process
-        self._last_request = 0.0
-        self._last_sent = 0.0
+        self._last_request = self._last_sent = 0.0
         network.subscribers.append(self)
 
     def request(self, channel: bytes, wanted: bool) -> None:
@@ -446,10 +425,8 @@ class Subscriber:
             action(*args)
 
     def _on_request(self, channel: bytes, wanted: bool) -> None:
-        if self.broken:
-            return
-        if wanted:
+        if wanted and not self.broken:
             self.channels[channel] = None
             self.send(self.subscription.channels.on_subscribed, channel)
-        else:
+        elif not wanted:
             self.channels.pop(channel, None)

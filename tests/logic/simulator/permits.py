@@ -31,8 +31,7 @@ class PoolUser(User):
         """The result of an acquire, which gets a deadline; or `FAILED`."""
         self.wants = (key, permits)
         # Permits of dead clients may never become free.
-        endless = not self.fault_plan.deaths
-        return await self.acquire(f"acquire {permits} of {key!r}{about}", acquire, endless=endless)
+        return await self.acquire(f"acquire {permits} of {key!r}{about}", acquire, endless=not self.fault_plan.deaths)
 
 
 class SemaphoreUser(PoolUser):

@@ -3,8 +3,7 @@
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -176,7 +175,15 @@ class Report:
 def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Report:
     """Runs the schedule of that seed; the same every time. Raises `Violation`."""
     simulation = Simulation(seed, trace)
-    with _replayable(simulation):
+    # What is drawn or counted elsewhere begins anew with every schedule.
+    with (
+        # As in all tests: what a client tells of itself would be left behind.
+        patch.object(announcement, "FIRST_AFTER", math.inf),
+        patch.object(renewer, "LOOK_EVERY", math.inf),
+        patch.object(owners, "_name_numbers", itertools.count(1)),
+        patch.object(permit_expirable_semaphore, "urandom", simulation.random.randbytes),
+        patch.object(moving, "uuid4", lambda: UUID(bytes=simulation.random.randbytes(16))),
+    ):
         # With every other seed a lock is handed on inside a client without end.
         return _play(simulation, logic, hands_on_without_end=seed % 2 == 1)
 
@@ -241,20 +248,6 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
             client.die()
         logger.removeFilter(judge)
         logger.setLevel(level)
-
-
-@contextmanager
-def _replayable(simulation: Simulation) -> Iterator[None]:
-    """What is drawn or counted elsewhere begins anew with every schedule."""
-    with (
-        # As in all tests: what a client tells of itself would be left behind.
-        patch.object(announcement, "FIRST_AFTER", math.inf),
-        patch.object(renewer, "LOOK_EVERY", math.inf),
-        patch.object(owners, "_name_numbers", itertools.count(1)),
-        patch.object(permit_expirable_semaphore, "urandom", simulation.random.randbytes),
-        patch.object(moving, "uuid4", lambda: UUID(bytes=simulation.random.randbytes(16))),
-    ):
-        yield
 
 
 def _plan_faults(simulation: Simulation, fault_plan: FaultPlan, clients: Sequence[Client]) -> None:

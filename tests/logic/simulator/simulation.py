@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Coroutine, Generator
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -16,11 +17,10 @@ class Simulation:
     """The clock, the dice and the queue of what is going to happen."""
 
     def __init__(self, seed: int, trace: list[str] | None = None) -> None:
-        self.random = Random(seed)
+        self.random, self._trace = Random(seed), trace
         self.now = 1000.0
-        self._trace = trace
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._events = 0
+        self._order = count()
         self.after_event: Callable[[], None] | None = None
 
     def clock(self) -> float:
@@ -28,8 +28,7 @@ class Simulation:
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
         """Has `action(*args)` called at that time; first come, first served within one moment."""
-        self._events += 1
-        heapq.heappush(self._queue, (when, self._events, action, args))
+        heapq.heappush(self._queue, (when, next(self._order), action, args))
 
     def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
         """As `at`, from now."""
@@ -37,14 +36,12 @@ class Simulation:
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
         """Lets time pass until `done`, or until that moment: False."""
-        queue = self._queue
         while not done():
-            if not queue or queue[0][0] > until:
+            if not self._queue or self._queue[0][0] > until:
                 self.now = until
                 return False
-            when, _, action, args = heapq.heappop(queue)
-            if when > self.now:
-                self.now = when
+            when, _, action, args = heapq.heappop(self._queue)
+            self.now = max(self.now, when)
             action(*args)
             if self.after_event is not None:
                 self.after_event()
@@ -60,10 +57,8 @@ class Process:
     """One program on one machine: it may be paused, and it may die."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
-        self.simulation = simulation
-        self.name = name
-        self.alive = True
-        self.paused_until = 0.0
+        self.simulation, self.name = simulation, name
+        self.alive, self.paused_until = True, 0.0
         self._tasks: list[Task] = []
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Task:
@@ -75,11 +70,9 @@ class Process:
 
     def deliver(self, action: Callable[..., object], *args: Any) -> None:
         """Does something in this process, now or as soon as it is no longer paused."""
-        if not self.alive:
-            return
-        if self.paused_until > self.simulation.now:
+        if self.alive and self.paused_until > self.simulation.now:
             self.simulation.at(self.paused_until, self.deliver, action, *args)
-        else:
+        elif self.alive:
             action(*args)
 
     def die(self) -> None:
@@ -92,12 +85,7 @@ class Process:
 class Park:
     """One await of one task, which goes on when somebody resolves it."""
 
-    __slots__ = ("task",)
-
-    task: Task | None
-
-    def __init__(self) -> None:
-        self.task = None
+    task: Task | None = None
 
     def __await__(self) -> Generator[Park, Any, Any]:
         return (yield self)
@@ -112,30 +100,23 @@ class Park:
 class Task:
     """A coroutine, and where it waits."""
 
-    __slots__ = ("_strike_at_end", "_strike_in", "coroutine", "done", "park", "process", "strike_span")
+    park: Park | None = None
+    done = False
+    _strike_in, _strike_at_end, _strike_span = 0, False, 0.0
 
     def __init__(self, process: Process, coroutine: Coroutine[Any, Any, None]) -> None:
-        self.process = process
-        self.coroutine = coroutine
-        self.park: Park | None = None
-        self.done = False
-        self._strike_in = 0
-        self._strike_at_end = False
-        self.strike_span = 0.0
+        self.process, self.coroutine = process, coroutine
 
     def plan_strike(self, awaits: int, span: float) -> None:
         """Cancels the task at that await from now: within `span` seconds, or just as it would go on. 0: at none."""
-        self._strike_in = awaits
-        self.strike_span = span
-        self._strike_at_end = False
+        self._strike_in, self._strike_at_end, self._strike_span = awaits, False, span
 
     def go_on(self, park: Park, value: object, error: BaseException | None) -> None:
         """After an await; a stale one is ignored."""
-        if self.park is park:
-            if self._strike_at_end:
-                self._strike(park)
-            else:
-                self.step(value, error)
+        if self.park is park and self._strike_at_end:
+            self._strike(park)
+        elif self.park is park:
+            self.step(value, error)
 
     def step(self, value: object, error: BaseException | None) -> None:
         """Runs to the next await."""
@@ -145,16 +126,13 @@ class Task:
         except StopIteration:
             self.done = True
             return
-        park.task = self
-        self.park = park
-        if self._strike_in:
-            self._strike_in -= 1
-            if not self._strike_in:
-                simulation = self.process.simulation
-                if simulation.random.random() < 0.5:
-                    self._strike_at_end = True
-                else:
-                    simulation.after(simulation.random.random() * self.strike_span, self._strike_if_there, park)
+        park.task, self.park = self, park
+        self._strike_in -= 1
+        if self._strike_in == 0:
+            simulation = self.process.simulation
+            self._strike_at_end = simulation.random.random() < 0.5
+            if not self._strike_at_end:
+                simulation.after(simulation.random.random() * self._strike_span, self._strike_if_there, park)
 
     def _strike_if_there(self, park: Park) -> None:
         if self.park is park:
@@ -170,21 +148,17 @@ class Task:
 class Flag:
     """A `Wakeup` of this simulation."""
 
-    __slots__ = ("_set", "_simulation", "park")
-
     alive = True
+    park: Park | None = None
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self._set = False
-        self.park: Park | None = None
+        self._simulation, self._set = simulation, False
 
     def set(self) -> None:
-        if not self._set:
-            self._set = True
-            if self.park is not None:
-                # Not at once: the caller that sets a wakeup continues before the waiter.
-                self._simulation.after(self._simulation.random.random() * 1e-4, self.park.resolve)
+        if not self._set and self.park is not None:
+            # Not at once: the caller that sets a wakeup continues before the waiter.
+            self._simulation.after(self._simulation.random.random() * 1e-4, self.park.resolve)
+        self._set = True
 
     def clear(self) -> None:
         self._set = False
