@@ -3,24 +3,19 @@
 Behind them are schedules that no seed draws.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from redis.exceptions import RedisError
 
 from pyredisson._core import slot
 from pyredisson._settings.config import Config
-from pyredisson.logic.groups.group import GroupOwner
-from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.holds import HELD, LOST, NOT_TAKEN_OVER
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.ports import Operation
 
 from .simulator import KINDS, Report, Violation, run
-from .simulator.client import Client
 from .simulator.locks import Owner
 from .simulator.moving import KNOWN_WITHIN, LongOwner, MovingClient, MovingSlots
 from .simulator.network import FaultPlan, Network
@@ -123,85 +118,3 @@ def test_a_grant_that_arrives_after_the_failover_is_checked(lease: int | None) -
     simulation.run(simulation.now + KNOWN_WITHIN)
     assert (hold.state, hold.reason) == (LOST, NOT_TAKEN_OVER)
     client.die()
-
-
-SOON = 4.0
-"""Seconds in which all that was begun is done. A lease is longer."""
-
-
-class Group:
-    """A red lock on three servers, and one owner. Operations that the group begins can be held up."""
-
-    def __init__(self) -> None:
-        self.simulation = Simulation(1)
-        plan = FaultPlan(self.simulation.random, calm=True)
-        self.networks = [Network(self.simulation, plan, None) for _ in range(3)]
-        self.clients = [Client(self.simulation, "c", network, Config()) for network in self.networks]
-        self.members = [LockLogic(client.session, b"a") for client in self.clients]
-        self.logic = RedLockLogic(self.members)
-        self.owner = GroupOwner([client.session.owners.new() for client in self.clients])
-        self.held_up: list[Operation] = []
-        runtime: Any = self.clients[0].session.runtime
-        self.spawn, runtime.spawn = runtime.spawn, self.spawn_or_hold_up
-        self.holds_up: Sequence[bool] = ()
-        """Which of the next operations do not begin."""
-
-    def spawn_or_hold_up(self, operation: Operation) -> None:
-        holds_up, *self.holds_up = self.holds_up or [False]
-        self.held_up.append(operation) if holds_up else self.spawn(operation)
-
-    def go_on(self) -> None:
-        """What was held up begins."""
-        while self.held_up:
-            self.spawn(self.held_up.pop(0))
-        self.simulation.run(self.simulation.now + SOON)
-
-    def change(self, call: Callable[[], Coroutine[Any, Any, None]], *holds_up: bool) -> list[int]:
-        """One level more, or less. Returns how many levels of each member are held then."""
-        self.holds_up = holds_up
-        task = self.clients[0].spawn(call())
-        assert self.simulation.run(self.simulation.now + SOON, lambda: task.done)
-        self.holds_up = ()
-        self.simulation.run(self.simulation.now + SOON)
-        return self.counts()
-
-    async def take(self) -> None:
-        assert await self.logic.acquire(self.owner, None, self.simulation.now)
-
-    async def release(self) -> None:
-        hold = self.logic.hold_of(self.owner.id)
-        assert hold is not None
-        # Perhaps a majority has not replied.
-        with suppress(RedisError):
-            await self.logic.release(self.owner, hold)
-
-    def counts(self) -> list[int]:
-        holds = [member.hold_of(owner.id) for member, owner in zip(self.members, self.owner.owners, strict=True)]
-        return [0 if hold is None or hold.state is not HELD else hold.count for hold in holds]
-
-    def on_servers(self) -> list[list[bytes]]:
-        return [list(network.server.keyspace.hash(b"a").values()) for network in self.networks]
-
-
-def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold() -> None:
-    """In no random schedule one begins so late."""
-    group = Group()
-    group.change(group.take)
-    group.change(group.take)
-    assert group.change(group.release, False, True, False) == [1, 1, 1]
-    assert len(group.held_up) == 1
-    group.go_on()
-    assert group.counts() == [1, 1, 1]
-    assert group.on_servers() == [[b"1"], [b"1"], [b"1"]]
-    group.change(group.take)
-    assert group.change(group.release, True, True, True) == [1, 1, 1]
-    group.change(group.take)
-    group.go_on()
-    assert group.counts() == [2, 2, 2]
-    assert group.change(group.release) == [1, 1, 1]
-    assert all(group.on_servers())
-    assert group.change(group.release) == [0, 0, 0]
-    assert group.on_servers() == [[], [], []]
-    assert not any(client.session.holds.table for client in group.clients)
-    for client in group.clients:
-        client.die()

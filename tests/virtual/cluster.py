@@ -23,8 +23,8 @@ from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 
-from .install import WithoutLoop
 from .network import Close, Send
+from .plugin import WithoutLoop
 from .server import MemoryServer, Session, encoded
 from .time import VirtualClock
 
@@ -253,9 +253,9 @@ class VirtualKeeper:
 class WatchdogRuntime(WithoutLoop, RoutedAioRuntime): ...
 
 
-def install_cluster(patch: pytest.MonkeyPatch, cluster: MemoryCluster) -> None:
-    """Has clients of a cluster find this one."""
-    open_topology = servers.open_topology
+def install_cluster(patch: pytest.MonkeyPatch, clock: VirtualClock) -> MemoryCluster:
+    """A cluster that clients of a cluster find."""
+    open_topology, cluster = servers.open_topology, MemoryCluster(clock)
 
     def open_virtual(config: Config, *arguments: Any) -> Any:
         return VirtualKeeper(open_topology(config, *arguments).table, cluster, config.topology_refresh_interval)
@@ -265,3 +265,4 @@ def install_cluster(patch: pytest.MonkeyPatch, cluster: MemoryCluster) -> None:
 
     patch.setattr(servers, "open_topology", open_virtual)
     patch.setattr(servers.SeveralServers, "watchdog_runtime", watchdog_runtime)
+    return cluster

@@ -10,8 +10,9 @@ import pytest
 
 import pyredisson.asyncio
 
-from .install import install
+from .cluster import MemoryCluster, install_cluster
 from .network import connect
+from .plugin import install
 from .server import MemoryServer
 from .time import START, VirtualClock, VirtualLoop
 
@@ -52,3 +53,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     install(monkeypatch, made.clock)
     yield made
     made.server.stop()
+
+
+@pytest.fixture
+def cluster(world: World, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    return install_cluster(monkeypatch, world.clock)
+
+
+@pytest.fixture
+def synced(world: World, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """Each node has a replica."""
+    made = install_cluster(monkeypatch, world.clock)
+    for node in made.nodes:
+        node.has_replica = True
+    return made

@@ -155,16 +155,13 @@ class MemoryTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closing
 
-    def abort(self) -> None:
-        self._end()
-
-    close = abort
-
-    def _end(self, error: Exception | None = None) -> None:
+    def abort(self, error: Exception | None = None) -> None:
         if not self._closing:
             self._closing = True
             self._to_server.end(self._session.left)
             self._loop.call_soon(self._protocol.connection_lost, error)
+
+    close = abort
 
     def _receive(self, data: bytes | End) -> None:
         if self._closing:
@@ -172,7 +169,7 @@ class MemoryTransport(asyncio.Transport):
         if isinstance(data, End):
             if data is End.FIN:
                 self._protocol.eof_received()
-            self._end(ConnectionResetError(104, "Connection reset by peer") if data is End.RST else None)
+            self.abort(ConnectionResetError(104, "Connection reset by peer") if data is End.RST else None)
             return
         view = memoryview(data)
         while view and not self._closing:

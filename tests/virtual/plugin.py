@@ -1,22 +1,47 @@
-"""`pytest --virtual`: the tests of the asyncio backend that need no real server, in virtual time."""
+"""`pytest --virtual`: the tests of the asyncio backend that need no real server, in virtual time.
+
+It puts the client on the virtual clock: what is on threads of its own otherwise runs on the event loop.
+"""
+
+from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import inspect
 import re
+import socket
 import sys
+import threading
+import time
+import uuid
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+import pyredisson._core
+from pyredisson._api.aio import connections
+from pyredisson._backends.aio import connection
+from pyredisson._backends.aio.runtime import AioRuntime
+from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.clock import clock as real_clock
+from pyredisson._backends.runtime import BackendRuntime
+from pyredisson._client import lifecycle
+from pyredisson._client.callbacks import CallbackThreads, Delivery
+from pyredisson._client.final_release import FinalRelease
+from pyredisson._client.lifecycle import ClientLifecycle
+from pyredisson._client.servers import SingleServer
+from pyredisson.logic.loops import Loop
+from pyredisson.logic.permits import permit_expirable_semaphore
 from tests.support.items import awaits
 
-from .install import install
-from .network import SERVERS, connect
+from .network import LATENCY, SERVERS, Connection, MemoryIdleCheck, connect
 from .proxy import MemoryProxy, MemoryStub
-from .server import MemoryServer
+from .server import EPOCH, MemoryServer
 from .time import VirtualClock, VirtualLoop
 
 REAL = {"child", "tls_server"}
@@ -129,3 +154,154 @@ def replace_classes() -> None:
 @cache
 def install_once() -> None:
     install(pytest.MonkeyPatch(), CLOCK)
+
+
+# What lives on the virtual clock
+
+LOOPS: set[asyncio.Task[None]] = set()
+"""The watchdogs' loops: an event loop keeps only weak references to its tasks."""
+
+PING, PONG = b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"
+RELEASING: set[ClientLifecycle] = set()
+"""The clients whose final release is under way."""
+
+
+def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+    """Until `patch` is undone, every client of this process lives on that clock, and no thread can be started."""
+    _replace_clocks(patch, clock)
+    send_final_releases = ClientLifecycle.send_final_releases
+
+    def one_after_another(client: ClientLifecycle, seconds: float = lifecycle.CLOSE_TIMEOUT) -> None:
+        # The client's own lock doesn't tell greenlets from each other.
+        clock.wait(lambda: client not in RELEASING, seconds)
+        RELEASING.add(client)
+        try:
+            send_final_releases(client, seconds)
+        finally:
+            RELEASING.discard(client)
+
+    patch.setattr(threading.Thread, "start", _refuse_to_start)
+    patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=clock.random.getrandbits(128), version=4))
+    patch.setattr(permit_expirable_semaphore, "urandom", clock.random.randbytes)
+    patch.setattr(socket, "getaddrinfo", _refuse_to_connect)
+    patch.setattr(socket.socket, "connect", _refuse_to_connect)
+    patch.setattr(ClientLifecycle, "start_loop", _start_loop)
+    patch.setattr(SingleServer, "watchdog_runtime", lambda server: WatchdogRuntime(server.node, _post_nothing))
+    patch.setattr(CallbackThreads, "call", lambda _, callback: asyncio.get_running_loop().call_soon(callback))
+    patch.setattr(Delivery, "_start", _deliver_soon)
+    patch.setattr(Delivery, "drain", _deliver_now)
+    patch.setattr(FinalRelease, "send", lambda release, **_: _send_beside(clock, release))
+    patch.setattr(ClientLifecycle, "send_final_releases", one_after_another)
+    patch.setattr(connections, "run_in_thread", _run_beside)
+    patch.setattr(connection, "IdleCheck", MemoryIdleCheck)
+    patch.setattr(lifecycle, "start_thread", threading.Thread.run)
+
+
+def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+    def time_of_day() -> float:
+        return EPOCH + clock()
+
+    class VirtualDatetime(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> VirtualDatetime:
+            return cls.fromtimestamp(time_of_day(), tz)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pyredisson."):
+            for variable, usual, virtual in (
+                ("clock", real_clock, clock),
+                ("monotonic", time.monotonic, clock),
+                ("datetime", dt.datetime, VirtualDatetime),
+            ):
+                if getattr(module, variable, None) is usual:
+                    patch.setattr(module, variable, virtual)
+    patch.setattr(pyredisson._core, "monotonic", clock)
+    patch.setattr(BackendRuntime, "clock", staticmethod(clock))
+    patch.setattr(dt, "datetime", VirtualDatetime)
+    patch.setattr(threading.Event, "wait", lambda event, timeout=None: clock.wait(event.is_set, timeout))
+    patch.setattr(threading.Condition, "wait_for", lambda _, condition, timeout=None: clock.wait(condition, timeout))
+    patch.setattr(time, "monotonic", clock)
+    patch.setattr(time, "sleep", clock.sleep)
+    patch.setattr(time, "time", time_of_day)
+    patch.setattr(time, "time_ns", lambda: int(time_of_day() * 1e9))
+
+
+def _refuse_to_start(thread: threading.Thread) -> NoReturn:
+    raise AssertionError(f"{thread.name} would run beside the event loop, in real time")
+
+
+def _refuse_to_connect(*address: object, **_: object) -> NoReturn:
+    raise AssertionError(f"a socket would connect in real time: {address}")
+
+
+def _start_loop(_: ClientLifecycle, loop: Loop) -> None:
+    task = asyncio.get_running_loop().create_task(loop())
+    LOOPS.add(task)
+    task.add_done_callback(LOOPS.discard)
+
+
+class WithoutLoop(BackendRuntime):
+    """The watchdog's connections. It is closed by a call that doesn't wait."""
+
+    def wakeup(self) -> AioWakeup:
+        # Not for the running event loop: a client may be made before there is one.
+        return AioWakeup()
+
+    def limit_timeout(self, seconds: float) -> None:
+        """From now on a reply may take so many seconds at most."""
+        for holder in self._all_connections():
+            holder._node = holder._node.with_timeout(seconds)
+
+    async def close(self) -> None:
+        self.stop()  # type: ignore[attr-defined]
+
+
+class WatchdogRuntime(WithoutLoop, AioRuntime): ...
+
+
+def _post_nothing(_: bytes) -> NoReturn:
+    raise AssertionError("the watchdog posts nothing")
+
+
+def _deliver_soon(delivery: Delivery) -> None:
+    # Outside of an event loop events wait for `drain`.
+    with suppress(RuntimeError):
+        asyncio.get_running_loop().call_soon(delivery._deliver_pending)
+
+
+def _deliver_now(delivery: Delivery, _: float) -> bool:
+    if delivery._busy:
+        # The observer has closed the client.
+        return False
+    delivery._deliver_pending()
+    return True
+
+
+def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
+    # To connect takes longer than what the client has sent before: a command must not run after its release.
+    clock.sleep(3 * LATENCY)
+    batches: dict[tuple[str, int], list[bytes]] = {}
+    for payload in list(release.unsent):
+        node = release.servers.serving(payload)
+        if node is not None:
+            address = (node.config.host, node.config.port)
+            batches.setdefault(address, []).append(release.servers.as_sent(payload))
+        release.unsent.pop(payload, None)
+    sessions: list[Connection] = []
+    outcomes: list[bytearray] = []
+    for address, batch in batches.items():
+        if (server := SERVERS.get(address)) is not None:
+            outcomes.append(outcome := bytearray())
+            sessions.append(server.open_session(outcome.extend, partial(_end, outcome)))
+            sessions[-1].receive(b"".join(batch) + PING)
+    clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release.deadline - clock())
+    for session in sessions:
+        session.left()
+
+
+def _end(outcome: bytearray, _: bool) -> None:
+    outcome.extend(PONG)
+
+
+def _run_beside(work: Callable[[], object], _: str) -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().run_in_executor(None, work)

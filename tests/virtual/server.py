@@ -211,18 +211,12 @@ class Session:
             return encoded([b"pong", *(text or (b"",))])
         return encoded(text[0] if text else Status(b"PONG"))
 
-    def do_select(self, _: bytes) -> bytes:
-        return encoded(OK)
-
     def do_info(self, *parts: bytes) -> bytes:
         if parts == (b"commandstats",):
             lines = [f"cmdstat_{name}:calls={calls}\r\n" for name, calls in self.server.calls.items()]
             return encoded("".join(["# Commandstats\r\n", *lines]).encode())
         fields = (b".".join(b"%d" % number for number in VERSION), self.server.run_id)
         return encoded(b"# Server\r\nredis_version:%b\r\nredis_mode:standalone\r\nrun_id:%b\r\n" % fields)
-
-    def do_wait(self, *_: bytes) -> bytes:
-        return encoded(0)
 
     def do_client(self, what: bytes, *rest: bytes) -> bytes:
         match what.upper():

@@ -16,7 +16,7 @@ from tests.support.kinds import LOCKS, SINGLE_KEY, against
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import cancel_after, within
 
-from .cluster import MemoryCluster, install_cluster
+from .cluster import MemoryCluster
 from .conftest import World
 from .network import LATENCY
 
@@ -29,21 +29,6 @@ SETTLED = 16.0
 MOVES = ("not", "keys", "slot", "both", "failover")
 """What moves to another node while a client waits."""
 HELD, BEHIND = "held{a}", "behind{a}"
-
-
-@pytest.fixture
-def cluster(world: World, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    made = MemoryCluster(world.clock)
-    install_cluster(monkeypatch, made)
-    return made
-
-
-@pytest.fixture
-def synced(cluster: MemoryCluster) -> MemoryCluster:
-    """Each node has a replica."""
-    for node in cluster.nodes:
-        node.has_replica = True
-    return cluster
 
 
 async def acquire(lock: Any, seconds: float = 0) -> None:

@@ -12,12 +12,13 @@ import threading
 import time
 import weakref
 from collections import Counter
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
@@ -26,12 +27,13 @@ from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.keeping import KeepingLock
+from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
 from tests.support.backends import hold_all, in_turn
 
-from .cluster import MemoryCluster, install_cluster
+from .cluster import install_cluster
 from .conftest import World
-from .server import EPOCH, Session
+from .server import EPOCH, MemoryServer, Session
 from .time import LONGEST, START
 
 
@@ -261,11 +263,9 @@ async def test_a_refused_subscription_ends_the_wait(
     def refuse(*_: object) -> bytes:
         raise NoPermissionError("NOPERM No permissions to access a channel")
 
-    cluster = MemoryCluster(world.clock)
-    install_cluster(monkeypatch, cluster)
     monkeypatch.setattr(Session, "do_subscribe", refuse)
     monkeypatch.setattr(Session, "do_ssubscribe", refuse)
-    url = cluster.url if clustered else world.server.url
+    url = install_cluster(monkeypatch, world.clock).url if clustered else world.server.url
     async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
         await hold_all(client, "a")
         with pytest.raises(NoPermissionError):
@@ -368,3 +368,45 @@ async def test_what_is_repaired_behind_the_end_is_left_to_the_client(world: Worl
     async with world.client() as client:
         watchdog = client._lifecycle.session.watchdog
     assert watchdog._renewer_of(object()).repairs._closed
+
+
+async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold(world: World) -> None:
+    """Of a red lock. In no random schedule one begins so late."""
+    held_up: list[Operation] = []
+    holds_up: list[bool] = []
+    """Which of the next operations do not begin."""
+
+    def spawn_or_hold_up(operation: Operation) -> None:
+        held_up.append(operation) if holds_up and holds_up.pop(0) else spawn(operation)
+
+    async def check(level: int) -> None:
+        """Each member is held so many times, as the clients and the servers say."""
+        await asyncio.sleep(4)
+        holds = [hold.count for client in clients for hold in client._session.holds.table.values()]
+        assert holds == [level] * (len(clients) if level else 0)
+        on_servers = [server.keys.keyspace.do_hvals(b"a") for server in servers]
+        assert on_servers == [[b"%d" % level] if level else []] * len(servers)
+
+    async with AsyncExitStack() as stack:
+        servers = [stack.enter_context(MemoryServer(world.clock, name)) for name in ("one", "two", "three")]
+        clients = [await stack.enter_async_context(pyredisson.asyncio.connect(server.url)) for server in servers]
+        lock = clients[0].get_red_lock(*(client.get_lock("a") for client in clients))
+        runtime: Any = clients[0]._session.runtime
+        spawn, runtime.spawn = runtime.spawn, spawn_or_hold_up
+        await in_turn([lock.lock] * 2)
+        for levels, which in ((1, [False, True, False]), (2, [True, True, True])):
+            holds_up += which
+            # Perhaps a majority has not replied.
+            with suppress(RedisError):
+                await lock.unlock()
+            await check(1)
+            assert len(held_up) == sum(which)
+            if levels == 2:
+                await lock.lock()
+            while held_up:
+                spawn(held_up.pop(0))
+            await check(levels)
+            await lock.lock()
+        for levels in (2, 1, 0):
+            await lock.unlock()
+            await check(levels)
