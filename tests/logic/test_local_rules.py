@@ -294,9 +294,8 @@ def test_with_a_short_lease_a_hold_is_listed_when_its_first_renewal_is_due() -> 
     hold = scene.hold()
     scene.pass_time(0.51)
     assert [listed for listed, _ in scene.listed] == [hold]
-    renewer = scene.watchdog._sole
-    assert renewer is not None
-    assert hold in renewer.due
+    assert scene.watchdog._sole
+    assert hold in scene.watchdog._sole.due
 
 
 def test_short_holds_cost_nothing() -> None:

@@ -47,8 +47,7 @@ def chunks() -> Iterator[Any]:
 def test_schedules(kind: str, first: int) -> None:
     """Also, locks are acquired with and without planned faults: a simulator in which nothing happens finds nothing."""
     reports = [played(kind, seed) for seed in range(first, min(first + CHUNK, KINDS[kind].schedules))]
-    calm = [report.acquired for report in reports if report.calm]
-    stormy = [report.acquired for report in reports if not report.calm]
+    calm, stormy = ([each.acquired for each in reports if each.calm is is_calm] for is_calm in (True, False))
     assert not calm or sum(calm) / len(calm) > 2
     assert sum(stormy) / len(stormy) > 2
     assert bool(calm) is (KINDS[kind].restarts == KINDS[kind].names == 0)

@@ -52,29 +52,27 @@ PAIRS = [pair for pair in product(("auto", "both", "on", "off"), repeat=2) if se
 async def test_a_waiter_is_woken_wherever_the_slot_is(
     world: World, synced: MemoryCluster, moves: str, releasing: str, waiting: str, method: str
 ) -> None:
-    cluster = synced
-
     async def hand_on(kind: str) -> None:
-        async with cluster.client(sharded_pubsub=releasing) as one, cluster.client(sharded_pubsub=waiting) as two:
+        async with synced.client(sharded_pubsub=releasing) as one, synced.client(sharded_pubsub=waiting) as two:
             holder = LOCKS[kind](one, kind)
             await acquire(holder)
             waiter = asyncio.create_task(use(against(kind, two, kind)))
             await asyncio.sleep(SETTLED)
             if moves not in ("failover", "not"):
-                cluster.begin_move(kind)
+                synced.begin_move(kind)
             if moves in ("slot", "both"):
-                cluster.finish_move(kind)
+                synced.finish_move(kind)
             if moves == "failover":
-                cluster.fail_over(cluster.owner(kind))
+                synced.fail_over(synced.owner(kind))
             if moves in ("both", "failover"):
                 await asyncio.sleep(SETTLED)
             if moves == "both":
-                cluster.begin_move(kind)
+                synced.begin_move(kind)
             with within(SOON, kind):
                 await getattr(holder, method)()
                 await waiter
             if moves in ("keys", "both"):
-                cluster.finish_move(kind)
+                synced.finish_move(kind)
 
     # The other kinds have several keys: a node refuses these until it has all of them.
     kinds = ("lock", "spin") if moves in ("keys", "both") else ("lock", "read", "write", "fenced")

@@ -10,7 +10,6 @@ from redis.exceptions import ResponseError
 
 from pyredisson._protocol.replies import Reply
 
-WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 NO_INTEGER = "ERR value is not an integer or out of range"
 NO_FLOAT = "ERR value is not a valid float"
 NO_BOUND = "ERR min or max is not a float"
@@ -78,7 +77,7 @@ class Keyspace:
         value = self.value(key)
         if value is None or isinstance(value, kind):
             return value
-        raise ResponseError(WRONG_TYPE)
+        raise ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
     def hash(self, key: bytes) -> Hash:
         """The key's fields; empty where there is no key."""

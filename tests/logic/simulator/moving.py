@@ -52,11 +52,9 @@ class MovingSlots:
     """Which node serves each slot. All nodes keep their data in one keyspace, as a key never is in two places."""
 
     def __init__(self, home: Network, keys: Sequence[bytes], nodes: int) -> None:
-        self.home = home
+        self.home, self.simulation, self.nodes = home, home.simulation, nodes
         home.cluster = self
-        self.simulation = home.simulation
         self.places = {slot(key): Place(key) for key in keys}
-        self.nodes = nodes
         self.replaced: set[int] = set()
         """The nodes whose replicas serve in their place."""
         self.servers = [SlotServer(self, number) for number in range(2 * nodes)]
@@ -125,10 +123,8 @@ class SlotServer(Network):
 
     def __init__(self, slots: MovingSlots, number: int) -> None:
         super().__init__(slots.simulation, copy(slots.home.fault_plan), None)
-        self.number = number
+        self.number, self._slots, self._asking = number, slots, False
         self.address = Address(f"node{number}", 1)
-        self._slots = slots
-        self._asking = False
 
     @property
     def identity(self) -> bytes:
