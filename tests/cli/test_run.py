@@ -236,8 +236,7 @@ def test_the_command_is_stopped(start: Start, admin: Redis, short_lease: list[st
 
 
 @pytest.mark.parametrize(
-    ("limit", "options"),
-    [*product(("--lease", "--at-most"), ([], ["--fair"])), ("--lease", ["--semaphore", "1"])],
+    ("limit", "options"), [*product(("--lease", "--at-most"), ([], ["--fair"])), ("--lease", ["--semaphore", "1"])]
 )
 def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str], limit: str) -> None:
     begun = time.monotonic()

@@ -65,8 +65,7 @@ def observer(spans: Spans) -> OpenTelemetryObserver:
 
 
 @pytest.mark.parametrize(
-    ("end", "fields", "error"),
-    [("released", {}, None), ("lost", {"reason": "by force_unlock()"}, "by force_unlock()")],
+    ("end", "fields", "error"), [("released", {}, None), ("lost", {"reason": "by force_unlock()"}, "by force_unlock()")]
 )
 def test_a_hold(
     observer: OpenTelemetryObserver, spans: Spans, end: str, fields: dict[str, Any], error: str | None
