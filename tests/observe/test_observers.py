@@ -1,5 +1,6 @@
-"""What `PrometheusObserver` exports; docs/grafana.json and docs/prometheus-rules.yml are about metrics that exist."""
+"""What the observers export, by the real libraries: metrics, spans; docs/grafana.json and docs/prometheus-rules.yml."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -9,20 +10,41 @@ from typing import Any
 
 import pytest
 import yaml
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 import pyredisson
 from pyredisson.errors import ClosedError
-from pyredisson.events import METHODS
-from pyredisson.observe import PrometheusObserver
+from pyredisson.events import METHODS, Event
+from pyredisson.observe import OpenTelemetryObserver, PrometheusObserver
+from pyredisson.observe import opentelemetry as module
 from pyredisson.observe.prometheus import MOST_VALUES, first_part
 from pyredisson.testing import Server
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 from tests.support.children import Child, forked
 from tests.support.observers import delivered
 
-from .conftest import tell
+
+def tell(observer: Any, *events: str, **fields: Any) -> None:
+    """Tells an observer of events of the lock `order:1` as a client does. tests/api/test_events.py says which come."""
+    usual: dict[str, Any] = {"client_id": "mine", "time_ns": 1, "name": "order:1", "kind": "lock"}
+    for what in events:
+        getattr(observer, what)(Event(what=what, **usual | fields))
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> PrometheusObserver:
+    return PrometheusObserver(registry)
 
 
 def value(registry: CollectorRegistry, metric: str, **labels: str) -> float | None:
@@ -78,7 +100,7 @@ async def test_waits(backend: Backend, registry: CollectorRegistry, metrics: Pro
     of_lock = Values(registry)
     held = other.get_lock("order:1", owner=1)
 
-    def waits() -> bool:
+    def one_waits() -> bool:
         delivered(client)
         return of_lock["waiting"] == 1
 
@@ -87,36 +109,26 @@ async def test_waits(backend: Backend, registry: CollectorRegistry, metrics: Pro
     await backend.until(lambda: value(registry, "disconnects_total", server=server) == 0)
     await held.lock()
     assert not await client.get_lock("order:1", owner=2).try_lock(0.01)
-    waiting = backend.spawn(client.get_lock("order:1", owner=2).lock)
-    await backend.until(waits)
+    waiting = await backend.begin(client.get_lock("order:1", owner=2).lock, one_waits)
     assert of_lock["held"] == 0
     await held.unlock()
     await waiting.result()
     delivered(client)
     assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 1, 2)
     assert (of_lock["wait_seconds_sum"] or 0) > 0
-    waiting = backend.spawn(client.get_lock("order:1", owner=3).lock)
-    await backend.until(waits)
+    waiting = await backend.begin(client.get_lock("order:1", owner=3).lock, one_waits)
     await client.close()
-    with pytest.raises(ClosedError):
-        await waiting.result()
+    await fails(ClosedError, waiting.result)
     delivered(client)
     assert of_lock.outcomes() == {"acquired": 1, "timed_out": 1, "failed": 1}
     assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 0, 3)
 
 
-@pytest.mark.parametrize(
-    ("label", "names"),
-    [
-        ("order", ["order:4711", "order-4711", "order/4711/item", "order.4711", "{order}:4711"]),
-        ("other", ["4711", "", ":x"]),
-        ("nightly", ["nightly"]),
-        ("job", ["job_{order}:4711"]),
-        ("Bestellung", ["Bestellung äöü:1"]),
-    ],
-)
-def test_the_first_part_of_a_name_is_its_label(label: str, names: list[str]) -> None:
-    assert [first_part(name) for name in names] == [label] * len(names)
+def test_the_first_part_of_a_name_is_its_label() -> None:
+    labels = {"nightly": "nightly", "job_{order}:4711": "job", "Bestellung äöü:1": "Bestellung"}
+    orders = ("order:4711", "order-4711", "order/4711/item", "order.4711", "{order}:4711")
+    labels |= dict.fromkeys(orders, "order") | dict.fromkeys(("4711", "", ":x"), "other")
+    assert {name: first_part(name) for name in labels} == labels
 
 
 @pytest.mark.parametrize(
@@ -127,11 +139,7 @@ def test_the_first_part_of_a_name_is_its_label(label: str, names: list[str]) -> 
     ],
 )
 def test_functions_that_make_too_many_labels_or_none(
-    registry: CollectorRegistry,
-    caplog: pytest.LogCaptureFixture,
-    label: Callable[[str], str],
-    acquired: list[int],
-    warning: str,
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, label: Any, acquired: list[int], warning: str
 ) -> None:
     """There are a hundred labels at most, and `other`. It is logged once."""
     observer = PrometheusObserver(registry, label=label)
@@ -155,9 +163,8 @@ def test_two_in_one_registry(registry: CollectorRegistry, metrics: PrometheusObs
     PrometheusObserver(registry, namespace="other")
 
 
-def test_dropped_events(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+def test_dropped_events_of_metrics(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     """The gauges show nothing that may have ended, and an end that comes later doesn't make them negative."""
-
     of_lock = Values(registry)
     tell(metrics, "acquired", hold_id=1)
     tell(metrics, "acquired", hold_id=1, client_id="other")
@@ -171,7 +178,9 @@ def test_dropped_events(registry: CollectorRegistry, metrics: PrometheusObserver
     assert value(registry, "dropped_events_total") == 7
 
 
-def test_a_forked_child(server: Server, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+def test_the_metrics_of_a_forked_child(
+    server: Server, registry: CollectorRegistry, metrics: PrometheusObserver
+) -> None:
     """What the parent holds is not the child's."""
     with pyredisson.connect(server.url, observer=metrics) as client:
 
@@ -228,17 +237,180 @@ def test_workers_of_a_server_that_forks(
     assert process.wait() == 0
 
 
+class Spans:
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = self.provider.get_tracer("program")
+        self.observer = OpenTelemetryObserver(self.provider)
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return {name.removeprefix("pyredisson."): value for name, value in (span.attributes or {}).items()}
+
+
+def error_of(span: ReadableSpan) -> str | None:
+    assert (span.status.status_code is StatusCode.ERROR) is (span.status.description is not None)
+    return span.status.description
+
+
+def waits(client: Any) -> bool:
+    """Whether a call of the client waits, of which the observer is or will be told."""
+    return bool(getattr(client, "_target", client)._session.observing._waits)
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "error"), [("released", {}, None), ("lost", {"reason": "by force_unlock()"}, "by force_unlock()")]
+)
+def test_a_hold(spans: Spans, end: str, fields: dict[str, Any], error: str | None) -> None:
+    tell(spans.observer, "acquired", time_ns=5, hold_id=1, owner_id=7, token=3)
+    tell(spans.observer, end, time_ns=9, hold_id=1, held=0.5, **fields)
+    assert not spans.named("lock wait")
+    [hold] = spans.named("lock hold")
+    # There is no current span.
+    assert (hold.start_time, hold.end_time, hold.parent, [*hold.links]) == (5, 9, None, [])
+    of_any = {"db.system.name": "redis", "name": "order:1", "kind": "lock", "client_id": "mine"}
+    assert attributes(hold) == of_any | {"owner_id": 7, "token": 3, "held": 0.5, "outcome": end}
+    assert error_of(hold) == error
+    events = [(event.name, event.timestamp, event.attributes) for event in hold.events]
+    assert events == ([("lock lost", 9, {"pyredisson.reason": error})] if error else [])
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [("acquired", None), ("timed_out", None), ("failed", "CancelledError: by the user")]
+)
+def test_the_end_of_a_wait(spans: Spans, end: str, error: str | None) -> None:
+    tell(spans.observer, "waiting", time_ns=5, wait_id=1)
+    tell(spans.observer, end, time_ns=9, wait_id=1, hold_id=2, waited=0.5, error=error)
+    [wait] = spans.named("lock wait")
+    assert (wait.start_time, wait.end_time, error_of(wait)) == (5, 9, error)
+    assert (attributes(wait)["outcome"], attributes(wait)["waited"]) == (end, 0.5)
+    assert not spans.named("lock hold")
+
+
+async def test_the_parent_of_a_wait(backend: Backend, spans: Spans) -> None:
+    client, other = backend.connect(observer=spans.observer), backend.connect()
+    await other.get_lock("order:1", owner=1).lock()
+    requests = []
+
+    async def work() -> None:
+        with spans.tracer.start_as_current_span("request") as request:
+            requests.append(request)
+            await client.get_lock("order:1", owner=2).lock()
+        # The hold outlives the span of its acquire.
+        await client.get_lock("order:1", owner=2).unlock()
+
+    working = await backend.begin(work, lambda: waits(client))
+    await other.get_lock("order:1", owner=1).unlock()
+    await working.result()
+    delivered(client)
+    [wait], [hold] = spans.named("lock wait"), spans.named("lock hold")
+    [request] = requests
+    assert parent_of(wait) == parent_of(hold) == request.get_span_context().span_id
+    assert [link.context for link in hold.links] == [wait.context]
+    assert wait.end_time == hold.start_time
+    assert attributes(wait)["outcome"] == "acquired"
+    assert attributes(wait)["waited"] > 0
+
+
+async def test_each_task_has_its_own_parent(tasks: Backend, spans: Spans) -> None:
+    client = tasks.connect(observer=OpenTelemetryObserver(spans.provider, label=lambda name: name.split(":")[0]))
+    parents: dict[int, int] = {}
+
+    async def work(number: int) -> None:
+        with spans.tracer.start_as_current_span("request") as request:
+            parents[number] = request.get_span_context().span_id
+            async with client.get_lock("order:1", owner=number):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(work(number) for number in range(1, 9)))
+    delivered(client)
+    holds = spans.named("lock hold")
+    assert {attributes(span)["owner_id"]: parent_of(span) for span in holds} == parents
+    assert len(holds) == 8
+    assert {attributes(span)["name"] for span in holds} == {"order"}
+    waits = {span.context.span_id for span in spans.named("lock wait") if span.context is not None}
+    assert {link.context.span_id for span in holds for link in span.links} == waits
+    assert waits
+
+
+def test_there_are_not_too_many_open_spans(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SPANS", 3)
+    for number in range(5):
+        tell(spans.observer, "acquired", hold_id=number, name=f"order:{number}")
+    ended = spans.named("lock hold")
+    assert [attributes(span)["name"] for span in ended] == ["order:0", "order:1"]
+    assert all(attributes(span)["abandoned"] for span in ended)
+    for number in range(5):
+        tell(spans.observer, "released", hold_id=number)
+    assert len(spans.named("lock hold")) == 5
+
+
+def test_dropped_events_of_spans(spans: Spans) -> None:
+    """The end of a hold may be one of them: its span is ended."""
+    for client_id in ("mine", "other"):
+        tell(spans.observer, "waiting", client_id=client_id, wait_id=1)
+        tell(spans.observer, "acquired", client_id=client_id, hold_id=2)
+    tell(spans.observer, "dropped", count=7)
+    ended = [*spans.named("lock wait"), *spans.named("lock hold")]
+    assert [attributes(span)["client_id"] for span in ended] == ["mine", "mine"]
+    assert all(attributes(span)["abandoned"] for span in ended)
+    tell(spans.observer, "released", hold_id=2, held=0.5)
+    assert len(spans.named("lock hold")) == 1
+
+
+def test_the_spans_of_a_forked_child(server: Server, spans: Spans) -> None:
+    """It doesn't end the spans of what its parent holds."""
+
+    def holds() -> list[Any]:
+        delivered(client)
+        return [attributes(span)["name"] for span in spans.named("lock hold")]
+
+    with pyredisson.connect(server.url, observer=spans.observer) as client:
+        client.get_lock("order:1", owner=1).lock()
+        delivered(client)
+
+        def ends_its_own() -> bool:
+            with client.get_lock("order:2", owner=1):
+                pass
+            client.close()
+            return holds() == ["order:2"]
+
+        assert forked(ends_its_own)
+    assert holds() == ["order:1"]
+
+
+def test_without_an_sdk(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    observer = OpenTelemetryObserver(trace.NoOpTracerProvider())
+    with pyredisson.connect(server.url, observer=observer) as client, client.get_lock("order:1"):
+        assert not client.get_lock("order:1", owner=1).try_lock(0.01)
+    delivered(client)
+    assert not [record for record in caplog.records if record.levelname != "DEBUG"]
+
+
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))
 ALERTS: dict[str, Any] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 OF_TARGETS = {"job", "instance"}
 """The labels that Prometheus adds."""
 METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
 LABEL = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 BY = re.compile(r"\bby \(([^)]*)\)")
-OF_PROMETHEUS = {"pyredisson_client"}
-"""What begins like a metric, and is none: the key of a client."""
 
 
 @pytest.fixture
@@ -250,10 +422,6 @@ def labels(registry: CollectorRegistry, metrics: PrometheusObserver) -> dict[str
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
-
-
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def check(expression: str, labels: dict[str, set[str]]) -> set[str]:
@@ -271,7 +439,7 @@ def check(expression: str, labels: dict[str, set[str]]) -> set[str]:
 
 def test_each_metric_has_a_panel_and_each_panel_is_for_the_chosen_programs(labels: dict[str, set[str]]) -> None:
     """A histogram is shown by its buckets. Several programs, and several processes of each, are in one Prometheus."""
-    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
     assert {metric for expression in expressions for metric in check(expression, labels)} == {
         name for name in labels if not name.endswith(("_created", "_sum", "_count"))
     }
@@ -308,7 +476,7 @@ def test_grafana_can_show_it() -> None:
         assert not own & cells, panel["title"]
         cells |= own
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    for panel in panels():
+    for panel in PANELS:
         for part in (panel, *panel["targets"]):
             assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             for label in re.findall(r"\{\{(\w+)\}\}", part.get("legendFormat", "")):
@@ -320,7 +488,8 @@ def test_grafana_can_show_it() -> None:
 def test_the_page_is_about_metrics_and_alerts_that_exist(labels: dict[str, set[str]]) -> None:
     page = (DOCS / "observing.md").read_text("utf-8")
     assert re.findall(r"^\| `(Pyredisson\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in RULES]
-    named = {metric for metric, _ in METRIC.findall(page)} - OF_PROMETHEUS
+    # The key of a client begins like a metric.
+    named = {metric for metric, _ in METRIC.findall(page)} - {"pyredisson_client"}
     # The table names histograms without the endings of their samples.
     families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in labels}
     assert named <= families | labels.keys()
