@@ -46,7 +46,6 @@ HEAVY = (
     "tests/cluster/test_scenarios.py",
     "tests/dashboard/test_browser.py",
     "tests/frameworks/",
-    "tests/examples/",
     "tests/faults/test_soak.py",
     "tests/interop/",
     "tests/logic/test_planted_bugs.py",

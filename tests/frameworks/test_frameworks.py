@@ -1,15 +1,19 @@
-"""Django: management commands and views as processes. FastAPI: what a request holds, and what it is answered."""
+"""Django: commands and views as processes. FastAPI: what a request holds, its answer. The programs of `examples/`."""
 
 import asyncio
 import os
+import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, STDOUT, Popen
 from typing import Annotated, Any
 
+import httpx2 as httpx
 import pytest
 from fastapi import FastAPI, Query
 from fastapi.testclient import TestClient
@@ -20,7 +24,8 @@ import pyredisson
 from pyredisson.asyncio import FencedLock
 from pyredisson.fastapi import Locks, locked, locks_lifespan, permit
 from pyredisson.testing import Proxy, Server
-from tests.support.children import CHILD_LIMIT, processes
+from tests.interop.maven import build, needed
+from tests.support.children import CHILD_LIMIT, completed, processes
 
 MANAGE = """
 import os, sys
@@ -273,3 +278,98 @@ def test_a_server_that_is_away(proxy: Proxy, caplog: pytest.LogCaptureFixture) -
 def test_wrong_arguments(error: type[Exception], message: str, arguments: Any) -> None:
     with pytest.raises(error, match=message):
         locked(**arguments)
+
+
+# Each program of `examples/` is started as its first lines say, and does its job; so is `demo/demo.py`.
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Start = Callable[..., Popen[str]]
+
+
+@pytest.fixture
+def start(server: Server) -> Iterator[Start]:
+    """Starts a program of a folder of the examples, and kills it with its children after the test."""
+    env = {"PYREDISSON_URL": server.url, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with processes(stdout=PIPE, stderr=STDOUT) as start_process:
+        yield lambda *command, folder=EXAMPLES: start_process(*command, cwd=folder, env=os.environ | env)
+
+
+def said(process: Popen[str], pattern: str) -> re.Match[str]:
+    """The next line of its output that contains the pattern."""
+    seen: list[str] = []
+    while each := line(process):
+        seen.append(each)
+        if found := re.search(pattern, each):
+            return found
+    raise AssertionError(f"no {pattern!r} in:\n{''.join(seen)}")
+
+
+def test_fastapi_service(start: Start, admin: Redis) -> None:
+    """As two processes, whose requests exclude each other."""
+    services = [start(sys.executable, "-m", "uvicorn", "fastapi_service:app", "--port", "0") for _ in range(2)]
+    urls = [said(service, r"running on (http://\S+)")[1] for service in services]
+    with httpx.Client(timeout=40) as client, ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda at: client.post(f"{urls[at % 2]}/accounts/7/deposit?amount=10"), range(24))
+        assert sorted(answer.json() for answer in answers) == list(range(10, 250, 10))
+    assert admin.get("balance:7") == b"240"
+
+
+def test_celery_worker(start: Start, server: Server) -> None:
+    start(sys.executable, "-m", "celery", "-A", "celery_worker", "worker", "--concurrency", "2")
+    with pyredisson.connect(server.url) as another_worker, another_worker.singleton("report:monday"):
+        text = start(sys.executable, "celery_worker.py").communicate()[0]
+    assert text.splitlines() == ["skipped: another worker writes that report"] * 2 + ["report of tuesday"]
+
+
+def test_arq_worker(start: Start, server: Server) -> None:
+    pytest.importorskip("arq", reason="arq wants redis below 6, so it is in no extra")
+    with pyredisson.connect(server.url) as another_worker, another_worker.singleton("account:7"):
+        sender = start(sys.executable, "arq_worker.py")
+        worker = start(sys.executable, "-m", "arq", "arq_worker.WorkerSettings")
+        said(worker, r"charge.* retrying job in 1")
+    tries = re.findall(r"^charged 7 in try ([0-9]+)$", sender.communicate()[0], re.MULTILINE)
+    assert len(tries) == 2
+    assert max(map(int, tries)) > 1
+
+
+def test_nightly(start: Start, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = re.findall(r"^[0-9*].*$", (EXAMPLES / "nightly.crontab").read_text("utf-8"), re.MULTILINE)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    # What follows the five fields of the time is for a shell.
+    machines = [start("sh", "-c", entry.split(maxsplit=5)[5]) for _ in range(2)]
+    ended = sorted((machine.wait(), machine.communicate()[0]) for machine in machines)
+    assert [status for status, _ in ended] == [0, 75], ended
+    assert re.fullmatch(r"the nightly job is done under example:nightly, with fencing token [0-9]+\n", ended[0][1])
+    assert admin.ttl("example:nightly") > 30
+
+
+def test_leader(start: Start) -> None:
+    first = start(sys.executable, "leader.py", "first")
+    token = int(said(first, "first leads, with token ([0-9]+)")[1])
+    second = start(sys.executable, "leader.py", "second")
+    said(second, "second is a candidate")
+    first.terminate()
+    assert int(said(second, "second leads, with token ([0-9]+)")[1]) > token
+    assert first.wait() == -signal.SIGTERM
+
+
+def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
+    folder = EXAMPLES / "java_and_python"
+    with needed():
+        build(folder, f"-Doutput.directory={tmp_path}")
+    admin.set("stock", 60)
+    path = f"{tmp_path}/classes:{tmp_path}/dependency/*"
+    java = start("java", "-Xmx256m", "-cp", path, "example.Shop", folder=folder)
+    python = start(sys.executable, "worker.py", folder=folder)
+    sold = [int(said(java, "java sold ([0-9]+)")[1]), int(said(python, "python sold ([0-9]+)")[1])]
+    assert sum(sold) == 60
+    assert admin.get("stock") == b"0"
+    assert (java.wait(), python.wait()) == (0, 0)
+
+
+def test_demo() -> None:
+    """The README's first command shows what it says."""
+    done = completed(sys.executable, EXAMPLES.parent / "demo" / "demo.py", timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All of it was observed" in done.stdout

@@ -1,12 +1,14 @@
-"""The sources: layers of imports, extras, standard terms, and the API for threads, which is generated."""
+"""The sources: layers of imports, extras, terms, the API for threads, which is generated; the workflows for GitHub."""
 
 import ast
 import importlib
 import inspect
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import pyredisson
 import pyredisson.asyncio
@@ -26,26 +29,11 @@ from tools.syntax import parse
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pyredisson"
 
-EXTRAS = {
-    "celery": {"celery"},
-    "click": {"cli"},
-    "django": {"django"},
-    "fastapi": {"fastapi"},
-    "opentelemetry": {"observe"},
-    "prometheus_client": {"observe"},
-    "pytest": {"_pytest"},
-    "rich": {"cli"},
-    "starlette": {"dashboard"},
-    "uvicorn": {"dashboard"},
-}
-"""What extras bring, and the packages that may import it."""
-WITHOUT_EXTRAS = {
-    "pyredisson.__main__",
-    "pyredisson._diagnostics",
-    "pyredisson.cli",
-    "pyredisson.cli.entry",
-    "pyredisson.observe",
-}
+EXTRAS = {name: name for name in ("celery", "django", "fastapi")} | {"click": "cli", "rich": "cli", "pytest": "_pytest"}
+EXTRAS |= dict.fromkeys(("opentelemetry", "prometheus_client"), "observe")
+EXTRAS |= dict.fromkeys(("starlette", "uvicorn"), "dashboard")
+"""What extras bring, and the package that may import it."""
+WITHOUT_EXTRAS = {f"pyredisson.{name}" for name in ("__main__", "_diagnostics", "cli", "cli.entry", "observe")}
 """What is imported before it is known whether the extra is there."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -126,7 +114,7 @@ def test_imports_go_down(path: Path) -> None:
 def test_extras_are_imported_only_where_they_are_needed(path: Path) -> None:
     name = dotted(path)
     for package in {each.partition(".")[0] for each in imported(ast.walk(tree(path)))} & EXTRAS.keys():
-        assert layer_of(f"{name}.") in EXTRAS[package], f"{name} imports {package}"
+        assert layer_of(f"{name}.") == EXTRAS[package], f"{name} imports {package}"
     if name in WITHOUT_EXTRAS:
         for module in imported(tree(path).body):
             package = module.partition(".")[0]
@@ -156,12 +144,8 @@ def test_no_modules_import_each_other() -> None:
     assert set(TopologicalSorter(graph).static_order()) >= NAMES
 
 
-SOURCES = sorted(
-    path
-    for folder in ("pyredisson", "_core", "lua")
-    for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".pyi", ".pyx", ".lua"}
-)
+FILES = [path for folder in ("pyredisson", "_core", "lua") for path in (ROOT / folder).rglob("*")]
+SOURCES = sorted(path for path in FILES if path.suffix in {".py", ".pyi", ".pyx", ".lua"})
 
 PAGES = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
 PRONOUN = re.compile(r"\bthat of\b|\bthose (?:of|that|which)\b", re.IGNORECASE)
@@ -213,9 +197,7 @@ def test_a_folder_without_the_compiled_core(tmp_path: Path) -> None:
     assert tried.returncode == 1
     last = tried.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: pyredisson is imported from")
-    assert str(tmp_path) in last
-    for way_out in ("make venv", "pip install -e .", "another directory"):
-        assert way_out in last
+    assert all(each in last for each in (str(tmp_path), "make venv", "pip install -e .", "another directory"))
     assert "No module named 'pyredisson._core'" in tried.stderr
 
 
@@ -349,11 +331,10 @@ PUBLIC = [*pyredisson.asyncio.__all__, *RETURNED]
 
 def both_sides(name: str) -> tuple[Any, Any]:
     """What has that name for asyncio, and for threads."""
-    if name in RETURNED:
-        modules = (importlib.import_module(f"pyredisson._api.{side}.{RETURNED[name]}") for side in ("aio", "sync"))
-        aio, sync = (getattr(module, name) for module in modules)
-        return aio, sync
-    return getattr(pyredisson.asyncio, name), getattr(pyredisson, name)
+    if name not in RETURNED:
+        return getattr(pyredisson.asyncio, name), getattr(pyredisson, name)
+    aio, sync = (importlib.import_module(f"pyredisson._api.{side}.{RETURNED[name]}") for side in ("aio", "sync"))
+    return getattr(aio, name), getattr(sync, name)
 
 
 def with_members(name: str) -> Iterator[tuple[str, Any, Any]]:
@@ -423,3 +404,85 @@ def compare_signatures(name: str, of_aio: inspect.Signature, of_sync: inspect.Si
     # A decorator takes and returns coroutine functions.
     result = re.sub(r"Callable\[P, Coroutine\[Any, Any, ([^][]*)\]\]", r"Callable[P, \1]", result)
     assert result == as_written(of_sync.return_annotation), name
+
+
+# The workflows for GitHub parse, call what exists, and have no more rights than they need.
+
+
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp314t", "cp315"}
+
+
+def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def commands(workflow: dict[Any, Any]) -> list[str]:
+    return [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
+
+
+def test_there_are_workflows() -> None:
+    assert WORKFLOWS.keys() == {"ci.yml", "docs.yml", "wheels.yml"}
+    assert ".ci/run" in commands(WORKFLOWS["ci.yml"])
+    assert set(WORKFLOWS["ci.yml"][True]) == {"push", "pull_request"}
+
+
+@pytest.mark.parametrize("workflow", [pytest.param(each, id=name) for name, each in WORKFLOWS.items()])
+def test_a_workflow_is_bounded_may_only_read_and_calls_what_exists(workflow: Any) -> None:
+    # YAML reads the key `on` as true.
+    assert {"name", True, "permissions", "jobs"} <= set(workflow)
+    assert workflow["permissions"]["contents"] == "read"
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 90, name
+    for step in steps(workflow):
+        assert ("uses" in step) != ("run" in step), step
+        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"]), step
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for line in commands(workflow):
+        program, _, rest = line.partition(" ")
+        if program == "make":
+            assert rest in targets, line
+        elif "/" in program:
+            assert os.access(ROOT / program, os.X_OK), line
+        else:
+            assert program in {"sudo", "python"}, line
+
+
+def test_nothing_is_published_but_from_a_tag() -> None:
+    jobs = WORKFLOWS["wheels.yml"]["jobs"]
+    [name] = [name for name in jobs if any("pypi-publish" in step.get("uses", "") for step in jobs[name]["steps"])]
+    assert jobs[name]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert set(jobs[name]["needs"]) == set(jobs) - {name}
+    assert jobs[name]["permissions"] == {"id-token": "write"}
+    assert "pull_request" not in WORKFLOWS["wheels.yml"][True]
+
+
+@pytest.mark.parametrize("machine", WORKFLOWS["wheels.yml"]["jobs"]["wheels"]["strategy"]["matrix"]["include"], ids=str)
+def test_each_machine_builds_the_wheels_of_its_kind(machine: dict[str, str]) -> None:
+    platform, arch = machine["platform"], machine["arch"]
+    command = ["-m", "cibuildwheel", "--print-build-identifiers", "--platform", platform, "--archs", arch, "."]
+    printed = completed(sys.executable, *command, cwd=ROOT, check=True).stdout
+    systems = {"linux": ("manylinux", "musllinux"), "macos": ("macosx",)}[platform]
+    assert set(printed.split()) == {f"{python}-{system}_{arch}" for python in PYTHONS for system in systems}
+
+
+def test_the_interpreters_that_are_built_tested_and_named() -> None:
+    classifiers = "\n".join(PROJECT["project"]["classifiers"])
+    supported = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", classifiers, re.MULTILINE)
+    assert {f"cp{version.replace('.', '')}" for version in supported} == PYTHONS - {"cp314t"}
+    oldest, *_, newest = supported
+    assert f"\noldest={oldest} newest={newest} unlocked=3.14t\n" in (ROOT / ".ci" / "run").read_text("utf-8")
+    (setup,) = [step for step in steps(WORKFLOWS["ci.yml"]) if step.get("uses", "").startswith("actions/setup-python")]
+    assert setup["with"]["python-version"].split() == ["3.14t", newest, oldest]
+    assert f"CPython {oldest} and {newest}." in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_what_is_tested_on_each_interpreter_exists_and_has_what_it_needs() -> None:
+    settings, project = PROJECT["tool"]["cibuildwheel"], PROJECT["project"]
+    for tested in ((ROOT / ".ci" / "run").read_text("utf-8"), *settings["test-command"][:1]):
+        paths = re.findall(r"tests/[\w/.]+", tested)
+        assert paths
+        assert all((ROOT / path).exists() for path in [*paths, *settings["test-sources"]]), tested
+    plugins = {re.split("[>=]", each)[0] for each in settings["test-requires"]}
+    assert plugins <= {re.split("[>=;]", each)[0] for each in project["optional-dependencies"]["test"]}
