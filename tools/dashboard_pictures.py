@@ -18,7 +18,7 @@ from typing import Any
 import pyredisson.asyncio
 from pyredisson.asyncio import Client
 from pyredisson.testing import Server
-from tests.dashboard.running import Dashboard, start_browser
+from tests.dashboard.conftest import Dashboard, start_browser
 
 ASSETS = Path(__file__).parents[1] / "docs" / "assets"
 LARGEST = 200_000

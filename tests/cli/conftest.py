@@ -143,8 +143,7 @@ def start(server: Server) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         def start_one(
             code: str, *arguments: str, url: str = server.url, begins: str = "runs", **options: Any
         ) -> subprocess.Popen[str]:
-            address = [] if "--config" in arguments else ["--url", url]
-            command = ["run", "job", *address, *arguments, *python(code)]
+            command = ["run", "job", *([] if "--config" in arguments else ["--url", url]), *arguments, *python(code)]
             process = start_process(sys.executable, "-m", "pyredisson", *command, **options)
             assert not begins or line(process) == begins
             return process

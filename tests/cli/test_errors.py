@@ -28,6 +28,13 @@ WITHOUT = "import sys; sys.modules['{}'] = None; from pyredisson.cli.entry impor
 VARIABLES = {"PYREDISSON_URL": "redis://h:7", "PYREDISSON_PASSWORD": "secret", "NO_COLOR": "1"}
 
 
+def one_line(ended: Ended, status: int, *texts: str) -> None:
+    """All that it says is one line with these texts."""
+    assert (ended.status, ended.out, ended.err.count("\n"), ended.err[-1:]) == (status, "", 1, "\n")
+    assert (ended.err.startswith("pyredisson: "), ended.err.count("pyredisson: ")) == (True, 1)
+    assert not [text for text in texts if text not in ended.err], ended.err
+
+
 @pytest.fixture
 def probe(command: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Commands:
     """A command line whose command `probe` prints its settings, beside a file of Redisson."""
@@ -101,11 +108,7 @@ class TestUsage:
         ],
     )
     def test_wrong_usage(self, command: Commands, arguments: list[str], text: str) -> None:
-        ended = command(*arguments)
-        assert (ended.status, ended.out) == (2, "")
-        assert ended.err.startswith(f"pyredisson: {text}")
-        assert ended.err.endswith("--help'\n")
-        assert ended.err.count("\n") == 1
+        one_line(command(*arguments), 2, f"pyredisson: {text}", "--help'\n")
 
 
 class TestCommonOptions:
@@ -145,10 +148,8 @@ class TestCommonOptions:
         ],
     )
     def test_values_that_cannot_be_used(self, probe: Commands, arguments: list[str], text: str) -> None:
-        ended = probe("probe", *arguments)
-        assert (ended.status, ended.out) == (2, "")
+        one_line(ended := probe("probe", *arguments), 2)
         assert ended.err.lower().startswith(f"pyredisson: {text.lower()}")
-        assert ended.err.count("\n") == 1
         assert "secret" not in ended.err
 
     def test_a_defect(self, probe: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,31 +197,16 @@ def test_the_scripts_of_shells(command: Commands) -> None:
     assert done.stderr.startswith("pyredisson: no such command 'lss'; ")
 
 
-ARGUMENTS: dict[str, list[str]] = {
-    "ls": [],
-    "inspect": ["orders"],
-    "unlock": ["orders", "--yes"],
-    "rm": ["orders"],
-    "permits": ["orders", "--free", "2", "--yes"],
-    "run": ["orders", "--", "true"],
-    "doctor": [],
-    "bench": ["--seconds", "0.1"],
-}
+CALLS = [
+    *(["ls"], ["inspect", "orders"], ["unlock", "orders", "--yes"], ["rm", "orders"], ["run", "orders", "--", "true"]),
+    *(["permits", "orders", "--free", "2", "--yes"], ["doctor"], ["bench", "--seconds", "0.1"]),
+]
 """The commands that ask a server, each with what it needs."""
-CALLS = [pytest.param([name, *arguments], id=name) for name, arguments in ARGUMENTS.items()]
 
 
 def test_every_command_is_tested() -> None:
     """`watch` first looks for a terminal, and `dashboard` starts without a server."""
-    assert ARGUMENTS.keys() == COMMANDS.keys() - {"completion", "watch", "dashboard"}
-
-
-def one_line(ended: Ended, status: int, *texts: str) -> None:
-    assert (ended.status, ended.out) == (status, "")
-    assert ended.err.startswith("pyredisson: ")
-    assert ended.err.count("\n") == 1
-    for text in texts:
-        assert text in ended.err
+    assert {call[0] for call in CALLS} == COMMANDS.keys() - {"completion", "watch", "dashboard"}
 
 
 @pytest.fixture(scope="module")
@@ -235,14 +221,11 @@ def test_in_a_process_of_its_own() -> None:
     assert pyredisson("ls", env={"PYREDISSON_URL": "redis://127.0.0.1:1"}) == (69, "", f"pyredisson: {text}\n")
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0])
 def test_no_server(command: Commands, call: list[str]) -> None:
-    for url in (
-        "redis://127.0.0.1:1",
-        "redis+cluster://127.0.0.1:1,127.0.0.1:2",
-        "redis+sentinel://127.0.0.1:1/mymaster",
-        "unix:///nowhere.sock",
-    ):
+    here = "127.0.0.1:1"
+    of_many = (f"redis+cluster://{here},127.0.0.1:2", f"redis+sentinel://{here}/mymaster")
+    for url in (f"redis://{here}", *of_many, "unix:///nowhere.sock"):
         # Refused at once. On a busy machine the thread that asks for the topology may begin late.
         one_line(command("--url", url, "--timeout", "3", *call), 69, "no server at ", "--url")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -252,16 +235,16 @@ def test_no_server(command: Commands, call: list[str]) -> None:
             one_line(ended, 69, f"no reply from 127.0.0.1:{port}/0 within 0.3 s{more}")
 
 
-@pytest.mark.parametrize("call", [*CALLS, pytest.param(["dashboard", "--port", "0"], id="dashboard")])
+@pytest.mark.parametrize("call", [*CALLS, ["dashboard", "--port", "0"]], ids=lambda call: call[0])
 def test_access(command: Commands, call: list[str], user: Callable[[str], str], guarded: str) -> None:
     one_line(command("--url", f"redis://{guarded}", *call), 77, "wants a password", "PYREDISSON_PASSWORD")
-    ended = command("--url", f"redis://:secret@{guarded}", *call)
-    one_line(ended, 77, "refuses the user name or the password")
+    one_line(
+        ended := command("--url", f"redis://:secret@{guarded}", *call), 77, "refuses the user name or the password"
+    )
     assert "secret" not in ended.err
     # The tests of these commands cover the rights.
     if call[0] not in ("doctor", "bench", "dashboard"):
-        ended = command("--url", user("~* +@connection"), *call)
-        one_line(ended, 77, "no permissions", "ACL SETUSER")
+        one_line(command("--url", user("~* +@connection"), *call), 77, "no permissions", "ACL SETUSER")
 
 
 @pytest.mark.parametrize(
@@ -286,10 +269,8 @@ SEMAPHORE = (NUMBER, ("SET", f"pyredisson_once:{{orders}}:{JAVA}:0:semaphore", "
 LATCH = (NUMBER, ("SET", f"pyredisson_once:{{orders}}:{JAVA}:0:latch", "2 1", "PX", 60_000))
 PERMITS = ("ZADD", "{orders}:timeout", 9e15, "0123456789abcdef", 9e15, "0123456789abcdeg")
 COUNTER = ("SET", "redisson_lock_token:{orders}", 5)
-QUEUE = (
-    ("RPUSH", "redisson_lock_queue:{orders}", f"{JAVA}:31"),
-    ("ZADD", "redisson_lock_timeout:{orders}", 9 * 10**12, f"{JAVA}:31"),
-)
+PLACE = ("RPUSH", "redisson_lock_queue:{orders}", f"{JAVA}:31")
+SCORE = ("ZADD", "redisson_lock_timeout:{orders}", 9 * 10**12, f"{JAVA}:31")
 SET = ("--free", "3", "--yes")
 
 
@@ -309,7 +290,7 @@ SET = ("--free", "3", "--yes")
         ((("SET", "other", 2),), ["permits", *SET], 1, "'orders' is no semaphore: there is no such key"),
         (SEMAPHORE, ["permits", "--free", "3"], 2, "nobody can be asked here: give --yes"),
         ((COUNTER, HELD), ["rm"], 1, "lock 'orders' is held"),
-        ((COUNTER, *QUEUE), ["rm"], 1, "lock 'orders' is waited for"),
+        ((COUNTER, PLACE, SCORE), ["rm"], 1, "lock 'orders' is waited for"),
     ],
 )
 def test_what_is_refused(

@@ -3,14 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import pyredisson
 from pyredisson._protocol.scripts import script
 from pyredisson.cli import INCOMPLETE, doctor, reading, unlock
-from pyredisson.cli.findings import Finding, buffers, cluster, memory, persistence, replication
+from pyredisson.cli.findings import Finding, Level, buffers, cluster, memory, persistence, replication
 from pyredisson.inspection.unlocking import correct_free
 from pyredisson.testing import Proxy, Server
 from tests.support.commands import TIMEOUT, Commands
@@ -32,8 +32,7 @@ class TestUnlock:
         db = client.get_permit_expirable_semaphore("db")
         db.try_set_permits(3)
         permit, _ = db.acquire(), db.acquire()
-        ended = cli("unlock", "db", "--yes", "--permit", permit)
-        assert (ended.status, db.available_permits()) == (0, 2)
+        assert (cli("unlock", "db", "--yes", "--permit", permit).status, db.available_permits()) == (0, 2)
         with announced(server.url, redis, "cron:nightly"):
             ended = cli("unlock", "cron:nightly", "--yes")
             text = f"lock 'cron:nightly' is held by web-3 (pid 812) since {moment_of_announced()}.\n"
@@ -78,19 +77,16 @@ class TestUnlock:
             return holder(owner)
 
         monkeypatch.setattr(unlock, "_holder", changes)
-        ended = cli("unlock", "orders", "--yes")
-        assert ended.status == 1
-        assert ended.err == "pyredisson: the holder of lock 'orders' has changed meanwhile: nothing was done\n"
+        said = "pyredisson: the holder of lock 'orders' has changed meanwhile: nothing was done\n"
+        assert cli("unlock", "orders", "--yes")[::2] == (1, said)
         assert redis.hkeys("orders") == [f"{JAVA}:32".encode()]
 
     def test_the_reply_is_lost(self, command: Commands, server: Server, proxy: Proxy, redis: Any) -> None:
         """It isn't said that nothing was held, which a second copy of the command would report."""
         redis.hset("orders", f"{JAVA}:31", 1)
-        release = script("lock_release", with_shebang=server.version >= (7,))
-        fault = proxy.drop_reply(release.sha)
+        fault = proxy.drop_reply(script("lock_release", with_shebang=server.version >= (7,)).sha)
         ended = command("unlock", "orders", "--yes", "--url", proxy.url, "--timeout", "1")
-        assert not fault.left
-        assert ended.status == 69
+        assert (fault.left, ended.status) == (0, 69)
         assert "'pyredisson inspect' says whether lock 'orders' was released" in ended.err
         assert not redis.exists("orders")
 
@@ -153,24 +149,17 @@ class TestRm:
         assert row.split()[-2:] == ["2", "silent"]
         redis.delete("orders")
         ended = cli("rm", "orders")
-        assert (ended.status, ended.err) == (0, "")
-        assert "queue" in ended.out
+        assert (ended.status, ended.err, "queue" in ended.out) == (0, "", True)
         assert redis.keys("redisson*") == []
 
 
-class Found(NamedTuple):
-    level: str
-    text: str
-    advice: str
-
-
-def diagnosed(cli: Run, *arguments: str, status: int = 0) -> dict[str, Found]:
+def diagnosed(cli: Run, *arguments: str, status: int = 0) -> dict[str, Finding]:
     """The findings by their checks."""
     ended = cli("doctor", "--json", *arguments)
     assert (ended.status, ended.err) == (status, "")
     findings = [json.loads(line) for line in ended.out.splitlines()]
     assert all(each["advice"] for each in findings if each["level"] in ("warning", "error"))
-    return {each["check"]: Found(each["level"], each["text"], each["advice"]) for each in findings}
+    return {each["check"]: Finding(**each | {"server": ""}) for each in findings}
 
 
 def test_what_leaks(cli: Run, redis: Any) -> None:
@@ -186,23 +175,20 @@ def test_what_leaks(cli: Run, redis: Any) -> None:
     found = diagnosed(cli)
     # What it has tried leaves nothing for ever.
     assert all(redis.pttl(key) >= 0 for key in set(redis.keys("*")) - before)
-    assert (found["leases"].level, found["leases"].text.endswith(": orders")) == ("warning", True)
     assert (found["ttl"].level, "pyredisson_fair_waiters:{queue}" in found["ttl"].text) == ("warning", True)
-    assert (found["queues"].level, found["queues"].text.endswith(": queue")) == ("note", True)
-    assert (found["permits"].level, found["permits"].text.endswith(": seats")) == ("note", True)
-    assert (found["tokens"].level, found["tokens"].text.endswith(": billing")) == ("note", True)
-    assert found["java"] == Found("note", "1 clients of Redisson hold something", "")
+    levels = {"leases": "warning", "queues": "note", "permits": "note", "tokens": "note"}
+    assert {check: str(found[check].level) for check in levels} == levels
+    assert [found[check].text.rpartition(": ")[2] for check in levels] == ["orders", "queue", "seats", "billing"]
+    assert found["java"] == Finding("java", Level.NOTE, "1 clients of Redisson hold something")
     ended = cli("doctor")
     assert (ended.status, ended.err) == (0, "")
     warning = "warning  leases       1 locks have no lease, so nothing frees them if the holder is dead: orders\n"
-    advice = r" +-> pyredisson inspect NAME, then pyredisson unlock NAME\n"
-    assert re.search(re.escape(warning) + advice, ended.out)
+    assert re.search(re.escape(warning) + r" +-> pyredisson inspect NAME, then pyredisson unlock NAME\n", ended.out)
 
 
 def test_rights(cli: Run, user: Callable[[str], str], server: Server) -> None:
     found = diagnosed(cli, "--url", user("~* &* +@all -incrby -config -scan"))
-    assert found["rights"].level == "warning"
-    assert "can't be used: " in found["rights"].text
+    assert (found["rights"].level, "can't be used: " in found["rights"].text) == ("warning", True)
     assert "ACL SETUSER" in found["rights"].advice
     assert found["buffers"].text.startswith("can't be checked: CONFIG GET is refused")
     assert found["buffers"].advice == "grant +config|get to see it"
@@ -213,8 +199,7 @@ def test_rights(cli: Run, user: Callable[[str], str], server: Server) -> None:
     # A user with rights to some names only.
     keys = "~*{orders* ~orders* %R~*" if server.version >= (7,) else "~*"
     found = diagnosed(cli, "--url", user(f"{keys} &* +@all"), "--name", "orders")
-    assert found["rights"].level == "ok"
-    assert "orders:" in found["rights"].text
+    assert (found["rights"].level, "orders:" in found["rights"].text) == ("ok", True)
     assert found["announce"].level == ("note" if server.version >= (7,) else "ok")
 
 

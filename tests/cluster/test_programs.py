@@ -18,7 +18,7 @@ from pyredisson.cli.reading import reader
 from pyredisson.logic.announcement import client_key
 from pyredisson.testing import Cluster, Sentinels
 from tests.cli.test_ls import watching
-from tests.dashboard.running import Dashboard
+from tests.dashboard.conftest import Dashboard
 from tests.support.backends import Backend, in_turn
 from tests.support.children import Child
 from tests.support.commands import Commands, Ended

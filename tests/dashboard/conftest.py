@@ -1,11 +1,128 @@
-"""Fixtures of the tests of the dashboard."""
+"""Dashboards in processes of their own, as a user starts them; plain requests, and a headless Chromium for the page."""
 
-from collections.abc import Callable, Iterator
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
 
 import pytest
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
 
 from pyredisson.testing import Server
-from tests.dashboard.running import Dashboard
+from tests.support.commands import clean_environment
+from tests.support.waiting import eventually
+
+INTERVAL = 0.1
+"""Seconds between two snapshots."""
+LIMIT = 20.0
+"""Seconds after which a test fails that waits for what should happen in a few intervals."""
+OWN: Mapping[str, str] = {"Content-Type": "application/json", "X-Pyredisson": "1"}
+"""What the page sends with each POST."""
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Dashboard:
+    def __init__(self, server_url: str, *options: str, port: int = 0) -> None:
+        program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "3"]
+        program += ["--port", str(port), "--interval", str(INTERVAL), *options]
+        # Not in a group of its own: whatever ends the tests ends the dashboard.
+        self.process = subprocess.Popen(
+            program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+        )
+        assert self.process.stdout is not None
+        first = self.process.stdout.readline()
+        if " is at " not in first:
+            _, said = self.process.communicate()
+            raise AssertionError(f"the dashboard did not start: {first}{said}")
+        self.url = first.split(" is at ")[1].strip()
+        parts = urlsplit(self.url)
+        assert parts.port is not None
+        self.port = parts.port
+        self.token = parts.fragment.removeprefix("token=") or None
+        self.origin = f"http://127.0.0.1:{self.port}"
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        """Ends it by a signal. Returns what it has said on stderr."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=LIMIT)
+        return said
+
+    def request(self, method: str, path: str, headers: Mapping[str, str | None] = {}, body: object = None) -> Reply:
+        """One request. `headers`: further ones; None leaves one out that is sent otherwise."""
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        with self._asked(method, path, headers, sent) as reply:
+            return Reply(reply.status, reply.headers, reply.read())
+
+    def get(self, path: str, headers: Mapping[str, str | None] = {}) -> Reply:
+        return self.request("GET", path, headers)
+
+    def post(self, path: str, body: object, headers: Mapping[str, str | None] = {}) -> Reply:
+        return self.request("POST", path, {**OWN, **headers}, body)
+
+    def view(self, view: str, **query: object) -> Any:
+        reply = self.get(f"/api/{view}?{urlencode(query)}")
+        assert reply.status == 200, reply.text
+        return reply.json["view"]
+
+    @property
+    def totals(self) -> Any:
+        """What the head of the page shows now."""
+        return self.get("/api/locks").json["totals"]
+
+    def rows(self, view: str = "locks", **query: object) -> dict[str, Any]:
+        return {row.get("name", row.get("id")): row for row in self.view(view, **query)["rows"]}
+
+    def until(self, condition: Callable[[], object]) -> None:
+        eventually(condition, LIMIT)
+
+    def events(self, **query: object) -> Generator[tuple[str, Any], None, None]:
+        """The events of a stream, until the dashboard ends it."""
+        with self._asked("GET", f"/events?{urlencode(query)}") as reply:
+            assert reply.status == 200
+            name = ""
+            while line := reply.readline().decode():
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ").strip()
+                elif line.startswith("data: "):
+                    yield name, json.loads(line.removeprefix("data: "))
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, headers: Mapping[str, str | None] = {}, body: bytes | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)) as connection:
+            connection.putrequest(method, path, skip_host=True)
+            for name, value in {"Host": f"127.0.0.1:{self.port}", **headers}.items():
+                if value is not None:
+                    connection.putheader(name, value)
+            if body is not None:
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            yield connection.getresponse()
+
 
 Start = Callable[..., Dashboard]
 
@@ -37,3 +154,27 @@ def dashboard(shared_dashboard: Dashboard, empty_server: None) -> Dashboard:
     """The dashboard of an empty server: what earlier tests have held is gone from it."""
     shared_dashboard.until(lambda: not any(shared_dashboard.rows(view) for view in ("locks", "semaphores", "latches")))
     return shared_dashboard
+
+
+CHROMIUM, DRIVER = "chromium", "chromedriver"
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--force-device-scale-factor=1", "--lang=en"),
+)
+
+
+def has_browser() -> bool:
+    return shutil.which(CHROMIUM) is not None and shutil.which(DRIVER) is not None
+
+
+def start_browser(profile: Path, *, width: int = 1280, height: int = 900) -> Chrome:
+    """A browser with a new profile in that folder. The browser and the driver that Debian has fit each other."""
+    # selenium looks for a driver in the network if it is not told where one is.
+    os.environ["SE_OFFLINE"] = "true"
+    options = ChromeOptions()
+    options.binary_location = shutil.which(CHROMIUM) or CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return Chrome(options=options, service=Service(shutil.which(DRIVER)))

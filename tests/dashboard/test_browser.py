@@ -16,8 +16,7 @@ import pyredisson
 from pyredisson.testing import Server
 from pyredisson.testing.server import lasting_ports
 from pyredisson.version import VERSION
-from tests.dashboard.conftest import Start
-from tests.dashboard.running import LIMIT, Dashboard, has_browser, start_browser
+from tests.dashboard.conftest import LIMIT, Dashboard, Start, has_browser, start_browser
 from tests.support.inspecting import announce, announce_deadlock
 from tests.support.waiting import eventually
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,37 +17,29 @@ from starlette.requests import Request
 import pyredisson
 from pyredisson._settings.config import Config
 from pyredisson.dashboard import collector as collectors
+from pyredisson.dashboard import snapshot as snapshots
 from pyredisson.dashboard.app import Dashboard, make_app
 from pyredisson.dashboard.collector import Collector, Turns, is_new
-from pyredisson.dashboard.snapshot import (
-    MINUTES,
-    MOST_CHANGED,
-    MOST_PAST,
-    History,
-    PastHold,
-    Seen,
-    Snapshot,
-    remember,
-    who,
-)
+from pyredisson.dashboard.snapshot import MOST_CHANGED, MOST_PAST, History, PastHold, Seen, Snapshot, who
 from pyredisson.dashboard.views import MOST_EDGES, Query, metrics_of, query_of, totals_of, view_of
 from pyredisson.holder import Holder
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import ClientState, Evidence, Owner, State, WaitingOwner
 from pyredisson.inspection.states import Inspector
 from pyredisson.testing import Server
-from tests.dashboard.running import LIMIT
+from tests.dashboard.conftest import LIMIT
 from tests.support.waiting import eventually
 
 OWNER = "00000000-0000-4000-8000-000000000001:1"
 
 
 @asynccontextmanager
-async def running(server: Server, interval: float = 0.02) -> AsyncIterator[Collector]:
+async def running(server: Server, interval: float = 0.02, *, watched: bool = False) -> AsyncIterator[Collector]:
     collector = Collector(Config.of(server.url), interval)
     task = asyncio.create_task(collector.run())
     try:
-        yield collector
+        with collector.watch() if watched else nullcontext():
+            yield collector
     finally:
         collector.stop()
         await task
@@ -67,46 +59,37 @@ def new(collector: Collector) -> list[bytes]:
 
 async def test_each_object_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is visible, and also if a name comes or goes in between."""
-    monkeypatch.setattr("pyredisson.dashboard.collector.READ_EACH_ROUND", 3)
+    monkeypatch.setattr(collectors, "READ_EACH_ROUND", 3)
     found = {b"%02d" % number: Evidence.HASH for number in range(10)}
     turns = Turns()
     read = [turns.next(found, found, [b"07", b"gone"]) for _ in range(3)]
-    assert [list(each) for each in read] == [
-        [b"07", b"00", b"01", b"02"],
-        [b"07", b"03", b"04", b"05"],
-        [b"07", b"06", b"08"],
-    ]
+    assert [b" ".join(each) for each in read] == [b"07 00 01 02", b"07 03 04 05", b"07 06 08"]
     del found[b"09"]
     assert {*turns.next(found, found, [])} == {b"00", b"01", b"02"}
     # A new name doesn't wait for its turn, and comes with the other one that has the same companion keys.
     found |= {b"{new}": Evidence.HASH, b"new": Evidence.COMPANION}
-    seen = {*found} - {b"{new}"}
-    assert {*turns.next(found, seen, [])} == {b"03", b"04", b"05", b"new", b"{new}"}
+    assert {*turns.next(found, {*found} - {b"{new}"}, [])} == {b"03", b"04", b"05", b"new", b"{new}"}
 
 
 @pytest.mark.parametrize("name", ["orders", "{orders}"])
 async def test_what_is_known_is_not_new(server: Server, client: pyredisson.Client, name: str) -> None:
     """The further keys of a fenced lock may be those of `orders` and of `{orders}`, of which one is never seen."""
     await asyncio.to_thread(client.get_fenced_lock(name, owner=1).lock)
-    async with running(server) as collector:
-        with collector.watch():
-            await until(collector, lambda: name.encode() in collector.snapshot.seen and collector.snapshot.complete)
-            assert collector._names()[0].keys() == {b"orders", b"{orders}"}
-            await until(collector, lambda: not new(collector))
+    async with running(server, watched=True) as collector:
+        await until(collector, lambda: name.encode() in collector.snapshot.seen and collector.snapshot.complete)
+        assert collector._names()[0].keys() == {b"orders", b"{orders}"}
+        await until(collector, lambda: not new(collector))
 
 
 async def test_counters_do_not_displace_holds(server: Server, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectors, "MOST_OBJECTS", 2)
-
     for name in ("a", "b", "c"):
         redis.set(f"redisson_lock_token:{{{name}}}", 1)
     for name in ("y", "z"):
         redis.hset(name, OWNER, 1)
-    async with running(server) as collector:
-        with collector.watch():
-            problem = "only 2 of 8 names are read"
-            await until(collector, lambda: collector.snapshot.problems == (problem,))
-            await until(collector, lambda: collector.snapshot.seen.keys() == {b"y", b"z"})
+    async with running(server, watched=True) as collector:
+        await until(collector, lambda: collector.snapshot.problems == ("only 2 of 8 names are read",))
+        await until(collector, lambda: collector.snapshot.seen.keys() == {b"y", b"z"})
 
 
 async def test_after_nobody_has_looked(server: Server, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,11 +135,10 @@ async def test_a_defect_of_one_round(
         return await found(self, *args, **kwargs)
 
     monkeypatch.setattr(Inspector, "found", fail_at_first)
-    async with running(server) as collector:
-        with collector.watch():
-            problem = "what some keys contain can't be read: OverflowError"
-            await until(collector, lambda: problem in collector.snapshot.problems)
-            await until(collector, lambda: collector.snapshot.seen and not collector.snapshot.problems)
+    problem = "what some keys contain can't be read: OverflowError"
+    async with running(server, watched=True) as collector:
+        await until(collector, lambda: problem in collector.snapshot.problems)
+        await until(collector, lambda: collector.snapshot.seen and not collector.snapshot.problems)
     assert [record.levelno for record in caplog.records if "can't be read" in record.getMessage()] == [logging.ERROR]
 
 
@@ -174,8 +156,7 @@ async def test_a_defect_that_ends_it(
     async with app.router.lifespan_context(app):
         async with asyncio.timeout(LIMIT):
             await ended.wait()
-        reply = await Dashboard(collector, allow_unlock=False).health(Request({"type": "http"}))
-        assert reply.status_code == 503
+        assert (await Dashboard(collector, allow_unlock=False).health(Request({"type": "http"}))).status_code == 503
     assert isinstance(collector.failure, OverflowError)
     assert "the dashboard stops after a defect" in caplog.text
 
@@ -233,12 +214,8 @@ class TestLists:
     def test_order_and_what_is_left_of_a_lease(self) -> None:
         older = (Owner("one:1", replace(HERE, since=NOW - timedelta(hours=1))),)
         unknown = (Owner("one:1", replace(HERE, since=None)),)
-        states = snapshot(
-            lock("b", time_to_live=5.0),
-            lock("c", owners=older),
-            lock("a", owners=unknown, time_to_live=math.inf),
-            at=103.0,
-        )
+        last = lock("a", owners=unknown, time_to_live=math.inf)
+        states = snapshot(lock("b", time_to_live=5.0), lock("c", owners=older), last, at=103.0)
         for sort, names in (("since", "cba"), ("ttl", "bca"), ("-ttl", "acb"), ("-name", "cba")):
             assert shown(states, sort=sort) == list(names)
         # It was read some time before the snapshot.
@@ -260,8 +237,7 @@ class TestLists:
         seen = Seen.of(lock("a", time_to_live=29.9), 0.0, None)
         seen = Seen.of(lock("a", time_to_live=4.0), 26.0, seen)
         assert seen.scale == 30
-        other = (Owner("two:1", HERE),)
-        assert Seen.of(lock("a", time_to_live=4.0, owners=other), 27.0, seen).scale == 5
+        assert Seen.of(lock("a", time_to_live=4.0, owners=(Owner("two:1", HERE),)), 27.0, seen).scale == 5
 
 
 class TestClients:
@@ -269,10 +245,8 @@ class TestClients:
         java = (Owner("java:31", Holder(client_id="b983c153-7421", owner_id=31, foreign=True)),)
         states = snapshot(lock("a"), lock("b", owners=java), clients=(announced("one", waits=4, waited=2.0),))
         rows = view_of(states, query_of({"view": "clients"})).content["rows"]
-        assert [(row["who"], row["holds"], row["announced"]) for row in rows] == [
-            ("Redisson b983c153", 1, False),
-            ("web-3 (pid 812)", 1, True),
-        ]
+        found = [(row["who"], row["holds"], row["announced"]) for row in rows]
+        assert found == [("Redisson b983c153", 1, False), ("web-3 (pid 812)", 1, True)]
 
     def test_places_in_queues_and_that_everything_is_json(self) -> None:
         """Infinity is none."""
@@ -310,19 +284,15 @@ class TestHistory:
         # A client that has ended takes its counts along; one that begins anew counts from there.
         history.add(3.0, 6, 0, [announced("new", waits=1)])
         history.add(4.0, 6, 0, [announced("new", waits=4)])
-        assert [(point.waits, point.waited, point.lost) for point in history.since(0)] == [
-            (0, 0.0, 0),
-            (5, 1.5, 1),
-            (0, 0.0, 0),
-            (3, 0.0, 0),
-        ]
+        points = [(point.waits, point.waited, point.lost) for point in history.since(0)]
+        assert points == [(0, 0.0, 0), (5, 1.5, 1), (0, 0.0, 0), (3, 0.0, 0)]
 
     def test_it_is_bounded(self) -> None:
         history = History()
         for second in range(10_000):
             history.add(float(second), second, 0, [])
         times = [point.time for point in history.since(0)]
-        assert (times[-1], len(times)) == (9999.0, MINUTES * 60 + 1)
+        assert (times[-1], len(times)) == (9999.0, snapshots.MINUTES * 60 + 1)
         assert [point.held for point in history.since(9998.0)] == [9999]
 
 
@@ -344,14 +314,11 @@ def remembered(*states: State | None) -> dict[bytes, tuple[PastHold, ...]]:
 
 class TestFormerHolders:
     def test_who_for_how_long_and_how_many_waited(self) -> None:
-        nameless = (Owner("one:1", replace(HERE, since=None)),)
-        unknown = lock("a", kind="fair", owners=nameless, waiters=waiters(2, 3))
+        unknown = lock("a", kind="fair", owners=(Owner("one:1", replace(HERE, since=None)),), waiters=waiters(2, 3))
         free = lock("a", owners=(), held=False)
         past = remembered(unknown, lock("a"), lock("a", owners=owners(2)), None)
-        assert past[b"a"] == (
-            PastHold("web-3 (pid 812)", "one", 0.0, NOW, 2.0, 2),
-            PastHold("web-3 (pid 812)", "one", 2.0, NOW, 3.0, 0),
-        )
+        holds = (0.0, NOW, 2.0, 2), (2.0, NOW, 3.0, 0)
+        assert past[b"a"] == tuple(PastHold("web-3 (pid 812)", "one", *hold) for hold in holds)
         states = replace(snapshot(free, at=103.0), past=past, time=NOW.timestamp() + 103)
         page = view_of(states, query_of({"view": "lock", "name": "a"})).content["past"]
         assert [hold["until"] for hold in page] == ["2026-01-02T00:00:03.000Z", "2026-01-02T00:00:02.000Z"]
@@ -370,7 +337,7 @@ class TestFormerHolders:
         assert [hold.until for hold in past] == [float(second) for second in range(10, MOST_PAST + 10)]
         every: dict[bytes, tuple[PastHold, ...]] = {}
         for number in (*range(MOST_CHANGED), 0, MOST_CHANGED):
-            remember(every, Seen.of(lock(f"{number}"), 0.0, None), None, 1.0)
+            snapshots.remember(every, Seen.of(lock(f"{number}"), 0.0, None), None, 1.0)
         assert len(every) == MOST_CHANGED
         # The lock whose holder hasn't changed for the longest time is dropped.
         assert (len(every[b"0"]), b"1" in every) == (2, False)
@@ -380,8 +347,7 @@ class TestContention:
     def test_the_graph_is_limited_and_shows_deadlocks(self) -> None:
         crowd = lock("crowd", waiters=waiters(*range(100, 100 + 2 * MOST_EDGES)))
         pair = lock("pair", owners=owners(5), waiters=waiters(6, 7))
-        latch = lock("latch", kind="latch", owners=(), waiters=waiters(8))
-        states = snapshot(crowd, pair, latch, lock("alone"))
+        states = snapshot(crowd, pair, lock("latch", kind="latch", owners=(), waiters=waiters(8)), lock("alone"))
         view = view_of(states, Query(view="graph"))
         assert view.keys == {b"crowd", b"pair"}
         assert (len(view.content["edges"]), view.content["left_out"]) == (MOST_EDGES, MOST_EDGES + 4)
@@ -389,17 +355,14 @@ class TestContention:
         assert [edge["name"] for edge in view.content["edges"]].count("pair") == 3
         marked = replace(states, deadlocked=frozenset({("one", 5, b"pair"), ("one", 7, b"pair")}))
         edges = view_of(marked, Query(view="graph")).content["edges"]
-        assert [(edge["owner"], edge["what"]) for edge in edges if edge["deadlock"]] == [
-            ("one:5", "holds"),
-            ("one:7", "waits"),
-        ]
+        stuck = [(edge["owner"], edge["what"]) for edge in edges if edge["deadlock"]]
+        assert stuck == [("one:5", "holds"), ("one:7", "waits")]
         assert [edge["deadlock"] for edge in edges[:3]] == [True, True, False]
 
     def test_the_wall(self) -> None:
         losers = [replace(announced(id_, lost=lost), host=id_) for id_, lost in (("a", 1), ("b", 0), ("c", 4))]
-        states = snapshot(
-            lock("x", waiters=waiters(2)), lock("y", waiters=waiters(3, 4)), lock("z"), clients=(*losers,)
-        )
+        few, more = lock("x", waiters=waiters(2)), lock("y", waiters=waiters(3, 4))
+        states = snapshot(few, more, lock("z"), clients=(*losers,))
         wall = view_of(states, Query(view="wall")).content
         assert [(row["name"], row["waiting"]) for row in wall["rows"]] == [("y", 2), ("x", 1)]
         assert [row["who"] for row in wall["clients"]] == ["c (pid 812)", "a (pid 812)"]
@@ -425,7 +388,5 @@ def test_metrics() -> None:
         assert lines[at - 1].split(" ")[:3] == ["#", "TYPE", name]
     # Nobody knows what a server holds that doesn't reply.
     away = metrics_of(replace(found, round_trip=None)).splitlines()
-    assert [line for line in away if not line.startswith("#")] == [
-        f"{prefix}server_up 0",
-        f"{prefix}lost_holds_total 3",
-    ]
+    samples_then = [line for line in away if not line.startswith("#")]
+    assert samples_then == [f"{prefix}server_up 0", f"{prefix}lost_holds_total 3"]

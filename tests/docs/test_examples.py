@@ -71,14 +71,10 @@ def _of_language(language: str) -> list[Block]:
 
 def _examples(language: str) -> list[Any]:
     """The pages say what a server prints that isn't older than 7.0."""
-    newer = ("WRONGTYPE", "pyredisson doctor")
+    found, newer = _of_language(language), re.compile("WRONGTYPE|pyredisson doctor")
+    marks = [[from_7] if newer.search(f"{block.text}{block.output}") else [] for block in found]
     return [
-        pytest.param(
-            block,
-            id=f"{block.page}:{block.line}",
-            marks=[from_7] if any(each in f"{block.text}{block.output}" for each in newer) else [],
-        )
-        for block in _of_language(language)
+        pytest.param(each, id=f"{each.page}:{each.line}", marks=mark) for each, mark in zip(found, marks, strict=True)
     ]
 
 
@@ -93,23 +89,10 @@ def test_a_python_example_runs_and_prints_what_the_page_says(block: Block, serve
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     if block.output is not None:
-        pattern = ".*".join(map(re.escape, block.output.split("...")))
-        assert re.fullmatch(pattern, done.stdout), done.stdout
+        assert re.fullmatch(".*".join(map(re.escape, block.output.split("..."))), done.stdout), done.stdout
 
 
 MARK = "\n-- the next command --\n"
-
-
-def run_in_a_shell(commands: list[str], server: Server, folder: Path) -> list[str]:
-    """Runs the commands one after the other in one shell; returns what each wrote, stderr included."""
-    # $? of a command is still there for the next one.
-    between = f"status=$?; printf '{MARK}'; (exit $status)"
-    program = "\n".join(part for command in commands for part in (command, between))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "PYREDISSON_URL": server.url, "COLUMNS": "120"}
-    pipes: dict[str, Any] = {"stdin": DEVNULL, "capture_output": False, "stdout": PIPE, "stderr": STDOUT}
-    done = completed("sh", "-c", program, cwd=folder, env=env, timeout=50, **pipes)
-    return done.stdout.split(MARK)[:-1]
 
 
 @pytest.mark.parametrize("block", _examples("console"))
@@ -117,7 +100,13 @@ def test_a_console_example_prints_what_the_page_says(block: Block, server: Serve
     text = block.text.replace(ADDRESS, server.url.rpartition("/")[0])
     assert text.startswith("$ ")
     pairs = [part.partition("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
-    printed = run_in_a_shell([command for command, _, _ in pairs], server, tmp_path)
+    # $? of a command is still there for the next one.
+    between = f"status=$?; printf '{MARK}'; (exit $status)"
+    program = "\n".join(part for command, _, _ in pairs for part in (command, between))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYREDISSON_URL": server.url, "COLUMNS": "120"}
+    pipes: dict[str, Any] = {"stdin": DEVNULL, "capture_output": False, "stdout": PIPE, "stderr": STDOUT}
+    printed = completed("sh", "-c", program, cwd=tmp_path, env=env, timeout=50, **pipes).stdout.split(MARK)[:-1]
     assert len(printed) == len(pairs), printed
     for (command, _, expected), actual in zip(pairs, printed, strict=True):
         pattern = ".*".join(map(re.escape, expected.strip().split("...")))
@@ -313,5 +302,4 @@ def test_the_rights_in_the_docs_are_enough_on_a_cluster(useful: bool, monkeypatc
         with one, pyredisson.connect(url) as other:
             for number in range(6):
                 _exclude(one.get_lock(f"orders:{number}"), other.get_lock(f"orders:{number}"))
-        all_denied = set().union(*map(denied, cluster.nodes))
-        assert all_denied == (set() if useful else {"cluster|info", "pubsub|numsub"})
+        assert set().union(*map(denied, cluster.nodes)) == (set() if useful else {"cluster|info", "pubsub|numsub"})

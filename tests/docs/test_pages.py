@@ -106,8 +106,7 @@ def test_each_name_and_each_file_exists(page: Path, known: set[str]) -> None:
 
 
 def test_no_foreign_name_is_listed_for_nothing() -> None:
-    named = set().union(*(words(span) for page in PAGES for span in spans(page)))
-    assert words(" ".join(FOREIGN.values())) <= named
+    assert words(" ".join(FOREIGN.values())) <= set().union(*(words(span) for page in PAGES for span in spans(page)))
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -183,10 +182,8 @@ HEAD = "| fault | may happen | never happens | test |"
 LEVELS = {"warning": "warning", "exception": "error"}
 
 
-def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def functions_of(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def _logged() -> dict[str, str]:
@@ -284,8 +281,7 @@ def paths_of(value: dict[str, Any], path: str = "") -> set[str]:
 def documented(section: str) -> list[set[str]]:
     """For each table what stands in its first column."""
     text = COMMAND_LINE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    tables = text.split("|---|---|\n")[1:]
-    rows = [re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE) for table in tables]
+    rows = [re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE) for table in text.split("|---|---|\n")[1:]]
     return [{name for row in table for name in re.findall(r"`([^`]+)`", row)} for table in rows]
 
 
@@ -308,8 +304,8 @@ def test_each_guarantee_names_tests_that_exist(row: str) -> None:
     assert named, "no test"
     assert not TEST.sub("", cells[3]).strip(" ,"), "something that names no test"
     for path, name in named:
-        functions = functions_of(parse((ROOT / path).read_text("utf-8")))
-        found = [function for function in functions if function.name == name]
+        tree = parse((ROOT / path).read_text("utf-8"))
+        found = [function for function in functions_of(tree) if function.name == name]
         assert len(found) == 1, f"{path} has {len(found)} tests {name}"
         marks = {ast.unparse(mark) for mark in found[0].decorator_list}
         assert not any("skip" in mark or "xfail" in mark for mark in marks), name
@@ -375,8 +371,7 @@ class Fetched(HTMLParser):
 def build(site: Path) -> subprocess.CompletedProcess[str]:
     """Runs the command of `make docs`."""
     pytest.importorskip("mkdocs", reason="`make docs` installs what the site needs")
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    (options,) = re.findall(r"-m mkdocs (build .*)$", makefile, re.MULTILINE)
+    (options,) = re.findall(r"-m mkdocs (build .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     # A proxy that isn't there: what the build tries to fetch is an error.
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     env = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}

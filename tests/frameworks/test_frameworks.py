@@ -362,8 +362,7 @@ def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
     path = f"{tmp_path}/classes:{tmp_path}/dependency/*"
     java = start("java", "-Xmx256m", "-cp", path, "example.Shop", folder=folder)
     python = start(sys.executable, "worker.py", folder=folder)
-    sold = [int(said(java, "java sold ([0-9]+)")[1]), int(said(python, "python sold ([0-9]+)")[1])]
-    assert sum(sold) == 60
+    assert sum([int(said(java, "java sold ([0-9]+)")[1]), int(said(python, "python sold ([0-9]+)")[1])]) == 60
     assert admin.get("stock") == b"0"
     assert (java.wait(), python.wait()) == (0, 0)
 

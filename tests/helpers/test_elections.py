@@ -14,7 +14,7 @@ import pyredisson.asyncio
 from pyredisson import ElectionState
 from pyredisson._api import terms
 from pyredisson.testing import Server
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 from tests.support.children import Child
 from tests.support.inspecting import session_of
 from tests.support.waiting import TIME_LIMIT, eventually, waiters
@@ -49,17 +49,16 @@ class Candidate:
 
     def __init__(self, client: Any) -> None:
         self.told: list[tuple[str, int, ElectionState]] = []
-        self.election: Any = client.elect("billing", on_elected=self._elected, on_deposed=self._deposed)
+        self.election: Any = client.elect(
+            "billing", on_elected=self._tells("elected"), on_deposed=self._tells("deposed")
+        )
 
     @property
     def whats(self) -> list[str]:
         return [what for what, _, _ in self.told]
 
-    def _elected(self, term: Any) -> None:
-        self.told.append(("elected", term.token, self.election.state))
-
-    def _deposed(self, term: Any) -> None:
-        self.told.append(("deposed", term.token, self.election.state))
+    def _tells(self, what: str) -> Callable[[Any], None]:
+        return lambda term: self.told.append((what, term.token, self.election.state))
 
 
 def lose(client: Any, term: Any, admin: Redis) -> None:
@@ -83,9 +82,7 @@ class TestBothBackends:
             leader = await client.elect("billing").leader()
             assert leader is not None
             assert leader.client_id == client.id
-            with pytest.raises(RuntimeError, match="takes part already"):
-                async with election:
-                    raise AssertionError("not reached")
+            await fails(RuntimeError, election.__aenter__, match="takes part already")
             assert candidate.told == [("elected", term.token, ElectionState.LEADING)]
         assert (term.valid, election.state, admin.exists("billing")) == (False, ElectionState.IDLE, 0)
         assert candidate.told[1:] == [("deposed", term.token, ElectionState.LEADING)]
@@ -126,8 +123,7 @@ class TestBothBackends:
             raise KeyError(term.name)
 
         election = backend.connect().elect("billing", on_elected=called_by(backend, fail))
-        with pytest.raises(KeyError):
-            await election.run(called_by(backend, fail))
+        await fails(KeyError, election.run, called_by(backend, fail))
         assert "on_elected of election 'billing' failed" in caplog.text
         assert not admin.exists("billing")
 
@@ -149,11 +145,8 @@ class TestBothBackends:
         states = [other.state]
         await other.close()
         assert [*states, other.state] == [ElectionState.CAMPAIGNING, ElectionState.CLOSED]
-        with pytest.raises(pyredisson.ClosedError):
-            async with other:
-                raise AssertionError("not reached")
-        next_one = backend.spawn(stand_by)
-        await backend.until(lambda: bool(waiters(client, "billing")))
+        await fails(pyredisson.ClosedError, other.__aenter__)
+        next_one = await backend.begin(stand_by, lambda: waiters(client, "billing"))
         for _ in range(2):
             await candidate.election.close()
             assert candidate.whats == ["elected", "deposed"]
@@ -189,8 +182,7 @@ class TestBothBackends:
         admin.config_set("maxmemory", 1)
         try:
             candidate.election.start()
-            text = "a campaign of election 'billing' failed, and is repeated: OOM"
-            await backend.until(lambda: text in caplog.text)
+            await backend.until(lambda: "a campaign of election 'billing' failed, and is repeated: OOM" in caplog.text)
             assert not candidate.told
         finally:
             admin.config_set("maxmemory", 0)
@@ -282,14 +274,7 @@ def test_a_leader_that_is_killed_or_stopped(
 class TestCallbacksThatAwait:
     async def test_one_releases_what_the_other_has_acquired(self, aclient: pyredisson.asyncio.Client) -> None:
         lock = aclient.get_lock("stock")
-
-        async def elected(_: pyredisson.asyncio.Term) -> None:
-            await lock.lock()
-
-        async def deposed(_: pyredisson.asyncio.Term) -> None:
-            await lock.unlock()
-
-        async with aclient.elect("billing", on_elected=elected, on_deposed=deposed):
+        async with aclient.elect("billing", on_elected=lambda _: lock.lock(), on_deposed=lambda _: lock.unlock()):
             assert await lock.is_held()
         assert not await lock.is_locked()
 

@@ -4,9 +4,9 @@ import asyncio
 import functools
 import inspect
 import signal
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._api.naming import LockKind, Template
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import WORK_LIMIT, Backend, finished
+from tests.support.backends import WORK_LIMIT, Backend, fails, finished
 from tests.support.children import Child
 from tests.support.waiting import TIME_LIMIT, eventually
 
@@ -60,16 +60,16 @@ class TestBothBackends:
 
         client = backend.connect()
         async with client.get_lock("orders", owner=7):
-            with pytest.raises(pyredisson.LockTimeoutError, match="orders"):
-                await decorated(backend, client.locked("orders", wait_time=0.01), change)()
+            call = decorated(backend, client.locked("orders", wait_time=0.01), change)
+            await fails(pyredisson.LockTimeoutError, call, match="orders")
 
     @pytest.mark.parametrize("decorate", ["locked", "singleton"])
     async def test_an_error_of_the_function_releases(self, backend: Backend, admin: Redis, decorate: str) -> None:
         async def change() -> None:
             raise pyredisson.LockTimeoutError("of another lock")
 
-        with pytest.raises(pyredisson.LockTimeoutError, match="of another lock"):
-            await decorated(backend, getattr(backend.connect(), decorate)("orders"), change)()
+        call = decorated(backend, getattr(backend.connect(), decorate)("orders"), change)
+        await fails(pyredisson.LockTimeoutError, call, match="of another lock")
         assert not admin.exists("orders")
 
     @pytest.mark.parametrize(("decorate", "options"), [("locked", {}), ("singleton", {"at_least": 0.1})])
@@ -82,8 +82,9 @@ class TestBothBackends:
                 await asyncio.sleep(TIME_LIMIT)
 
         client = backend.connect(lock_watchdog_timeout=0.6)
-        with pytest.raises(pyredisson.LockLostError):
-            await decorated(backend, getattr(client, decorate)("orders", **options), change)()
+        await fails(
+            pyredisson.LockLostError, decorated(backend, getattr(client, decorate)("orders", **options), change)
+        )
         assert not admin.exists("orders")
 
 
@@ -222,9 +223,6 @@ def test_options_are_checked_at_once(decorate: str, option: str, value: Any, mes
         getattr(client, decorate)(**({"name": "orders"} | {option: value}))
 
 
-# One instance at a time over all machines, at least for a stated time.
-
-
 JOB = """
 import sys, time
 import pyredisson
@@ -260,9 +258,7 @@ class TestSingleton:
     async def test_a_block(self, backend: Backend, admin: Redis) -> None:
         single = backend.connect().singleton("nightly")
         async with single as lock:
-            with pytest.raises(pyredisson.LockTimeoutError, match="nightly"):
-                async with single:
-                    raise AssertionError("not reached")
+            await fails(pyredisson.LockTimeoutError, single.__aenter__, match="nightly")
             assert await lock.is_held()
         assert not admin.exists("nightly")
         package = "pyredisson" if backend.name == "threads" else "pyredisson.asyncio"
@@ -320,8 +316,7 @@ class TestAtLeast:
         with client.singleton("nightly", at_least=at_least) as lock:
             assert lease - 5 < left(admin) <= lease
         assert kept(admin)
-        found = left(admin)
-        assert at_least - (time.monotonic() - begun) - 1 < found <= at_least
+        assert at_least - (time.monotonic() - begun) - 1 < left(admin) <= at_least
         assert not lock.is_held()
         assert client.singleton("nightly", at_least=at_least)(lambda: 5)() is None
         # Another handle can't acquire it, either, as its own owner or as any other.
@@ -333,21 +328,13 @@ class TestAtLeast:
 
     def test_a_waiter_gets_it_at_the_end_of_the_time(self, client: pyredisson.Client, server: Server) -> None:
         """It sleeps for the lease that it was told first, which is much longer."""
-        entered: list[float] = []
         begun = time.monotonic()
-        with pyredisson.connect(server.url) as other:
-
-            def wait() -> None:
-                with other.get_lock("nightly"):
-                    entered.append(time.monotonic())
-
+        with pyredisson.connect(server.url) as other, ThreadPoolExecutor() as pool:
+            wanted: Any = other.get_lock("nightly")
             with client.singleton("nightly", at_least=1):
-                waiter = threading.Thread(target=wait)
-                waiter.start()
+                waiter = pool.submit(lambda: (wanted.lock(), time.monotonic()))
                 eventually(lambda: other._session.lock_queues)
-            waiter.join(TIME_LIMIT)
-        assert entered
-        assert entered[0] - begun > 0.9
+            assert waiter.result(TIME_LIMIT)[1] - begun > 0.9
 
     def test_the_time_begins_once(self, client: pyredisson.Client, admin: Redis) -> None:
         with client.singleton("nightly", at_least=60) as lock:

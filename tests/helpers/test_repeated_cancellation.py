@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -18,6 +18,7 @@ from pyredisson.dashboard.app import make_app
 from pyredisson.dashboard.collector import Collector
 from pyredisson.fastapi import _held
 from pyredisson.testing import Server
+from tests.support.backends import fails
 from tests.support.faults import InterruptAt
 from tests.support.waiting import TIME_LIMIT, eventually
 
@@ -65,8 +66,7 @@ def by_anyio(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None],
 @pytest.fixture(params=[once, plainly, by_anyio])
 def start(request: pytest.FixtureRequest) -> Start:
     """Starts work in a task. Returns the task, and a function that cancels it, as its caller repeats it."""
-    started: Start = request.param
-    return started
+    return cast(Start, request.param)
 
 
 async def repeated(cancel: Cancel) -> None:
@@ -106,11 +106,9 @@ async def test_an_election_is_led_until_its_work_has_ended(aclient: Client, admi
     await repeated(cancel)
     # On the same connection, so behind a release that was sent.
     assert (await aclient.get_lock("billing").is_locked(), election.state) == (True, ElectionState.LEADING)
-    with pytest.raises(RuntimeError, match="already"):
-        await election.run(cleanup.work)
+    await fails(RuntimeError, election.run, cleanup.work, match="already")
     cleanup.may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await fails(asyncio.CancelledError, lambda: task)
     assert told == [True]
     eventually(lambda: not admin.exists("billing"))
     assert election.state is ElectionState.IDLE
@@ -129,8 +127,7 @@ async def test_an_error_of_the_work_is_raised_in_place_of_the_cancellation(aclie
     task, cancel = plainly(lambda: aclient.elect("billing").run(work))
     await begun.wait()
     await repeated(cancel)
-    with pytest.raises(KeyError):
-        await task
+    await fails(KeyError, lambda: task)
     eventually(lambda: not admin.exists("billing"))
 
 
@@ -175,8 +172,7 @@ async def test_an_election_is_led_until_on_deposed_has_ended(
     await repeated(cancel)
     assert await aclient.get_lock("billing").is_locked()
     cleanup.may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await fails(asyncio.CancelledError, lambda: task)
     assert cleanup.ended
     eventually(lambda: not admin.exists("billing"))
 
@@ -237,11 +233,9 @@ async def test_blocks_release_once_after_their_body(aclient: Client, admin: Redi
     task, cancel = start(decorators[kind](body) if kind in decorators else in_block)
     await began.wait()
     await repeated(cancel)
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await fails(asyncio.CancelledError, lambda: task)
     assert held == [kind not in ("permit", "semaphore")]
-    eventually(lambda: not admin.exists("held", "other"))
-    eventually(lambda: admin.get("permits") == b"1")
+    eventually(lambda: not admin.exists("held", "other") and admin.get("permits") == b"1")
     assert not aclient._session.holds.table
 
 
@@ -258,8 +252,7 @@ async def test_a_close_releases_everything(server: Server, admin: Redis, start: 
     task, cancel = start(body)
     await begun.wait()
     await repeated(cancel)
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await fails(asyncio.CancelledError, lambda: task)
     await asyncio.to_thread(eventually, lambda: not admin.exists("held"))
     await asyncio.to_thread(eventually, lambda: not any(each["name"] == "to-be-closed" for each in admin.client_list()))
 
@@ -283,6 +276,5 @@ async def test_the_dashboard_ends_its_tasks(start: Start) -> None:
     await asyncio.wait_for(cleanup.ending.wait(), TIME_LIMIT)
     assert not task.done()
     cleanup.may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await fails(asyncio.CancelledError, lambda: task)
     assert asyncio.all_tasks() == before

@@ -42,8 +42,7 @@ def every_server() -> Iterator[Callable[[str], Server]]:
 @pytest.fixture(params=USUAL, ids=name_of)
 def place(request: pytest.FixtureRequest) -> Place:
     """The usual server with each of the backends. A test with `@on_every_server` also runs on the other programs."""
-    chosen: Place = request.param
-    return chosen
+    return cast(Place, request.param)
 
 
 @pytest.fixture

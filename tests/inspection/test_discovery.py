@@ -30,16 +30,7 @@ from pyredisson.logic.announcement import client_key
 from pyredisson.logic.waits import find_cycles
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, fails
-from tests.support.inspecting import (
-    add_foreign_keys,
-    announce,
-    discovery_of,
-    inspector,
-    listed,
-    session_of,
-    state_of,
-    walked,
-)
+from tests.support.inspecting import add_foreign_keys, announce, discovery_of, inspector, listed, session_of, walked
 
 from .conftest import on_every_server
 
@@ -252,7 +243,8 @@ async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None
     assert set(discovery.found) == {b"orders"}
     assert discovery.failed
     own_server.resume()
-    assert (await state_of(client, "orders")).held
+    [state], _ = await inspector(client).states([b"orders"])
+    assert state.held
 
 
 async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[bytes]) -> None:

@@ -106,8 +106,7 @@ def test_imports_go_down(path: Path) -> None:
         assert module != "pyredisson", "pyredisson itself is above everything"
         there = layer_of(module)
         if there != here:
-            message = f"{dotted(path)} imports {module}, which is above it or beside it"
-            assert LAYER_OF[there] < LAYER_OF[here], message
+            assert LAYER_OF[there] < LAYER_OF[here], f"{dotted(path)} imports {module}, which is above it or beside it"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
@@ -352,8 +351,7 @@ def public_members(kind: type) -> list[str]:
 
 
 def documentation(thing: Any) -> str:
-    text = tool.in_words_of_threads((inspect.getdoc(thing) or "") + "\n")
-    return " ".join(text.split())
+    return " ".join(tool.in_words_of_threads((inspect.getdoc(thing) or "") + "\n").split())
 
 
 def test_both_sides_have_the_same_names() -> None:
@@ -388,8 +386,7 @@ def as_written(annotation: object) -> str:
 
 
 def parameters_of(signature: inspect.Signature) -> dict[str, inspect.Parameter]:
-    found = signature.parameters.items()
-    return {name: each.replace(annotation=as_written(each.annotation)) for name, each in found}
+    return {name: each.replace(annotation=as_written(each.annotation)) for name, each in signature.parameters.items()}
 
 
 def compare_signatures(name: str, of_aio: inspect.Signature, of_sync: inspect.Signature) -> None:
