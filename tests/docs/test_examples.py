@@ -3,8 +3,6 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
@@ -150,11 +148,8 @@ def test_every_link_to_a_file_or_a_heading_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
-@contextmanager
-def server_with(rights: str) -> Iterator[tuple[Server, str]]:
-    """A server with a user `app`, and its address for that user."""
-    with Server(users=[rights]) as server:
-        yield server, f"redis://app:secret@{server.host}:{server.port}/0"
+def address_for_app(server: Server | Cluster) -> str:
+    return server.url.replace("//", "//app:secret@", 1)
 
 
 def denied(server: Server | ClusterNode) -> set[str]:
@@ -256,7 +251,8 @@ USES = {
 @pytest.mark.parametrize("primitive", sorted(KINDS_OF.keys() | USES.keys()))
 def test_the_rights_in_the_docs_are_enough_and_not_for_other_names(primitive: str) -> None:
     more = dict(re.findall(r"^\| `(\w+)` \| `(.*~.*)` \|$", OPERATIONS, re.MULTILINE)) | {"Lock": ""}
-    with server_with(f"{RIGHTS} {more[primitive]}".strip()) as (server, url):
+    with Server(users=[f"{RIGHTS} {more[primitive]}".strip()]) as server:
+        url = address_for_app(server)
         with pyredisson.connect(url, lock_watchdog_timeout=1) as one, pyredisson.connect(url) as other:
             for kind in KINDS_OF.get(primitive, ()):
                 _exclude(KINDS[kind](one, "orders"), against(kind, other, "orders"))
@@ -271,7 +267,8 @@ def test_the_rights_in_the_docs_are_enough_and_not_for_other_names(primitive: st
 def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None) -> None:
     """Then locks work as before. With all of them nothing is denied."""
     assert not right or right in RIGHTS.split()
-    with server_with(" ".join(word for word in RIGHTS.split() if word != right)) as (server, url):
+    with Server(users=[" ".join(word for word in RIGHTS.split() if word != right)]) as server:
+        url = address_for_app(server)
         with pyredisson.connect(url, lock_watchdog_timeout=3) as one, pyredisson.connect(url) as other:
             for _ in range(2):
                 with one.get_lock("orders"):
@@ -297,7 +294,7 @@ def test_the_rights_in_the_docs_are_enough_on_a_cluster(useful: bool, monkeypatc
     with Cluster(masters=3, replicas=0) as cluster:
         for node in cluster.nodes:
             node.ask("ACL", "SETUSER", *RIGHTS.split(), *more)
-        url = cluster.url.replace("//", "//app:secret@", 1)
+        url = address_for_app(cluster)
         one = pyredisson.connect(url, topology_refresh_interval=0.01)
         with one, pyredisson.connect(url) as other:
             for number in range(6):

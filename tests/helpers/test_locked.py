@@ -94,13 +94,10 @@ def test_the_function_keeps_its_signature(client: pyredisson.Client, aclient: py
         """Changes an order."""
         return f"{order_id} {place}"
 
-    @aclient.locked("orders")
-    async def coroutine() -> None: ...
-
     assert str(inspect.signature(change)) == "(order_id: int, *, place: str = 'here') -> str"
     assert (change.__name__, change.__doc__) == ("change", "Changes an order.")
     assert change(3, place="there") == "3 there"
-    assert inspect.iscoroutinefunction(coroutine)
+    assert inspect.iscoroutinefunction(aclient.locked("orders")(coroutine))
 
 
 def test_a_method_and_a_nested_call(client: pyredisson.Client, admin: Redis) -> None:

@@ -27,7 +27,6 @@ TURNS = 20
 
 Cancel = Callable[[], object]
 Start = Callable[[Callable[[], Awaitable[object]]], tuple["asyncio.Task[None]", Cancel]]
-Blocks = Callable[[Client], AbstractAsyncContextManager[object]]
 
 
 def plainly(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], Cancel]:
@@ -195,7 +194,7 @@ async def test_an_interrupted_thread_resigns_at_last(client: pyredisson.Client, 
     assert election.state is ElectionState.IDLE
 
 
-BLOCKS: dict[str, Blocks] = {
+BLOCKS: dict[str, Callable[[Client], AbstractAsyncContextManager[object]]] = {
     "lock": lambda client: client.get_lock("held"),
     "fair lock": lambda client: client.get_fair_lock("held"),
     "read lock": lambda client: client.get_read_write_lock("held").read_lock(),

@@ -80,11 +80,6 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
     return found
 
 
-def ours(path: Path) -> set[str]:
-    """The modules of the package that a module imports, wherever in its text it does."""
-    return {name for name in imported(ast.walk(tree(path))) if name.partition(".")[0] == "pyredisson"}
-
-
 def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
     """The node and everything in it, without what is for type checkers only."""
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -102,7 +97,7 @@ def layer_of(module: str) -> str:
 def test_imports_go_down(path: Path) -> None:
     here = layer_of(dotted(path))
     assert here in LAYER_OF, f"{here} is in no layer: put it into one in docs/architecture.md"
-    for module in ours(path):
+    for module in {name for name in imported(ast.walk(tree(path))) if name.partition(".")[0] == "pyredisson"}:
         assert module != "pyredisson", "pyredisson itself is above everything"
         there = layer_of(module)
         if there != here:
@@ -328,17 +323,12 @@ RETURNED = {"Lost": "locks", "Holding": "blocks", "Permit": "semaphores"}
 PUBLIC = [*pyredisson.asyncio.__all__, *RETURNED]
 
 
-def both_sides(name: str) -> tuple[Any, Any]:
-    """What has that name for asyncio, and for threads."""
-    if name not in RETURNED:
-        return getattr(pyredisson.asyncio, name), getattr(pyredisson, name)
-    aio, sync = (importlib.import_module(f"pyredisson._api.{side}.{RETURNED[name]}") for side in ("aio", "sync"))
-    return getattr(aio, name), getattr(sync, name)
-
-
 def with_members(name: str) -> Iterator[tuple[str, Any, Any]]:
-    """A class or a function of both sides, and the public members of the class."""
-    aio, sync = both_sides(name)
+    """A class or a function for asyncio and for threads, and the public members of the class."""
+    modules = ["pyredisson.asyncio", "pyredisson"]
+    if name in RETURNED:
+        modules = [f"pyredisson._api.{side}.{RETURNED[name]}" for side in ("aio", "sync")]
+    aio, sync = (getattr(importlib.import_module(module), name) for module in modules)
     yield name, aio, sync
     if isinstance(aio, type):
         assert public_members(aio) == public_members(sync)
