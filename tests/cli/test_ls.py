@@ -338,10 +338,9 @@ def test_it_follows_what_is_held_and_a_server_that_goes(own_server: Server) -> N
         assert screen.process.wait(TIMEOUT) == 130
 
 
-def test_more_than_the_terminal_has_lines(server: Server) -> None:
-    with server.redis() as redis:
-        for number in range(40):
-            redis.hset(f"lock-{number:02}", f"{JAVA}:31", 1)
+def test_more_than_the_terminal_has_lines(server: Server, redis: Any) -> None:
+    for number in range(40):
+        redis.hset(f"lock-{number:02}", f"{JAVA}:31", 1)
     with watching(server.url) as screen:
         screen.until("lock-00", without="lock-39")
         screen.press("j" * 30)

@@ -197,7 +197,6 @@ def test_the_metrics_of_a_forked_child(
 # Its processes share an output: print would write a line and its end separately.
 PREFORK = """
 import os, signal, sys
-from prometheus_client import CollectorRegistry
 import pyredisson
 from pyredisson.observe import PrometheusObserver
 
@@ -229,9 +228,7 @@ def test_workers_of_a_server_that_forks(
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
     of_lock = Values(registry)
-    assert of_lock["held"] == 2
-    assert of_lock.outcomes()["acquired"] == 3
-    assert of_lock["hold_seconds_count"] == 1
+    assert (of_lock["held"], of_lock.outcomes()["acquired"], of_lock["hold_seconds_count"]) == (2, 3, 1)
     for _ in range(3):
         process.send("")
     assert process.wait() == 0
