@@ -1,4 +1,9 @@
-"""Names of keys as a running Redisson spells them, commands as hiredis packs them, and the hash slots of both."""
+"""Names of keys as a running Redisson spells them, commands as hiredis packs them, and the hash slots of both.
+
+And replies as hiredis reads them: of any bytes, however they are cut into reads.
+"""
+
+from __future__ import annotations
 
 import binascii
 import re
@@ -7,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import hiredis
@@ -16,6 +22,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from pyredisson._core import (
+    ReplyReader,
     SlotMap,
     command,
     crc16,
@@ -137,13 +144,6 @@ def slot_by_words(words: list[bytes]) -> int:
     return slot_by_hand(words[1]) if len(words) > 1 else -1
 
 
-def hiredis_words(payload: bytes) -> list[bytes]:
-    reader = hiredis.Reader()
-    reader.feed(payload)
-    words: list[bytes] = reader.gets()
-    return words
-
-
 HEAD = script("lock_acquire", with_shebang=True).head(1, 2)
 commands = st.builds(lambda word, args: command(word, *args), words, st.lists(arguments, max_size=4))
 script_calls = st.builds(
@@ -168,7 +168,7 @@ packed_calls = st.builds(lambda name, args: pack(HEAD, name, *args), names, st.l
 @example(command(b"EVALSHA", b"a" * 40, 1000, *[b"{t}%d" % i for i in range(1000)]))
 @example(command(b"EVAL", b"x" * 100_000, 1, b"k" * 100_000, *range(1000)))
 def test_a_command_has_the_slot_of_its_first_key(payload: bytes) -> None:
-    wanted = slot_by_words(hiredis_words(payload))
+    wanted = slot_by_words(read(theirs(), [payload])[0][0])
     assert slot_of_command(payload) == wanted
     slots = SlotMap()
     if wanted >= 0:
@@ -182,11 +182,9 @@ def test_a_command_has_the_slot_of_its_first_key(payload: bytes) -> None:
 
 def end_of_key(payload: bytes) -> int:
     """How many bytes of a command are read: up to the end of its key, or to what tells that there is none."""
-    words = hiredis_words(payload)
-    read = 4 if words[0] in {b"EVAL", b"EVALSHA"} else 2
-    if read == 4 and words[2] == b"0":
-        read = 3
-    return payload.index(b"\n") + 1 + len(b"".join(map(bulk, words[:read])))
+    words = read(theirs(), [payload])[0][0]
+    count = 2 if words[0] not in {b"EVAL", b"EVALSHA"} else 3 if words[2] == b"0" else 4
+    return payload.index(b"\n") + 1 + len(b"".join(map(bulk, words[:count])))
 
 
 @pytest.mark.parametrize(
@@ -325,3 +323,151 @@ def test_what_is_refused(
 ) -> None:
     with pytest.raises(error, match=match):
         function(*args)
+
+
+Cuts = list[int]
+
+
+class InvalidError(Exception):
+    """In place of the exception that a connection raises."""
+
+
+class ReplyError(Exception):
+    """An error reply."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReplyError) and self.args == other.args
+
+    __hash__ = Exception.__hash__
+
+
+def ours() -> ReplyReader:
+    return ReplyReader(ReplyError, InvalidError)
+
+
+def theirs() -> Any:
+    return hiredis.Reader(replyError=ReplyError, protocolError=InvalidError)
+
+
+def read(parser: Any, parts: Iterable[bytes]) -> tuple[list[Any], str]:
+    """The replies in these bytes, and what is wrong with the ones that follow."""
+    found: list[Any] = []
+    try:
+        for part in parts:
+            parser.feed(part)
+            while (reply := parser.gets()) is not False:
+                found.append(reply)
+    except InvalidError as error:
+        return found, str(error)
+    return found, ""
+
+
+def cut(data: bytes, cuts: Cuts) -> list[bytes]:
+    places = sorted({0, len(data), *(place % (len(data) + 1) for place in cuts)})
+    return [data[first:end] for first, end in pairwise(places)]
+
+
+def sent(reply: Any) -> bytes:
+    if reply is None:
+        return b"$-1\r\n"
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if isinstance(reply, bytes):
+        return bulk(reply)
+    if isinstance(reply, list):
+        return b"*%d\r\n%b" % (len(reply), b"".join(map(sent, reply)))
+    return b"%c%b\r\n" % (b"-" if isinstance(reply, ReplyError) else b"+", str(reply).encode())
+
+
+LINES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=20)
+REPLIES = st.recursive(
+    st.none() | numbers | st.binary(max_size=100) | LINES | st.builds(ReplyError, LINES),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=20,
+)
+PIECES = [
+    *(b"+ - : $ * 0 1 2 01 -0 -1 -2 +1 a \xff \r \n OK".split(b" ")),
+    *(b"\r\n", b"*1\r\n", b"*2\r\n", b"$2\r\n", b"$0\r\n", b"$-1\r\n", b"ab\r\n"),
+    *(b"9223372036854775807", b"9223372036854775808", b"-9223372036854775808", b"18446744073709551616", b"4294967295"),
+]
+CUTS = st.lists(st.integers(0, 1000), max_size=4)
+
+
+@given(st.lists(REPLIES, max_size=5), CUTS)
+def test_any_replies(replies: list[Any], cuts: Cuts) -> None:
+    parts = cut(b"".join(map(sent, replies)), cuts)
+    assert read(ours(), parts) == read(theirs(), parts) == (_with_bytes(replies), "")
+
+
+def _with_bytes(reply: Any) -> Any:
+    if isinstance(reply, list):
+        return [_with_bytes(each) for each in reply]
+    return reply.encode() if isinstance(reply, str) else reply
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map(b"".join), CUTS)
+@example(b"+a\rb\r\n", [])
+@example(b":9223372036854775808\r\n", [])
+@example(b"*2\r\na", [])
+def test_any_bytes(data: bytes, cuts: Cuts) -> None:
+    parts = cut(data, cuts)
+    found, wrong = read(ours(), parts)
+    others, wrong_there = read(theirs(), parts)
+    if wrong.endswith(("doesn't end where it should", "is no length")):
+        # hiredis doesn't look at the two bytes behind a bulk string, and takes longer ones than any server sends.
+        assert found == others[: len(found)]
+    else:
+        assert (found, bool(wrong)) == (others, bool(wrong_there))
+
+
+def test_what_hiredis_takes_otherwise() -> None:
+    assert read(ours(), [b"$2\r\nabc\n"]) == ([], "a bulk string doesn't end where it should")
+    nested: Any = 1
+    for _ in range(16):
+        nested = [nested]
+    assert read(ours(), [sent(nested)]) == ([nested], "")
+    assert read(ours(), [b"*1\r\n" * 17 + b":1\r\n"]) == ([], "arrays are nested too deeply")
+    # What a server pushes.
+    assert read(ours(), [b">3\r\n$9\r\nsubscribe\r\n_\r\n:1\r\n"]) == ([[b"subscribe", None, 1]], "")
+    assert read(ours(), [b"_1\r\n:1\r\n"]) == ([], "a null has no value")
+
+
+def test_an_error_whose_exception_cannot_be_made() -> None:
+    """No reply is skipped: the next call begins with the same one."""
+    made = iter([ZeroDivisionError, ReplyError])
+
+    def as_error(text: str) -> Exception:
+        if (kind := next(made)) is ZeroDivisionError:
+            raise kind
+        return kind(text)
+
+    parser = ReplyReader(as_error, InvalidError)
+    parser.feed(b":1\r\n-wrong\r\n:2\r\n")
+    assert parser.gets() == 1
+    with pytest.raises(ZeroDivisionError):
+        parser.gets()
+    assert (parser.gets(), parser.gets(), parser.gets()) == (ReplyError("wrong"), 2, False)
+
+
+def test_a_cut_at_every_byte() -> None:
+    replies = [b"ab", [1, [None, b""], ReplyError("wrong")], -3, "OK"]
+    data = b"".join(map(sent, replies))
+    assert read(ours(), [data[at : at + 1] for at in range(len(data))]) == ([*replies[:3], b"OK"], "")
+
+
+def test_a_part_of_a_buffer() -> None:
+    parser, buffer = ours(), bytearray(b":1\r\n:2\r\n")
+    parser.feed(buffer, 4)
+    buffer[1:2] = b"3"
+    assert (parser.gets(), parser.gets()) == (1, False)
+    for wrong, error in (((buffer, 9), ValueError), ((memoryview(buffer),), TypeError), ((None,), TypeError)):
+        with pytest.raises(error):
+            parser.feed(*wrong)
+
+
+def test_a_long_reply_and_then_short_ones() -> None:
+    long = b"x" * 1_000_000
+    parts = cut(sent(long) + b":1\r\n" + sent([long, None]), [10, 65_536, 131_072, 999_990, 1_000_020, 1_500_000])
+    assert read(ours(), parts) == ([long, 1, [long, None]], "")
+    parser = ours()
+    assert [read(parser, [sent(reply)])[0] for reply in (long, 1, long)] == [[long], [1], [long]]

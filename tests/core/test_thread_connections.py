@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+import pyredisson.asyncio
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import Connection
@@ -176,3 +177,14 @@ def test_a_thread_that_may_run_handlers_has_another_one_read(node: Node, on_alar
         listener.wait(wakeup, 0.0)
     assert listener._role.unread
     assert listener._wakeup.is_set()
+
+
+async def test_a_command_of_another_event_loop_is_not_sent_over_this_connection(server: Server) -> None:
+    async with pyredisson.asyncio.connect(server.url) as client:
+        lock = client.get_lock("orders")
+        await lock.lock()
+        elsewhere: list[bytes] = []
+        runtime = lock._logic.session.runtime
+        await asyncio.to_thread(runtime._holder.post, b"", elsewhere.append)  # type: ignore[attr-defined]
+        assert elsewhere == [b""]
+        await lock.unlock()

@@ -17,7 +17,6 @@ from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import Blocks
 from pyredisson.logic.owners import Owner
-from pyredisson.testing import Server
 
 HAS_LOCK = not sysconfig.get_config_var("Py_GIL_DISABLED")
 LIMIT = 60.0
@@ -87,17 +86,6 @@ async def test_another_thread_wakes_a_task() -> None:
     await asyncio.sleep(0)
     await asyncio.to_thread(wakeup.set)
     assert await asyncio.wait_for(waiting, LIMIT / 2)
-
-
-async def test_a_command_of_another_event_loop_is_not_sent_over_this_connection(server: Server) -> None:
-    async with pyredisson.asyncio.connect(server.url) as client:
-        lock = client.get_lock("orders")
-        await lock.lock()
-        elsewhere: list[bytes] = []
-        runtime = lock._logic.session.runtime
-        await asyncio.to_thread(runtime._holder.post, b"", elsewhere.append)  # type: ignore[attr-defined]
-        assert elsewhere == [b""]
-        await lock.unlock()
 
 
 def test_each_event_loop_has_its_own_tasks() -> None:
