@@ -34,9 +34,8 @@ def acquire(
     owner = owner or (f"{client_of(member)}:4294967296" if member else ME)
     if kind == "fair":
         return Call("fair_acquire", KEYS[kind], [CHANNEL, owner, level, lease, WAIT, 0])
-    return Call(
-        f"{kind}_acquire", KEYS[kind], [owner, level, lease, member or "me:1", LASTS if member and waits else 0]
-    )
+    lasts = LASTS if member and waits else 0
+    return Call(f"{kind}_acquire", KEYS[kind], [owner, level, lease, member or "me:1", lasts])
 
 
 def release(

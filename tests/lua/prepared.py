@@ -36,6 +36,7 @@ READERS = waiting("you:r they:r")
 NEXT_READERS = (("you", "you:1:r"), ("they", f"look:{RESERVED}:r"))
 """To `READERS`."""
 TOKEN: State = {COUNTER: 2**51}
+WRITER = "pyredisson_rwlock_writer:{orders}"
 ONCE, CLAIM = "pyredisson_once:{stock}:me:1", "pyredisson_semaphore_claim:{stock}"
 USED, PERMIT_CLAIM = "{p}:timeout", "pyredisson_semaphore_claim:{p}"
 
@@ -104,9 +105,7 @@ PREPARED = {
         "1",
         told=NEXT_READERS,
     ),
-    "write_leave": Prepared(
-        {**READING, **OTHERS, "pyredisson_rwlock_writer:{orders}": ("me", 2_000)}, told=(("you", "you:1"),)
-    ),
+    "write_leave": Prepared({**READING, **OTHERS, WRITER: ("me", 2_000)}, told=(("you", "you:1"),)),
     "write_let_readers_in": Prepared({**WRITING, **READERS}, "1", told=NEXT_READERS),
     "write_release": Prepared({**WRITING, **OTHERS}, "1", told=NEXT),
 }

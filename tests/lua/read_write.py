@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .locks import LASTS, LIST, WAIT_TO_READ, WAKING, WOKEN, client_of
+from .locks import LASTS, LIST, PREFIX, WAIT_TO_READ, WAKING, WOKEN, client_of
 from .scripted import ME, YOU, Call
 
 MY_WRITE, YOUR_WRITE = ME + ":write", YOU + ":write"
@@ -22,9 +22,8 @@ def lease_key(reader: str, level: int, lock: str = "orders") -> str:
 
 def read(reader: str, level: int, lease: int, writer: str | None = None, *, waits: bool = False) -> Call:
     keys, member = ["orders", LEASES, CLAIM, *LISTS], client_of(reader) + ":1:r"
-    return Call(
-        "read_acquire", keys, [reader, level, lease, writer or f"{reader}:write", member, waits * LASTS, WAKING[0]]
-    )
+    writer = writer or f"{reader}:write"
+    return Call("read_acquire", keys, [reader, level, lease, writer, member, waits * LASTS, PREFIX])
 
 
 def read_release(reader: str, left: int) -> Call:

@@ -5,20 +5,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from .locks import (
-    COUNTER,
-    DELETE,
-    KEYS,
-    NEWEST,
-    QUEUE,
-    SCORES,
-    WAIT,
-    acquire,
-    force_release,
-    hand_over,
-    keep,
-    release,
-)
+from .locks import COUNTER, DELETE, KEYS, NEWEST, QUEUE, SCORES, WAIT, acquire, force_release, hand_over, keep, release
 from .read_write import LEASES, READERS, lease_key, reading, writing
 from .read_write import hand_over as hand_over_write
 from .scripted import ANYTHING, ME, YOU, About, Call, Case, Ends, Scripted
@@ -36,14 +23,12 @@ def announced(number: int, lasts: Any = CLIENT_LEASE, **fields: Any) -> dict[str
     return {CLIENT_KEY: ({"n": number, **fields}, lasts)}
 
 
-FIRST = {"host": "web-3", "h:1 a": "x", "h:1 b": "x"}
+FIRST, SECOND = ({"host": "web-3", "h:1 b": "x", each: "x"} for each in ("h:1 a", "h:1 c"))
 CHANGES = announce(2, 1, "h:1 c", "x", -1, removed=("h:1 a", "h:1 d"))
 LATER = announce(3, 2, "h:1 c", "x", -1)
 WHOLE = announce(4, 0, "host", "web-4", -1)
 CLIENT = {
-    "changes": Case(
-        announced(1, 1_000, **FIRST), [(CHANGES, 1, 2)], announced(2, **{"host": "web-3", "h:1 b": "x", "h:1 c": "x"})
-    ),
+    "changes": Case(announced(1, 1_000, **FIRST), [(CHANGES, 1, 2)], announced(2, **SECOND)),
     "changes of another one": Case(announced(1, host="web-3"), [(LATER, 0)]),
     "changes of none": Case({}, [(LATER, 0)]),
     "late": Case(announced(5, host="web-3"), [(WHOLE, 2), (LATER, 2)]),
@@ -125,6 +110,7 @@ def test_release(scripts: Scripted, kind: str, free: int, messages: list[str]) -
         scripts.check(case)
 
 
+DELETED = [(DELETE, 1, 0)]
 LOCK = {
     "renew, ours and others": Case(
         {"a": (MINE, 10_000), "b": (YOURS, 10_000), "d": ({YOU: 2}, 10_000), "e": "text", "f": (MINE, 60_000)},
@@ -141,12 +127,8 @@ LOCK = {
         [(acquire(), About(5_000)), (acquire(owner=YOU), About(5_000)), (renew(30_000, orders=ME), [0])],
     ),
     # The newest token is kept.
-    "fenced delete": Case(
-        {"orders": (YOURS, 30_000), COUNTER: 2**51}, [(DELETE, 1, 0)], {NEWEST: (2**51, DAY)}, ["0"] * 2
-    ),
-    "fenced delete, a smaller one": Case(
-        {COUNTER: 2**51 - 1, NEWEST: (2**51, 9_000)}, [(DELETE, 1, 0)], {NEWEST: (2**51, 9_000)}
-    ),
+    "fenced delete": Case({"orders": YOURS, COUNTER: 2**51}, DELETED, {NEWEST: (2**51, DAY)}, ["0"] * 2),
+    "fenced delete, smaller": Case({COUNTER: 2**51 - 1, NEWEST: (2**51, 9_000)}, DELETED, {NEWEST: (2**51, 9_000)}),
     # Java has begun anew, or hasn't used it since, and the clock was set back.
     **{
         f"fenced: deleted before, Java has {counted}": Case(
@@ -157,7 +139,7 @@ LOCK = {
         for counted in (None, 7)
     },
     **{
-        f"fenced delete, a counter of Redisson: {wrong}": Case({COUNTER: wrong}, [(DELETE, 1, 0)], {})
+        f"fenced delete, a counter of Redisson: {wrong}": Case({COUNTER: wrong}, DELETED, {})
         for wrong in ("7", "text", "", 2**53, 2**63 - 1, ["1"])
     },
 }
@@ -186,9 +168,7 @@ MOVES = {
     "a reader, what is left": Case(
         reading({ME: [20_000], **OTHER}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000], **OTHER})
     ),
-    "a reader that is there already": Case(
-        reading({YOU: [10_000]}), [(move_read(30_000), [30_000])], reading({YOU: [30_000]})
-    ),
+    "a reader again": Case(reading({YOU: [10_000]}), [(move_read(30_000), [30_000])], reading({YOU: [30_000]})),
     "a reader whose other level is in doubt": Case(
         reading({ME: [20_000, 30_000]}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000]}, 30_000)
     ),
@@ -269,7 +249,7 @@ def waits_for(kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", HAND_OVERS)
 @pytest.mark.parametrize(
-    ("holder", "levels", "lease", "lease_after"),
+    ("holder", "levels", "lease", "after"),
     [
         pytest.param(ME, 1, 30_000, 20_000, id="a hold"),
         pytest.param(ME, 3, 30_000, 20_000, id="all levels"),
@@ -278,12 +258,10 @@ def waits_for(kind: str) -> dict[str, Any]:
         pytest.param(YOU, 1, 10_000, 20_000, id="a copy lengthens the lease"),
     ],
 )
-def test_a_hand_over(
-    scripts: Scripted, kind: str, holder: str, levels: int, lease: int | None, lease_after: int
-) -> None:
+def test_a_hand_over(scripts: Scripted, kind: str, holder: str, levels: int, lease: int | None, after: int) -> None:
     before = {"orders": (held_by(kind, holder, levels), lease), **(waits_for(kind) if holder == ME else {})}
-    after = {"orders": (held_by(kind, YOU, 1), lease_after), **({COUNTER: ANYTHING} if kind == "fenced" else {})}
-    scripts.check(Case(before, [(HAND_OVERS[kind], [ANYTHING])], after))
+    handed_over = {"orders": (held_by(kind, YOU, 1), after), **({COUNTER: ANYTHING} if kind == "fenced" else {})}
+    scripts.check(Case(before, [(HAND_OVERS[kind], [ANYTHING])], handed_over))
 
 
 @pytest.mark.parametrize("kind", HAND_OVERS)

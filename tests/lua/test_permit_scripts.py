@@ -77,9 +77,7 @@ CLAIMS = {
         pool(2, {E: 900}, claim=MINE, turn=("1", 10_000)),
     ),
     # A second copy finds what the first one took.
-    "claimed by another, the rest": Case(
-        pool(5, claim=OTHERS), [(acquire(A), None)], pool(4, {A: LEASE}, claim=OTHERS)
-    ),
+    "claimed, the rest": Case(pool(5, claim=OTHERS), [(acquire(A), None)], pool(4, {A: LEASE}, claim=OTHERS)),
     "claimed, permits have ended": Case(
         pool(1, {E: -1}, claim=("2 somebody", 2_000)),
         [(acquire(A, B), [About(2_000), 0, 0])],
@@ -126,8 +124,8 @@ LEASES = {
         ],
         {USED: Ends({A: LEASE, B: -1, D: 60_000, E: None}), OTHER: Ends({C: LEASE}), "text": "x", "hash": {"a": 1}},
     ),
-    "renew, a lease of 0 only asks": Case(
-        pool(0, {A: 20_000, B: -1}), [(renew(0, (USED, A), (USED, B), (USED, C)), [1, 0, 0])]
+    "renew, 0 only asks": Case(
+        pool(0, {A: 20_000, B: -1}), [(renew(0, *((USED, each) for each in (A, B, C))), [1, 0, 0])]
     ),
     "renew, a whole batch": Case(
         pool(0, {bytes([number]) * 16: 10_000 for number in range(100)}),

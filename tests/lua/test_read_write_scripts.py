@@ -1,4 +1,7 @@
-"""The scripts of a read-write lock: every branch of both sides, sent twice, and as Redisson reads it."""
+"""The scripts of a read-write lock: every branch of both sides, sent twice, and as Redisson reads it.
+
+And the lists of the clients that wait for it: phases of readers, the turn of a writer, and claims.
+"""
 
 from typing import Any
 
@@ -7,8 +10,9 @@ from redis.exceptions import ResponseError
 
 from pyredisson.logic.locks.read_write_lock import CLAIMED
 
-from .locks import HERE, THERE, client_of, waiting
+from .locks import HERE, THERE, OfList, client_of, waiting, woken
 from .read_write import (
+    CHANNEL,
     CLAIM,
     MY_WRITE,
     READERS,
@@ -18,6 +22,8 @@ from .read_write import (
     hand_over,
     lease_key,
     leases_of,
+    leave,
+    leave_reading,
     let_in,
     read,
     read_release,
@@ -27,8 +33,9 @@ from .read_write import (
     write_release,
     writing,
 )
-from .scripted import ME, YOU, About, Call, Case, Refused, Scripted
+from .scripted import ANYTHING, ME, RESERVED, YOU, About, Call, Case, Refused
 
+SCRIPTS = OfList
 IS_LOCKED = Call("read_locked", ["orders"], [])
 CLAIM_OF_YOURS = {CLAIM: (YOUR_WRITE, 2_000)}
 
@@ -44,9 +51,7 @@ ACQUIRE = {
     "another owner writes, endless": Case(writing(YOU, 1, None), [(READ, -1)]),
     # Claims last for two seconds. Somebody else has written this one.
     **{
-        f"claimed for too long: {lasts}": Case(
-            YOURS | {CLAIM: (YOUR_WRITE, lasts)}, [(READ, About(2_000))], YOURS | CLAIM_OF_YOURS
-        )
+        f"claimed: {lasts}": Case(YOURS | {CLAIM: (YOUR_WRITE, lasts)}, [(READ, About(2_000))], YOURS | CLAIM_OF_YOURS)
         for lasts in (60_000, None)
     },
     "another kind of lock": Case({"orders": ({YOU: 1}, 20_000)}, [(READ, About(20_000))]),
@@ -57,9 +62,7 @@ ACQUIRE = {
         {"orders": ({"mode": "read", ME: 1}, 50_000), **leases_of({ME: [50_000]})},
     ),
     # A lock that was removed by force leaves the lease keys: they are no leases of the next hold.
-    "a lease key without its lock": Case(
-        leases_of({ME: [60_000]}), [(read(ME, 1, 10_000), None)], reading({ME: [10_000]})
-    ),
+    "a lease without its lock": Case(leases_of({ME: [60_000]}), [(read(ME, 1, 10_000), None)], reading({ME: [10_000]})),
 }
 RELEASE = {
     **{
@@ -75,7 +78,7 @@ RELEASE = {
             {"orders": ({"mode": "read", YOU: 1, ME: 1}, lasts), **leases_of({ME: [60_000]})},
             [(LEAVE, 1, None)],
             {},
-            ["0"],
+            ["redisson 0"],
         )
         for lasts in (60_000, None)
     },
@@ -121,7 +124,7 @@ READS = ACQUIRE | RELEASE | OTHERS
 
 
 @pytest.mark.parametrize("levels", ["1000000000", "9" * 400, "0", "-3", "1.5", "text", "nan", "inf", ""])
-def test_damaged_levels(scripts: Scripted, levels: str) -> None:
+def test_damaged_levels(scripts: OfList, levels: str) -> None:
     """Somebody else has written a reader's number of levels. The reader has a lease, so it keeps the lock."""
 
     def damaged(lasts: int, mode: str = "read", more: Any = None) -> dict[str, Any]:
@@ -134,12 +137,12 @@ def test_damaged_levels(scripts: Scripted, levels: str) -> None:
     # Another reader leaves, and a writer that reads.
     beside = damaged(60_000, more={ME: 1}) | leases_of({ME: [60_000]})
     check(Case(beside, [(read_release(ME, 0), 0, None)], damaged(20_000)))
-    check(Case(damaged(60_000, "write", {MY_WRITE: 1}), [(write_release(0), 3, None)], damaged(20_000), ["1"]))
+    check(Case(damaged(60_000, "write", {MY_WRITE: 1}), [(write_release(0), 3, None)], damaged(20_000), ["redisson 1"]))
     renewed = {"orders": ({"mode": "read", YOU: levels}, 30_000), **leases_of({YOU: [30_000, 30_000]})}
     check(Case(damaged(20_000), [(renew(("orders", YOU, 30_000)), [1]), (renew(("orders", YOU, 0)), [1])], renewed))
     # The longest lease of the levels is valid for the one that remains.
     check(Case(damaged(20_000), [(read_release(YOU, 1), 0)], reading({YOU: [20_000]})))
-    check(Case(damaged(20_000), [(read_release(YOU, 0), 1, None)], {}, ["0"]))
+    check(Case(damaged(20_000), [(read_release(YOU, 0), 1, None)], {}, ["redisson 0"]))
     scripts.redis.flushall()
     scripts.write(damaged(20_000))
     assert scripts.call(read(YOU, 3, 30_000)) is None
@@ -147,12 +150,12 @@ def test_damaged_levels(scripts: Scripted, levels: str) -> None:
     assert all(scripts.redis.exists(lease_key(YOU, level)) for level in (1, 2, 3))
 
 
-def calls(scripts: Scripted, *names: str) -> int:
+def calls(scripts: OfList, *names: str) -> int:
     stats = scripts.redis.info("commandstats")
     return sum(entry["calls"] for name, entry in stats.items() if not names or name in names)
 
 
-def test_many_readers_with_damaged_levels(scripts: Scripted) -> None:
+def test_many_readers_with_damaged_levels(scripts: OfList) -> None:
     """Not all leases are looked at, so the lock lasts as long as it does."""
     scripts.write(reading({ME: [30_000]}))
     scripts.redis.hset("orders", mapping={f"{YOU}{number}": "text" for number in range(100)})
@@ -162,14 +165,14 @@ def test_many_readers_with_damaged_levels(scripts: Scripted) -> None:
     assert scripts.left() == About(30_000)
 
 
-def test_more_levels_than_scripts_look_at(scripts: Scripted) -> None:
+def test_more_levels_than_scripts_look_at(scripts: OfList) -> None:
     scripts.write(reading({ME: [30_000]}))
     with pytest.raises(ResponseError, match="at most 1000 levels"):
         scripts.call(read(ME, 1_001, 30_000))
     assert scripts.call(read(ME, 1_000, 30_000)) is None
 
 
-def test_many_readers_with_equal_leases(scripts: Scripted) -> None:
+def test_many_readers_with_equal_leases(scripts: OfList) -> None:
     """Not all leases are read: that would be work for n * n readers when n of them release the lock."""
     readers = [f"{YOU}{number}" for number in range(50)]
     scripts.write(reading({reader: [30_000] for reader in readers}))
@@ -183,7 +186,7 @@ def test_many_readers_with_equal_leases(scripts: Scripted) -> None:
         assert scripts.redis.pexpiretime("orders") <= ends
     assert scripts.call(read_release(readers[0], 0)) == 1
     assert scripts.redis.keys() == []
-    assert scripts.published() == ["0"]
+    assert scripts.published() == ["redisson 0"]
 
 
 ALL = dict(zip(READERS, (10_000, 20_000, 30_000), strict=True))
@@ -193,27 +196,22 @@ LISTED = waiting(HERE)
 MY_CLAIM = {CLAIM: (HERE, 2_000), TURN: ("1", 6_000)}
 
 LET_ALL_IN, LET_YOU_IN = let_in(ALL), let_in({YOU: 20_000})
-STOP, HAND_OVER = write_release(0), hand_over(30_000)
-YOUR_READ = reading({YOU: [20_000]})
+WRITE, STOP, HAND_OVER = write(MY_WRITE, 1, 30_000), write_release(0), hand_over(30_000)
+YOUR_READ, HELD = reading({YOU: [20_000]}), writing(YOU, 1, 20_000)
+WRITTEN, WRITTEN_AND_READ = writing(ME, 1, 30_000), writing(ME, 1, 30_000, {ME: [30_000]})
+SAID = ["redisson 1"]
 READS_ENDED = {"orders": ({"mode": "write", MY_WRITE: 1, ME: 1}, 60_000)}
 """The writer reads, too, but the leases of that have ended."""
 
-WRITE = {
-    "a free lock": Case({}, [(write(MY_WRITE, 1, 30_000), None)], writing(ME, 1, 30_000)),
+WRITES = {
+    "a free lock": Case({}, [(WRITE, None)], WRITTEN),
     **{
-        f"another level: {lease}": Case(
-            writing(ME, 1, 30_000), [(write(MY_WRITE, 2, lease), None)], writing(ME, 2, max(lease, 30_000))
-        )
-        for lease in (10_000, 40_000)
+        f"another level: {lease}": Case(WRITTEN, [(write(MY_WRITE, 2, lease), None)], writing(ME, 2, after))
+        for lease, after in ((10_000, 30_000), (40_000, 40_000))
     },
     "another level of a lost hold": Case({}, [(write(MY_WRITE, 2, 30_000), -2)]),
-    **{
-        f"somebody reads: {reader}": Case(reading({reader: [20_000]}), [(write(MY_WRITE, 1, 30_000), About(20_000))])
-        for reader in (ME, YOU)
-    },
-    "who waits for readers claims": Case(
-        YOUR_READ, [(WAITS, Refused(CLAIMED - 1_000, 0, 1))], YOUR_READ | MY_CLAIM | LISTED
-    ),
+    **{f"it is read: {reader}": Case(reading({reader: [20_000]}), [(WRITE, About(20_000))]) for reader in (ME, YOU)},
+    "who waits claims": Case(YOUR_READ, [(WAITS, Refused(CLAIMED - 1_000, 0, 1))], YOUR_READ | MY_CLAIM | LISTED),
     "a claim is renewed, and taken over": Case(
         {"orders": {"mode": "read", YOU: 1}, CLAIM: (THERE, 1_000), TURN: ("1", 6_000)},
         [(WAITS, Refused(CLAIMED - 1_000, 0, 1))],
@@ -224,10 +222,10 @@ WRITE = {
         [(WAITS, Refused(1_000, 0, 1))],
         reading({YOU: [60_000]}) | {TURN: ("1", 1_000)} | LISTED,
     ),
-    "readers have their turn, a free lock": Case({TURN: ("1", 1_000)}, [(WAITS, None)], writing(ME, 1, 30_000)),
+    "readers have their turn, a free lock": Case({TURN: ("1", 1_000)}, [(WAITS, None)], WRITTEN),
     **{
         f"a claim ends when a writer comes in: {claimant}": Case(
-            {CLAIM: (client_of(claimant), 2_000), TURN: ("1", 6_000)}, [(WAITS, None)], writing(ME, 1, 30_000)
+            {CLAIM: (client_of(claimant), 2_000), TURN: ("1", 6_000)}, [(WAITS, None)], WRITTEN
         )
         for claimant in (MY_WRITE, YOUR_WRITE)
     },
@@ -237,7 +235,7 @@ WRITE = {
 }
 STOPPED = {
     # 3: somebody has heard of it, here the test.
-    "release": Case(writing(ME, 2, 30_000), [(STOP, 3, None)], {}, ["1"]),
+    "release": Case(writing(ME, 2, 30_000), [(STOP, 3, None)], {}, SAID),
     **{
         f"release, another owner's: {number}": Case(before, [(STOP, None), (write_release(1), None)])
         for number, before in enumerate(({}, writing(YOU, 2, 20_000), reading({ME: [20_000]})))
@@ -247,9 +245,9 @@ STOPPED = {
             {"orders": ({"mode": side, YOU: 1, **more}, 20_000)},
             [(force("write" if side == "read" else "read"), 0), (force(side), 1, 0)],
             {},
-            [message],
+            [f"redisson {message}"],
         )
-        for side, message in (("read", "0"), ("write", "1"))
+        for side, message in (("read", 0), ("write", 1))
         for number, more in enumerate(({}, {ME: 1}))
     },
 }
@@ -257,13 +255,13 @@ STOPPED = {
 LET_IN = {
     **{
         f"let in, the writer goes on reading: {lease}": Case(
-            writing(ME, 1, 60_000, {ME: [lease]}), [(LET_ALL_IN, [1, 1, 1])], reading({ME: [lease], **ALL_IN}), ["1"]
+            writing(ME, 1, 60_000, {ME: [lease]}), [(LET_ALL_IN, [1, 1, 1])], reading({ME: [lease], **ALL_IN}), SAID
         )
         for lease in (10_000, 50_000)
     },
-    "let in, reads have ended": Case(READS_ENDED, [(LET_YOU_IN, [1])], YOUR_READ, ["1"]),
+    "let in, reads have ended": Case(READS_ENDED, [(LET_YOU_IN, [1])], YOUR_READ, SAID),
     "let in, remains of an earlier hold": Case(
-        writing(ME, 1, 60_000, {YOU: [50_000, 50_000]}), [(LET_YOU_IN, [1])], reading({YOU: [20_000]}, 50_000), ["1"]
+        writing(ME, 1, 60_000, {YOU: [50_000, 50_000]}), [(LET_YOU_IN, [1])], reading({YOU: [20_000]}, 50_000), SAID
     ),
     "let in, a copy does not shorten leases": Case(reading({YOU: [50_000]}), [(LET_YOU_IN, [1])]),
     # It may run long after the first one, and the readers count their leases from its sending.
@@ -272,26 +270,27 @@ LET_IN = {
     # Nobody gets in by that.
     **{
         f"let in, the lock was lost: {number}": Case(before, [(LET_ALL_IN, 0)])
-        for number, before in enumerate(({}, reading({ME: [20_000]}), writing(YOU, 1, 20_000)))
+        for number, before in enumerate(({}, reading({ME: [20_000]}), HELD))
     },
     # Nobody else may write then: the lock is released, as by any writer that reads.
     "hand over, the writer reads": Case(
-        writing(ME, 1, 60_000, {ME: [10_000, 20_000]}), [(HAND_OVER, 1, 0)], reading({ME: [10_000, 20_000]}), ["1"]
+        writing(ME, 1, 60_000, {ME: [10_000, 20_000]}), [(HAND_OVER, 1, 0)], reading({ME: [10_000, 20_000]}), SAID
     ),
 }
-WRITES = WRITE | STOPPED | LET_IN
 CASES = {
-    f"{side}: {name}": case for side, cases in (("read", READS), ("write", WRITES)) for name, case in cases.items()
+    f"{side}: {name}": case
+    for side, cases in (("read", READS), ("write", WRITES | STOPPED | LET_IN))
+    for name, case in cases.items()
 }
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_script(scripts: Scripted, case: Case) -> None:
+def test_a_script(scripts: OfList, case: Case) -> None:
     scripts.check(case)
 
 
 @pytest.mark.parametrize(("lease", "turn", "least", "most"), [(500, 6_000, 0, 500), (60_000, 1_700, 0, 700)])
-def test_a_claimant_asks_again_sooner(scripts: Scripted, lease: int, turn: int, least: int, most: int) -> None:
+def test_a_claimant_asks_again_sooner(scripts: OfList, lease: int, turn: int, least: int, most: int) -> None:
     """When the readers' leases end, and when the claims of all writers end together."""
     scripts.write(reading({YOU: [lease]}) | {TURN: ("1", turn)})
     for writer in (YOUR_WRITE, MY_WRITE, MY_WRITE):
@@ -300,3 +299,131 @@ def test_a_claimant_asks_again_sooner(scripts: Scripted, lease: int, turn: int, 
         assert scripts.text(CLAIM) == client_of(writer)
         left = scripts.left(TURN)
         assert scripts.left(CLAIM) <= left - 999
+
+
+LONG_AGO, LATER = 1, 2**53
+"""Times at which a phase began: before everybody came, and after it."""
+ENTER = read(ME, 1, 30_000, waits=True)
+STOPS_READING, STOPS_WRITING = [(LEAVE, 1, None)], [(STOP, 3, None)]
+LEAVES, READER_LEAVES = [(leave("a:1"), 1, 0)], [(leave_reading("a:1:r"), 1, 0)]
+YOUR_CLAIM: dict[str, Any] = {CLAIM: (THERE, 2_000)}
+COMES_IN, KEPT_OUT = [(ENTER, None)], [(ENTER, Refused(2_000, 0, 1))]
+BOTH = reading({YOU: [20_000], ME: [30_000]})
+
+
+ENTERS = {
+    "a reader is refused, and enters its list": Case(
+        HELD | waiting("a b:r"), [(ENTER, Refused(20_000, 1, 1))], HELD | waiting(f"a b:r {HERE}:r")
+    ),
+    "a claim keeps a reader out": Case(YOUR_READ | YOUR_CLAIM, KEPT_OUT, YOUR_READ | YOUR_CLAIM | waiting(f"{HERE}:r")),
+    "a claim, and the writer reads": Case(WRITTEN | YOUR_CLAIM, COMES_IN, WRITTEN_AND_READ | YOUR_CLAIM),
+    "reserved for a writer": Case(woken("a"), [(READ, About(RESERVED)), (WRITE, About(RESERVED))]),
+    "reserved for a reader": Case(woken("a:r"), [(WRITE, About(RESERVED))]),
+    "readers keep no reader out": Case(woken("a:r"), COMES_IN, MINE | woken("a:r", came=1)),
+    "a writer ends the phase": Case(waiting(f"{HERE} a:r") | woken(phase=5), [(WRITE, None)], WRITTEN | waiting("a:r")),
+    # The other side of its client goes on waiting.
+    "the reader of a client whose writer was woken": Case(
+        woken(HERE, exclusive=0), COMES_IN, MINE | woken(HERE, exclusive=0, came=1)
+    ),
+    "a reader that was woken comes before a claim": Case(woken(f"{HERE}:r") | YOUR_CLAIM, COMES_IN, MINE),
+    "a reader that was woken comes before a claim, and others read": Case(
+        YOUR_READ | woken(f"{HERE}:r") | YOUR_CLAIM, COMES_IN, BOTH | YOUR_CLAIM
+    ),
+    "a reader of the phase comes before a claim": Case(
+        YOUR_READ | YOUR_CLAIM | waiting(f"{HERE}:r") | woken(phase=LATER),
+        COMES_IN,
+        BOTH | YOUR_CLAIM | woken(phase=LATER),
+    ),
+    "a reader that came after the phase doesn't": Case(
+        YOUR_READ | YOUR_CLAIM | waiting(f"{HERE}:r") | woken(phase=LONG_AGO), KEPT_OUT
+    ),
+}
+TOLD = {
+    "the first reader lets in all others": Case(
+        woken(f"{HERE}:r") | waiting("a b c:r gone:r d:r"),
+        COMES_IN,
+        MINE | woken(phase=ANYTHING) | waiting("a b c:r d:r"),
+        ["c r", "d r", "a look:0"],
+    ),
+    "once": Case(waiting(f"{HERE}:r a c:r") | woken(phase=5), COMES_IN, MINE | woken(phase=5) | waiting("a c:r")),
+    "a reader that has not waited lets nobody in": Case(waiting("a c:r"), COMES_IN, MINE | waiting("a c:r")),
+    "the last reader: a reader of the phase": Case(
+        MINE | waiting("c:r a") | woken(phase=LATER),
+        STOPS_READING,
+        waiting("a") | woken("c:r", phase=LATER),
+        ["redisson 0", "c c:1:r", "a look"],
+    ),
+    "the last reader: the phase is over": Case(
+        MINE | waiting("c:r a") | woken(phase=LONG_AGO),
+        STOPS_READING,
+        waiting("c:r") | woken("a", phase=LONG_AGO),
+        ["redisson 0", "a a:1", "c look:r"],
+    ),
+    "the last reader: writers that are gone": Case(
+        MINE | waiting("gone c:r"), STOPS_READING, woken("c:r"), ["redisson 0", "c c:1:r"]
+    ),
+    "not the last reader": Case(
+        reading({ME: [30_000], YOU: [60_000]}) | waiting("a"),
+        [(LEAVE, 0, None)],
+        reading({YOU: [60_000]}) | waiting("a"),
+    ),
+    "a writer: readers": Case(
+        WRITTEN | waiting("a c:r d:r"),
+        STOPS_WRITING,
+        waiting("a d:r") | woken("c:r"),
+        ["redisson 1", "c c:1:r", "d look:r"],
+    ),
+    "a writer: no readers": Case(WRITTEN | waiting("a"), STOPS_WRITING, woken("a"), ["redisson 1", "a a:1"]),
+    "a writer that goes on reading: readers": Case(
+        WRITTEN_AND_READ | waiting("a c:r"),
+        STOPS_WRITING,
+        MINE | waiting("a") | woken("c:r"),
+        ["redisson 1", "c c:1:r", "a look"],
+    ),
+    "a writer that goes on reading: a writer may claim": Case(
+        WRITTEN_AND_READ | waiting("a"), [(hand_over(30_000), 1, 0)], MINE | waiting("a"), ["redisson 1", "a look:0"]
+    ),
+    "in the background, its client hears of it": Case({}, [(write_release(0, late=True), None)], {}, [f"{HERE} 0"] * 2),
+    "handed on, the client leaves the list": Case(
+        writing(ME, 1, 60_000) | waiting(f"a {HERE}"),
+        [(hand_over(30_000, f"{HERE}:1"), [0])],
+        writing(YOU, 1, 30_000) | waiting("a"),
+    ),
+    "let in, the client leaves the list": Case(
+        writing(ME, 1, 60_000) | waiting(f"{THERE}:r c:r"),
+        [(let_in({YOU: 20_000}, f"{THERE}:1:r"), [1])],
+        YOUR_READ | woken("c:r"),
+        ["redisson 1", "c c:1:r"],
+    ),
+    "leave, others wait behind it": Case(HELD | waiting("a b"), LEAVES, HELD | waiting("b")),
+    "leave, the second of them listens to Redisson": Case(
+        HELD | waiting("a b d"), [(leave("b:1"), 1, 0)], HELD | waiting("a d"), ["d look:0"]
+    ),
+    "leave, it was woken": Case(woken("a") | waiting("b"), LEAVES, woken("b"), ["b b:1"]),
+    "leave, it was woken, and readers wait": Case(woken("a") | waiting("c:r"), LEAVES, woken("c:r"), ["c c:1:r"]),
+    "leave, its claim: readers": Case(
+        MINE | {CLAIM: ("a", 2_000)} | waiting("a c:r") | woken(phase=5), LEAVES, MINE | woken("c:r"), ["c c:1:r"]
+    ),
+    "leave, another's claim": Case(MINE | YOUR_CLAIM | waiting("a b"), LEAVES, MINE | YOUR_CLAIM | waiting("b")),
+    "leave, it was woken, and a reader came before it: the next writer": Case(
+        MINE | woken("a") | waiting("b c:r"), LEAVES, MINE | waiting("b c:r"), ["b b:1", "c look:r"]
+    ),
+    "a reader leaves, it was woken, and others read: the next reader": Case(
+        MINE | woken("a:r") | waiting("b c:r"), READER_LEAVES, MINE | woken("c:r") | waiting("b"), ["c c:1:r", "b look"]
+    ),
+    "a reader leaves, it was woken, and the lock is free": Case(
+        woken("a:r") | waiting("b c:r"),
+        READER_LEAVES,
+        woken("c:r") | waiting("b"),
+        # The second copy repeats the last one.
+        ["c c:1:r", "b look", "b look"],
+    ),
+}
+IN_LISTS = ENTERS | TOLD
+
+
+@pytest.mark.parametrize("case", IN_LISTS.values(), ids=IN_LISTS)
+def test_the_lists(scripts: OfList, case: Case) -> None:
+    """All clients of the cases listen, but for `gone`."""
+    scripts.hear_only("a", "b", "c", "d", HERE, THERE, channel=CHANNEL)
+    scripts.check(case)

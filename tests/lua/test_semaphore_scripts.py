@@ -30,9 +30,7 @@ def once(text: str) -> dict[str, tuple[str, int]]:
 
 LATCH = {
     "set, one that counts": Case({"done": 2}, [(set_count(2, 3), 0)], {"done": 2, **once("2 0")}),
-    "the largest count": Case(
-        {}, [(set_count(2, 2**63 - 1), 1), (count_down(4), 0)], {"done": 2**63 - 2, **once("4 0")}, ["1"]
-    ),
+    "largest": Case({}, [(set_count(2, 2**63 - 1), 1), (count_down(4), 0)], {"done": 2**63 - 2, **once("4 0")}, ["1"]),
     "count down to zero": Case({"done": 1}, [(count_down(2), 1)], once("2 1"), ["0"]),
     "delete": Case({"done": 3}, [(delete_latch(2), 1)], once("2 1"), ["1"]),
     "delete, none": Case({}, [(delete_latch(2), 0)], once("2 0")),
@@ -153,6 +151,7 @@ COUNT = {
     },
     "delete": Case(stock(3), [(delete(2), 1), (delete(4), 0)], stock(None, "4 0")),
 }
+HANDED = (hand_over(2, 3, 2), 2)
 HAND_OVER = {
     **{
         f"hand over: {free}": Case(stock((free, 50_000)), [(hand_over(2, 2, 2), 2)], stock((free, 50_000), "2 2"))
@@ -166,15 +165,11 @@ HAND_OVER = {
         stock(3, "4 2", claim=("3 you:1", 2_000)),
         ["2", "3"],
     ),
-    "finish": Case(
-        stock((0, 50_000)), [(hand_over(2, 3, 2), 2), (finish(2, 3), 2)], stock((3, 50_000), "3 2"), ["1", "3"]
-    ),
+    "finish": Case(stock((0, 50_000)), [HANDED, (finish(2, 3), 2)], stock((3, 50_000), "3 2"), ["1", "3"]),
     "finish, released only": Case(stock(-1), [(hand_over(2, 1, 1), -1), (finish(2, 1), 0)], stock(0, "3 0")),
     "finish before, only an existing one": Case({}, [(finish(2, 3, 1), 0)], stock(None, "3 0")),
     "finish before, no semaphore": Case({}, [(finish(4, 3), 3)], stock(3, "5 3"), ["3"]),
-    "finish, no semaphore": Case(
-        stock(0), [(hand_over(2, 3, 2), 2), ("DEL", "stock"), (finish(2, 3), 0)], stock(None, "3 0"), ["1"]
-    ),
+    "finish, no semaphore": Case(stock(0), [HANDED, ("DEL", "stock"), (finish(2, 3), 0)], stock(None, "3 0"), ["1"]),
 }
 MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
 CLAIMS = {
@@ -185,9 +180,7 @@ CLAIMS = {
     # All that are free, also if they are claimed.
     "claimed, all": Case(stock(5, claim=OTHERS), [(acquire(2, 0), 5)], stock(0, "2 5", claim=OTHERS)),
     **{
-        f"a claim that is none: {wrong}": Case(
-            stock(1, claim=wrong), [(acquire(2, 1), 1)], stock(0, "2 1", claim=wrong)
-        )
+        f"no claim: {wrong}": Case(stock(1, claim=wrong), [(acquire(2, 1), 1)], stock(0, "2 1", claim=wrong))
         for wrong in ("", "text", "4")
     },
     # Such as one that has no end.
@@ -271,12 +264,10 @@ QUEUE = {
         [LOOK],
     ),
     "a hand-over to the last caller": Case(line(0, "a b"), [(handed(2, 1, 1, A), 1)], line(0, "b", once="2 1")),
-    "a hand-over to the last caller of a client that was woken": Case(
+    "a hand-over to the last caller, and it was woken": Case(
         line(1, "a b", woken="a"), [(handed(2, 1, 1, A), 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
     ),
-    "leave, and the second one listens to Redisson": Case(
-        line(0, "a b c"), [(leave(A), 1, 0)], line(0, "b c"), ["look:0"]
-    ),
+    "leave, the second one listens to Redisson": Case(line(0, "a b c"), [(leave(A), 1, 0)], line(0, "b c"), ["look:0"]),
     "leave permits to others": Case(line(1, "a b"), [(leave(A), 1, 0)], line(1, "b", woken="b"), [f"{B} 1"]),
     "leave under several names": Case(line(0, "a b a:2:3"), [(leave(f"{A} a:2:3"), 1, 0)], line(0, "b")),
 }

@@ -88,14 +88,10 @@ ENTERS = {
     "the list does not end earlier": Case(held() | waiting("a", 200_000), [(acquire("a:1"), FIRST)]),
     "a holder without an end": Case(ENDLESS, [(acquire("a:1"), Refused(-1, 0))], ENDLESS | waiting("a")),
     "woken and refused, its former place": Case(held("b c") | woken("a"), [(acquire("a:1"), FIRST)], held("a b c")),
-    "another one was woken": Case(
-        held("b") | woken("a"), [(acquire("c:1"), Refused(20_000, 1))], held("b c") | woken("a")
-    ),
+    "another is woken": Case(held("b") | woken("a"), [(acquire("c:1"), Refused(20_000, 1))], held("b c") | woken("a")),
     # Somebody else has written it.
     **{
-        f"woken, came at {came}": Case(
-            held("b") | woken("a", came=came), [(acquire("a:1"), Refused(20_000, 1))], held("b a")
-        )
+        f"came at {came}": Case(held("b") | woken("a", came=came), [(acquire("a:1"), Refused(20_000, 1))], held("b a"))
         for came in ("", "text", "nan", "inf", "-1", "9" * 30)
     },
 }
@@ -124,76 +120,56 @@ ACQUIRED = {
     "not handed over": Case(held("a b"), [(hand_over("a:1"), 0)]),
 }
 LAST = [(release(), 3, None)]
+LOOK = ["redisson 0", "b look"]
+WOKEN_FOR_LONG = woken("a", came="text", exclusive=0, lasts=2 * RESERVED)
 FORCED = ["redisson 0", f"{HERE} 0"]
-WAKES_A = ["redisson 0", "a a:1", "b look"]
+A_WOKEN, WAKES_A = waiting("b") | woken("a"), ["redisson 0", "a a:1", "b look"]
 RELEASE = {
     "others may come before it": Case(
         mine("a b"), [(release(patience=LONG_PATIENCE), 3, None)], waiting("b") | woken("a", exclusive=0), WAKES_A
     ),
-    "nobody else is woken before it has come": Case(
-        mine("b c") | woken("a", exclusive=0), LAST, waiting("b c") | woken("a"), ["redisson 0", "b look"]
-    ),
-    "nobody else is woken before it has come, with patience": Case(
-        mine("b c") | woken("a", came=2**53, exclusive=0),
-        LAST,
-        waiting("b c") | woken("a", exclusive=0),
-        ["redisson 0", "b look"],
-    ),
-    # Somebody else has written it.
-    "one that was woken for longer than a reservation": Case(
-        mine("b") | woken("a", came="text", exclusive=0, lasts=2 * RESERVED),
-        LAST,
-        waiting("b") | woken("a", came="text", exclusive=0, lasts=2 * RESERVED),
-        ["redisson 0", "b look"],
-    ),
-    # What a spin lock sends.
-    "without a channel": Case(
-        mine("a b"), [(release(channel=""), 1, None)], waiting("b") | woken("a"), ["a a:1", "b look"]
-    ),
-    "of another owner": Case(held("a"), [(release(), None)]),
-    "late": Case(
-        mine("a b"),
-        [(release(late=1), 3, None)],
-        waiting("b") | woken("a"),
-        ["redisson 0", "a a:1", "b look", f"{HERE} 0", f"{HERE} 0"],
-    ),
+    # It has waited for longer than the patience, or not.
     **{
-        name: Case(mine("a b"), [(call, 1, 0)], waiting("b") | woken("a"), [*FORCED, "a a:1", "b look"])
+        f"nobody else is woken before it has come: {exclusive}": Case(
+            mine("b c") | woken("a", came=came, exclusive=0),
+            LAST,
+            waiting("b c") | woken("a", exclusive=exclusive),
+            LOOK,
+        )
+        for came, exclusive in ((1, 1), (2**53, 0))
+    },
+    # Somebody else has written it.
+    "one that was woken for too long": Case(mine("b") | WOKEN_FOR_LONG, LAST, waiting("b") | WOKEN_FOR_LONG, LOOK),
+    # What a spin lock sends.
+    "without a channel": Case(mine("a b"), [(release(channel=""), 1, None)], A_WOKEN, ["a a:1", "b look"]),
+    "of another owner": Case(held("a"), [(release(), None)]),
+    "late": Case(mine("a b"), [(release(late=1), 3, None)], A_WOKEN, [*WAKES_A, f"{HERE} 0", f"{HERE} 0"]),
+    **{
+        name: Case(mine("a b"), [(call, 1, 0)], A_WOKEN, [*FORCED, "a a:1", "b look"])
         for name, call in (("by force", force_release()), ("a deletion", DELETE))
     },
     "by force, a kept lock": Case({"orders": ({f"{ME}:kept": 1}, 20_000)}, [(force_release(), 1, 0)], {}, FORCED),
-    "by force, without a channel": Case(
-        mine("a b"), [(force_release(""), 1, 0)], waiting("b") | woken("a"), ["a a:1", "b look"]
-    ),
+    "by force, without a channel": Case(mine("a b"), [(force_release(""), 1, 0)], A_WOKEN, ["a a:1", "b look"]),
     # It learns the new lease, and gets its place back.
     "keep": Case(mine("a b"), [(keep(), 1), (acquire("a:1"), Refused(10_000, 0, 1))], kept("a b"), WAKES_A),
     "keep, without a channel": Case(mine("a"), [(keep(channel=""), 1)], kept("a")),
-    "a lost hold": Case(
-        waiting("a b c"),
-        [(LOST, 1)],
-        waiting("b c") | woken("a"),
-        ["redisson 0", "a a:1", "b look", "redisson 0", "b look"],
-    ),
+    "a lost hold": Case(waiting("a b c"), [(LOST, 1)], waiting("b c") | woken("a"), [*WAKES_A, "redisson 0", "b look"]),
     "a lost hold, the lock is held": Case(held("a"), [(LOST, 0)]),
 }
-LEAVES = [(leave("a:1"), 1, 0)]
+LEAVES, LEAVES_B = [(leave("a:1"), 1, 0)], [(leave("b:1"), 1, 0)]
 LEAVE = {
-    "the second of a held lock": Case(held("a b c"), [(leave("b:1"), 1, 0)], held("a c"), ["c look:0"]),
+    "the second of a held lock": Case(held("a b c"), LEAVES_B, held("a c"), ["c look:0"]),
     # The first two look as before.
     "the third of a held lock": Case(held("a b c d"), [(leave("c:1"), 1, 0)], held("a b d")),
     "one of two, a held lock": Case(held("a b"), LEAVES, held("b")),
     "the only one": Case(held("a"), LEAVES, held()),
     "the first, a free lock": Case(waiting("a b"), LEAVES, woken("b"), ["b b:1"]),
     "the woken one, a held lock": Case(held("b c") | woken("a"), LEAVES, held("b c")),
-    "another one was woken": Case(
-        waiting("b c") | woken("a"), [(leave("b:1"), 1, 0)], waiting("c") | woken("a"), ["c look"] * 2
-    ),
+    "not the woken one": Case(waiting("b c") | woken("a"), LEAVES_B, waiting("c") | woken("a"), ["c look"] * 2),
 }
 CASES = {
     **{f"{name} enters: {where}": of(kind, case) for name, kind in KINDS.items() for where, case in ENTERS.items()},
-    **{
-        f"{name} is acquired by {who}": of(kind, case) for name, kind in KINDS.items() for who, case in ACQUIRED.items()
-    },
+    **{f"{name}, acquired by {who}": of(kind, case) for name, kind in KINDS.items() for who, case in ACQUIRED.items()},
     **{f"release: {name}": case for name, case in RELEASE.items()},
     **{f"leave: {name}": case for name, case in LEAVE.items()},
 }

@@ -13,6 +13,7 @@ from tests.lua import (
     test_waiting_list,
 )
 from tests.lua.fair import test_fair_queue
+from tests.lua.locks import OfList
 from tests.lua.scripted import Scripted
 from tests.virtual.server import MemoryServer
 from tests.virtual.time import VirtualClock
@@ -21,9 +22,9 @@ Table = tuple[Callable[..., Any], Mapping[str, Any], Callable[[Any, Any], None]]
 TABLES: dict[str, Table] = {
     "lock": (Scripted, test_lock_scripts.CASES, Scripted.check),
     "permits": (Scripted, test_permit_scripts.CASES, Scripted.check),
-    "read_write": (Scripted, test_read_write_scripts.CASES, Scripted.check),
+    "read_write": (OfList, test_read_write_scripts.CASES, Scripted.check),
     "semaphore": (Scripted, test_semaphore_scripts.CASES, Scripted.check),
-    "list": (test_waiting_list.SCRIPTS, test_waiting_list.CASES, Scripted.check),
+    "list": (OfList, test_waiting_list.CASES, Scripted.check),
     "fair": (test_fair_queue.SCRIPTS, test_fair_queue.FLOWS, test_fair_queue.test_a_flow),
 }
 CASES = [(table, name) for table, (_, cases, _) in TABLES.items() for name in cases]
