@@ -69,7 +69,7 @@ endif
 test-all: $(STAMP)
 	@sh .ci/server
 ifneq ($(filter tests tests/interop%,$(TESTS)),)
-	@$(BIN)/python -m tests.interop.maven
+	@$(BIN)/python -m tests.interop.jvm
 endif
 	@PYTEST_ARGS="$(PYTEST_ARGS)" $(BIN)/python -m tests.run_all --jobs $(JOBS) --heavy-jobs $(HEAVY_JOBS) \
 		--marks "$(MARKS)" $(if $(filter tests,$(TESTS)),--uvloop $(UVLOOP_TESTS)) $(TESTS)

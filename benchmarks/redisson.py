@@ -21,8 +21,7 @@ from benchmarks import Row, Target
 from benchmarks.fair import QUEUE, drained
 from benchmarks.measure import Samples, in_fresh_process, interleave
 from pyredisson.testing import Server
-from tests.interop.jvm import JavaClient, JavaThread, Jvm
-from tests.interop.maven import VERSIONS, NoJavaError, class_path
+from tests.interop.jvm import VERSIONS, JavaClient, JavaThread, Jvm, NoJavaError, class_path
 
 VERSION = VERSIONS[0]
 OPTIONS = ("-Xmx512m", "-Xshare:auto")

@@ -62,8 +62,7 @@ def hashed(key: bytes) -> bytes:
 def test_a_name_parts_when_its_keys_do(name: bytes, words: list[bytes]) -> None:
     companions = [prefixed(word, name) for word in words] + [suffixed(name, word) for word in words]
     # Not the slots: two hash tags may happen to have the same one.
-    together = {hashed(companion) for companion in companions} == {hashed(name)}
-    assert parts_on_cluster(name) == (not together)
+    assert parts_on_cluster(name) == (set(map(hashed, companions)) != {hashed(name)})
 
 
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -220,16 +219,14 @@ def test_a_command_that_ends_too_early(payload: bytes) -> None:
     ],
 )
 def test_bytes_that_are_no_command(payload: bytes) -> None:
-    with pytest.raises(ValueError, match="not a command in Redis's protocol"):
-        slot_of_command(payload)
-    with pytest.raises(ValueError, match="not a command in Redis's protocol"):
-        SlotMap().node_for(payload)
+    for read_slot in (slot_of_command, SlotMap().node_for):
+        with pytest.raises(ValueError, match="not a command in Redis's protocol"):
+            read_slot(payload)
 
 
 COMMAND = command("EVALSHA", b"a" * 40, 2, "{t}foo", "{t}bar", 30000)
-changes = st.tuples(
-    st.integers(0, len(COMMAND) - 1), st.binary(max_size=2) | st.sampled_from([b"$", b"*", b"9", b"\r", b"\n"])
-)
+new = st.binary(max_size=2) | st.sampled_from([b"$", b"*", b"9", b"\r", b"\n"])
+changes = st.tuples(st.integers(0, len(COMMAND) - 1), new)
 
 
 def changed(changes: list[tuple[int, bytes]]) -> bytes:
@@ -318,9 +315,7 @@ REFUSED: list[tuple[type[Exception], str | None, Callable[..., object], tuple[An
 
 
 @pytest.mark.parametrize(("error", "match", "function", "args"), REFUSED)
-def test_what_is_refused(
-    error: type[Exception], match: str | None, function: Callable[..., object], args: tuple[Any, ...]
-) -> None:
+def test_what_is_refused(error: type[Exception], match: str | None, function: Callable[..., object], args: Any) -> None:
     with pytest.raises(error, match=match):
         function(*args)
 

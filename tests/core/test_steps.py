@@ -261,10 +261,6 @@ class Wakeup(threading.Event):
     alive = True
 
 
-class Commands:
-    """The kind of the lock."""
-
-
 class Queue:
     """A queue in which one waiter sleeps, and a second waiter that is about to join."""
 
@@ -287,17 +283,17 @@ class Queue:
 
     def waiter(self, owner: int) -> QueuedWait:
         session = Mock(runtime=Mock(wakeup=Wakeup), end_waiting=self.ended.append)
-        lock = Mock(commands=Commands(), session=session, identity="lock")
+        lock = Mock(commands=Thing(), session=session, identity="lock")
         return QueuedWait(lock, AcquireCall(Mock(id=owner), None, None), b"channel")
 
     def hold(self) -> Hold:
-        return Hold(("lock", 3), Commands(), b"owner", None, NOW + 10.0, HELD)
+        return Hold(("lock", 3), Thing(), b"owner", None, NOW + 10.0, HELD)
 
     def join(self) -> bool:
         return self.queue.join_quietly(self.second, 1, self.channels, NOW, LONGEST)
 
     def choose(self, releaser: ReleaseCall) -> Any:
-        return self.queue.offer_to_first(releaser, Commands, self.now, self.limit, self.holds)
+        return self.queue.offer_to_first(releaser, Thing, self.now, self.limit, self.holds)
 
     def leave(self, waiter: QueuedWait) -> bool:
         return self.queue.leave_quietly(waiter, self.channels)
@@ -395,21 +391,19 @@ def test_the_first_is_chosen(queue: Queue, before: Callable[[Queue], Any]) -> No
     assert (queue.first.releaser, releaser.successor, releaser.hands_over) == (releaser, queue.first, True)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)]
-)
-def test_an_offer_has_one_outcome(queue: Queue, outcome: str, state: object) -> None:
+@pytest.mark.parametrize(("end", "state"), [("give", GIVEN), ("refuse", LOOKING), ("decline", LEFT), ("stop", LEFT)])
+def test_an_offer_has_one_outcome(queue: Queue, end: str, state: object) -> None:
     waiter, releaser = queue.first, ReleaseCall()
     assert waiter.choose(releaser)
     assert not waiter.choose(ReleaseCall())
     assert not waiter.wake_up()
     assert (waiter.state, waiter.releaser) == (OFFERED, releaser)
-    getattr(waiter, outcome)()
+    getattr(waiter, end)()
     assert waiter.state is state
-    assert outcome == "give" or not waiter.give()
+    assert end == "give" or not waiter.give()
     waiter.stop()
     assert waiter in queue.ended
-    assert waiter.state is (GIVEN if outcome == "give" else LEFT)
+    assert waiter.state is (GIVEN if end == "give" else LEFT)
 
 
 def test_a_series_of_hand_overs_has_an_end(queue: Queue) -> None:

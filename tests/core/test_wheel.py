@@ -16,8 +16,6 @@ from pyredisson._core import Timer, Wheel
 
 LAST = 2**63 - 1
 
-Collect = Callable[[], object]
-
 # Near ticks, the edges of each level (64, 4096, ...) and the far end.
 spans = st.one_of(
     st.integers(0, 200),
@@ -153,7 +151,7 @@ def test_a_timer_that_ends_may_use_the_wheel() -> None:
     assert wheel.advance(20) == {0: [heir]}
 
 
-def test_finalizers_that_run_while_the_result_is_made_may_use_the_wheel(collector: Collect) -> None:
+def test_finalizers_that_run_while_the_result_is_made_may_use_the_wheel(collector: Callable[[], object]) -> None:
     # The collector runs when enough lists were made: here one a group, thousands in one `advance`.
     # (From 3.12 on it waits for the end of the call, which is no worse.)
     wheel = Wheel()

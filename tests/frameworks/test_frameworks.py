@@ -24,7 +24,7 @@ import pyredisson
 from pyredisson.asyncio import FencedLock
 from pyredisson.fastapi import Locks, locked, locks_lifespan, permit
 from pyredisson.testing import Proxy, Server
-from tests.interop.maven import build, needed
+from tests.interop.jvm import build, needed
 from tests.support.children import CHILD_LIMIT, completed, processes
 
 MANAGE = """

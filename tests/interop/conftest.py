@@ -11,13 +11,13 @@ import pytest
 from tests.cluster.conftest import shared_cluster  # noqa: F401 - a fixture
 from tests.support.backends import Asyncio, Backend, Threads
 
-from .jvm import JavaClient, Jvm
-from .maven import VERSIONS, class_path, needed
+from .jvm import VERSIONS, JavaClient, Jvm, class_path, needed
 from .targets import NON_REENTRANT, OLD, Target, against, cluster_of_servers, single_server
 
 HERE = Path(__file__).parent
 CLUSTER_KINDS = (None, "Lock", "FairLock", "ReadLock", "WriteLock")
 """What is tested on a cluster, too. Only routing, redirects and messages differ there."""
+Connect = Callable[..., JavaClient]
 Jvms = Callable[[str], Jvm]
 on_one_server = pytest.mark.parametrize("target", ["single"], indirect=True)
 on_a_cluster = pytest.mark.parametrize("target", ["cluster"], indirect=True)
@@ -101,7 +101,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 @pytest.fixture
-def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]]:
+def connect_java(jvm: Jvm, target: Target) -> Iterator[Connect]:
     """Makes Redisson clients, with settings as in Redisson's configuration file; closed after the test.
 
     `servers`: settings of the servers' section. `prefix`: what the name mapper puts before each name.
@@ -129,7 +129,7 @@ def connect_java(jvm: Jvm, target: Target) -> Iterator[Callable[..., JavaClient]
 
 
 @pytest.fixture
-def java(connect_java: Callable[..., JavaClient]) -> JavaClient:
+def java(connect_java: Connect) -> JavaClient:
     """A Redisson client with default settings: no lease ends and no renewal comes while a test runs."""
     return connect_java()
 

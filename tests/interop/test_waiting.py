@@ -12,7 +12,7 @@ from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
 from tests.support.waiting import waiters
 
-from .conftest import on_a_cluster
+from .conftest import Connect, on_a_cluster
 from .jvm import JavaClient, Jvm, Pending, now
 from .targets import BEFORE_SLEEP, WOKEN, Target, acquired, timed, wakes
 from .test_locks import hand_over
@@ -131,9 +131,7 @@ async def test_a_killed_waiter_in_python(
     assert moments[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
 
 
-async def test_a_killed_waiter_in_java(
-    line: Line, backend: Backend, java: JavaClient, own_jvm: Jvm, target: Target
-) -> None:
+async def test_a_killed_waiter_in_java(line: Line, backend: Backend, own_jvm: Jvm, target: Target) -> None:
     """Java's own rule decides: the score of its entry, here what is left of the lease and its time to wait."""
     lease, wait = 2, 4
     thread, client = own_jvm.thread(), own_jvm.connect(target.yaml())
@@ -310,7 +308,7 @@ def modes(version: str) -> list[dict[str, object]]:
 
 @on_a_cluster
 async def test_whatever_java_hears_and_wherever_the_slot_goes(
-    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: Target
+    backend: Backend, version: str, connect_java: Connect, cluster: Target
 ) -> None:
     client, servers = backend.connect(topology_refresh_interval=0.1), cluster.cluster
     slot = servers.slot_of_key("orders")
@@ -336,7 +334,7 @@ async def test_whatever_java_hears_and_wherever_the_slot_goes(
 
 @on_a_cluster
 async def test_java_waits_while_its_slot_is_on_its_way(
-    backend: Backend, connect_java: Callable[..., JavaClient], cluster: Target
+    backend: Backend, connect_java: Connect, cluster: Target
 ) -> None:
     """The release runs on the node that the slot is being moved to. Java is subscribed on the one that has it."""
     servers = cluster.cluster
@@ -357,7 +355,7 @@ async def test_java_waits_while_its_slot_is_on_its_way(
 
 @on_a_cluster
 async def test_java_is_subscribed_on_a_replica(
-    backend: Backend, version: str, connect_java: Callable[..., JavaClient], cluster: Target
+    backend: Backend, version: str, connect_java: Connect, cluster: Target
 ) -> None:
     """The master can't see a subscriber of plain messages there. With the setting "both" they are always published."""
     mode: dict[str, object] = {"subscriptionMode": '"SLAVE"', **modes(version)[0]}

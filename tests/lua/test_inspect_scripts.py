@@ -85,11 +85,9 @@ def test_a_right_that_is_missing_is_not_ignored(scripts: InspectScripts, missing
     """Otherwise locks would be missing without a word."""
     scripts.write({"orders": ({ME: 1}, 30_000)})
     scripts.redis.zadd("{orders}:timeout", {b"0123456789abcdef": 5})
-    with (
-        scripts.user("~*", "+@all", f"-{missing}") as redis,
-        pytest.raises(ResponseError, match=r"permissions|can't run"),
-    ):
-        scripts.scan(redis=redis)
+    refused = pytest.raises(ResponseError, match=r"permissions|can't run")
+    with scripts.user("~*", "+@all", f"-{missing}") as user, refused:
+        scripts.scan(redis=user)
 
 
 def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:

@@ -36,10 +36,6 @@ LONG_PATIENCE = 3_600_000_000
 """Microseconds. The clients of `Came` have not waited for so long."""
 
 
-def plain(call: Call) -> Call:
-    return call
-
-
 def fenced(call: Call) -> Call:
     """The same of a lock with tokens."""
     first, *keys = call.keys
@@ -47,13 +43,13 @@ def fenced(call: Call) -> Call:
 
 
 Kind = Callable[[Call], Call]
-KINDS: dict[str, Kind] = {"lock": plain, "fenced": fenced}
+KINDS: dict[str, Kind] = {"lock": lambda call: call, "fenced": fenced}
 OF_KINDS = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 def of(kind: Kind, case: Case) -> Case:
     """The same case of that kind of lock. Whoever acquires one with tokens gets one."""
-    if kind is plain:
+    if kind is not fenced:
         return case
     steps = [(fenced(call), [ANYTHING] if reply in (None, [0]) else reply) for call, reply in case.steps]
     owned = {COUNTER: ANYTHING} if any(reply == [ANYTHING] for _, reply in steps) else {}
@@ -295,54 +291,53 @@ def test_without_the_keys_of_the_list(scripts: Scripted) -> None:
         scripts.check(case)
 
 
-class TestTime:
-    """In virtual time, with the length of a reservation as it is."""
+class Held(Memory):
+    """A lock that is held, in virtual time, with the length of a reservation as it is."""
 
-    memory: Memory
-
-    @pytest.fixture(autouse=True)
-    def begin(self) -> None:
-        self.memory = Memory()
-
-    def held(self) -> None:
-        self.memory.command("HSET", "orders", ME, 1)
+    def __init__(self) -> None:
+        super().__init__()
+        self.command("HSET", "orders", ME, 1)
 
     def told(self) -> list[str]:
-        found = [f"{listener(channel.decode())} {text.decode()}" for channel, text in self.memory.messages]
-        self.memory.messages.clear()
+        found = [f"{listener(channel.decode())} {text.decode()}" for channel, text in self.messages]
+        self.messages.clear()
         return found
 
-    def test_a_reservation_after_the_patience(self) -> None:
-        self.held()
-        assert self.memory.call(acquire("a:1")) == b"-1 0 1"
-        assert self.memory.call(acquire("b:1")) == b"-1 1 1"
-        self.memory.advance_time(4)
-        assert self.memory.call(release()) == 3
-        assert self.told() == ["redisson 0", "a a:1", "b look:250"]
-        # Somebody else comes first, once.
-        assert self.memory.call(acquire("c:1", owner=ME, waits=False)) is None
-        self.memory.advance_time(1)
-        assert self.memory.call(release()) == 3
-        assert self.told() == ["redisson 0", "b look:249"]
-        assert self.memory.call(acquire("c:1", waits=False)) == 249
-        assert self.memory.call(acquire("b:1")) == b"249 0 0"
-        self.memory.advance_time(248)
-        assert self.memory.call(acquire("c:1", waits=False)) == 1
-        assert self.memory.call(acquire("a:2")) is None
-        assert self.memory.command("ZRANGE", LIST, 0, -1) == [b"b:1"]
-        assert self.memory.command("EXISTS", WOKEN) == 0
 
-    def test_a_reservation_ends(self) -> None:
-        """The woken client is frozen: the one behind it looks then, and gets the lock. The other has lost its place."""
-        self.held()
-        for member in ("a:1", "b:1"):
-            self.memory.call(acquire(member))
-        self.memory.advance_time(5)
-        self.memory.call(release())
-        self.memory.advance_time(250)
-        assert self.memory.call(acquire("b:1")) == b"1 0 0"
-        self.memory.advance_time(1)
-        assert self.memory.call(acquire("b:1", owner=ME)) is None
-        assert self.memory.call(acquire("c:1")) == b"30000 0 1"
-        self.memory.advance_time(1)
-        assert self.memory.call(acquire("a:1")) == b"29999 1 1"
+def test_a_reservation_after_the_patience() -> None:
+    memory = Held()
+    call = memory.call
+    assert call(acquire("a:1")) == b"-1 0 1"
+    assert call(acquire("b:1")) == b"-1 1 1"
+    memory.advance_time(4)
+    assert call(release()) == 3
+    assert memory.told() == ["redisson 0", "a a:1", "b look:250"]
+    # Somebody else comes first, once.
+    assert call(acquire("c:1", owner=ME, waits=False)) is None
+    memory.advance_time(1)
+    assert call(release()) == 3
+    assert memory.told() == ["redisson 0", "b look:249"]
+    assert call(acquire("c:1", waits=False)) == 249
+    assert call(acquire("b:1")) == b"249 0 0"
+    memory.advance_time(248)
+    assert call(acquire("c:1", waits=False)) == 1
+    assert call(acquire("a:2")) is None
+    assert memory.command("ZRANGE", LIST, 0, -1) == [b"b:1"]
+    assert memory.command("EXISTS", WOKEN) == 0
+
+
+def test_a_reservation_ends() -> None:
+    """The woken client is frozen: the one behind it looks then, and gets the lock. The other has lost its place."""
+    memory = Held()
+    call = memory.call
+    for member in ("a:1", "b:1"):
+        call(acquire(member))
+    memory.advance_time(5)
+    call(release())
+    memory.advance_time(250)
+    assert call(acquire("b:1")) == b"1 0 0"
+    memory.advance_time(1)
+    assert call(acquire("b:1", owner=ME)) is None
+    assert call(acquire("c:1")) == b"30000 0 1"
+    memory.advance_time(1)
+    assert call(acquire("a:1")) == b"29999 1 1"

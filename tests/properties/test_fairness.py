@@ -53,9 +53,7 @@ class FairQueue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.server = FairServer()
-        self.people = {
-            f"{client}{number}": Person(client, number) for client in ("a", "b", "java") for number in (1, 2, 3)
-        }
+        self.people = {f"{client}{n}": Person(client, n) for client in ("a", "b", "java") for n in (1, 2, 3)}
         self.dead: set[str] = set()
         """The clients and the owners of Java that are dead."""
         self.lives = dict.fromkeys(("a", "b", "java1", "java2", "java3", "last"), 0)
@@ -137,7 +135,7 @@ class FairQueue(RuleBasedStateMachine):
         """`late`: a copy is still in flight. If it didn't run before, the lock was released in the background."""
         who, successor = pair
         person = self.people[who]
-        args = self._hand_over_args(person.name, self.people[successor].name)
+        args = (CHANNEL, person.name, WAIT, self.people[successor].name, LEASE)
         if ran or not late:
             self._hand_over(who, successor, twice=twice)
         else:
@@ -205,9 +203,8 @@ class FairQueue(RuleBasedStateMachine):
         server.fair("fair_delete", CHANNEL, len(queue))
         now = server.end()
         assert not now.left_of, f"left of what was deleted: {now}"
-        assert [channel.removeprefix(CHANNEL + b":") for channel, _ in server.told] == queue, (
-            "not everybody was notified that the queue is gone"
-        )
+        notified = [channel.removeprefix(CHANNEL + b":") for channel, _ in server.told]
+        assert notified == queue, "not everybody was notified that the queue is gone"
         model.clear(now)
         self.late.clear()
         self._hear()
@@ -290,9 +287,8 @@ class FairQueue(RuleBasedStateMachine):
     # The steps, and the checks of each.
 
     def _alive(self, state: str) -> list[str]:
-        return [
-            who for who, person in self.people.items() if person.state == state and not {who, person.client} & self.dead
-        ]
+        people = self.people.items()
+        return [who for who, person in people if person.state == state and not {who, person.client} & self.dead]
 
     def _acquire_args(self, name: bytes, count: int, *, queues: bool = True) -> Args:
         return (CHANNEL, name, count, LEASE, WAIT, int(queues))
@@ -320,9 +316,7 @@ class FairQueue(RuleBasedStateMachine):
             if taken or not person.foreign:
                 wrong = "took a lock that was not its to take" if taken else "was refused its turn"
                 assert taken is not kept, f"{who} {wrong}"
-        assert taken == (now.holders == {name: 1}), (
-            f"{who} was notified {'that it took the lock' if taken else 'to wait'}: {now.holders}"
-        )
+        assert taken == (now.holders == {name: 1}), f"{who} was told to {'go on' if taken else 'wait'}: {now.holders}"
         advanced = model.state.queue[:1] not in ([], now.queue[:1])
         model.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
         if not taken and advanced and free and not person.foreign:
@@ -360,9 +354,7 @@ class FairQueue(RuleBasedStateMachine):
         held = mine and not model.is_free()
         model.follow(None, now, ours=not person.foreign)
         if held:
-            assert now.holders == ({person.name: count} if count else {}), (
-                f"{who} released down to {count}: {now.holders}"
-            )
+            assert now.holders == ({person.name: count} if count else {}), f"{who} released to {count}: {now.holders}"
             if count == 0:
                 model.must_tell(now)
         person.count = count if held else 0
@@ -374,8 +366,7 @@ class FairQueue(RuleBasedStateMachine):
         person, following, model, server = self.people[who], self.people[successor], self.model, self.server
         name = following.name
         mine = model.state.holders.get(person.name, 0) > 0
-        args = self._hand_over_args(person.name, name)
-        replies = server.fair("fair_hand_over", *args, twice=twice)
+        replies = server.fair("fair_hand_over", CHANNEL, person.name, WAIT, name, LEASE, twice=twice)
         now = server.end()
         free = model.is_free()
         entered = replies[0] == [0]
@@ -385,9 +376,7 @@ class FairQueue(RuleBasedStateMachine):
         assert not entered or (mine and not free), f"{who} handed on a lock that it had lost"
         if mine and not free and not model.key_lost:
             before = model.before_me(name)
-            assert not entered or (not before and name in model.state.queue), (
-                f"{successor} was entered, and it was not its turn"
-            )
+            assert not entered or (not before and name in model.state.queue), f"{successor} came before its turn"
             served = entered or before is not False or name not in model.places or not model.keeps(name)
             assert served, f"{successor} was not entered, and it was its turn"
         model.follow(name if entered else None, now, leaves=entered)
@@ -398,9 +387,6 @@ class FairQueue(RuleBasedStateMachine):
         if entered:
             following.state, following.count, following.notified = HOLDING, 1, False
         self._hear()
-
-    def _hand_over_args(self, name: bytes, following: bytes) -> Args:
-        return (CHANNEL, name, WAIT, following, LEASE)
 
     def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
         person, model, server = self.people[who], self.model, self.server
