@@ -7,8 +7,6 @@ import pytest
 
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import NOWHERE, Asyncio, Backend, Threads
-from tests.support.programs import PROGRAMS
-from tests.support.replicated_master import ReplicatedMaster
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
@@ -69,26 +67,6 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     made: Backend = request.param(NOWHERE if name is None else request.getfixturevalue(name).url)
     yield made
     await made.close()
-
-
-@pytest.fixture
-def master(shared_master: Cluster | Sentinels | Replicated) -> Iterator[ReplicatedMaster[Any]]:
-    """A master whose replicas a test may freeze. `shared_master` is the servers that the tests of a module share."""
-    shared_master.flush()
-    made = ReplicatedMaster(shared_master)
-    made.node.ask("CONFIG", "RESETSTAT")
-    yield made
-    made.restore()
-
-
-@pytest.fixture(params=PROGRAMS)
-def any_master(request: pytest.FixtureRequest) -> Iterator[ReplicatedMaster[Cluster]]:
-    """A master of this test's own with one replica, on each kind of server."""
-    with Cluster(masters=1, replicas=1, proxied=True, executable=request.param()) as running:
-        running.set_node_timeout(NO_FAILOVER)
-        made = ReplicatedMaster(running)
-        yield made
-        made.restore()
 
 
 def started(kind: Callable[..., Any], **options: Any) -> Any:

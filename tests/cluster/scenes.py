@@ -1,4 +1,4 @@
-"""What the tests with several servers have in common: kinds of locks, nodes, and slots on their way."""
+"""What the tests with several servers have in common: nodes, replicas that freeze, and slots on their way."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +11,9 @@ import pytest
 from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
 from pyredisson._client.servers import SeveralServers
+from pyredisson._protocol.replication import ReplicaState
 from pyredisson.logic import channels
-from pyredisson.testing import AtomicMove, Cluster, ClusterNode
+from pyredisson.testing import AtomicMove, Cluster, ClusterNode, Proxy, Replicated, Sentinels
 from tests.support.faults import traced
 
 KEYS_OF_A_SLOW_MOVE = 20
@@ -156,3 +157,61 @@ def while_it_is_copied(cluster: Cluster, tag: str, to: ClusterNode) -> Iterator[
     cluster.finish_atomic_move(move)
     source.ask("CONFIG", "SET", "rdb-key-save-delay", 0)
     assert cluster.node_of_key(tag) is to
+
+
+class Master:
+    """The only master among some servers, and its replicas."""
+
+    def __init__(self, servers: Cluster | Sentinels | Replicated) -> None:
+        self.servers = servers
+        self.url = servers.url
+        self.node: Any
+        """A `ClusterNode` or a `ReplicatedNode`."""
+        self.replicas: tuple[Any, ...]
+        if isinstance(servers, Cluster):
+            (self.node,) = servers.masters()
+            self.replicas = servers.replicas_of(self.node)
+        else:
+            self.node, self.replicas = servers.master(), servers.replicas()
+        self._frozen: list[Any] = []
+
+    def freeze(self, count: int | None = None) -> None:
+        """Freezes so many replicas, or all of them. They stay connected."""
+        for replica in self.replicas[:count]:
+            self._frozen.append(replica)
+            replica.pause()
+
+    def restore(self) -> None:
+        while self._frozen:
+            self._frozen.pop().resume()
+        assert self.node.ask("WAIT", len(self.replicas), 10000) is not None
+
+    def online(self) -> int:
+        """How many replicas the master has that can confirm a write."""
+        info: dict[str, Any] = self.node.ask("INFO", "replication")
+        return sum(info[key]["state"] == "online" for key in info if key.startswith("slave") and key[5:].isdigit())
+
+    def waits(self) -> int:
+        return calls("wait", self.node)
+
+    def exists(self, name: str) -> bool:
+        return bool(self.node.ask("EXISTS", name))
+
+    @property
+    def proxy(self) -> Proxy:
+        """The one between the clients and the master."""
+        assert isinstance(self.servers, Cluster)
+        return self.servers.proxy_of(self.node)
+
+
+def replicas_known_to(client: Any) -> list[ReplicaState]:
+    """What a client knows about the replicas of each master."""
+    runtime = getattr(client, "_target", client)._session.runtime
+    return [node.replicas for node in runtime._table.nodes.values()]
+
+
+def let_a_minute_pass(client: Any) -> None:
+    """What the masters have said about their replicas becomes older."""
+    for state in replicas_known_to(client):
+        for name in ("asked_at", "ask_again_at", "none_until"):
+            setattr(state, name, getattr(state, name) - 60)

@@ -12,11 +12,10 @@ from tests.faults.soak_worker import clock
 from tests.support.backends import Backend, finished, hold_all, in_turn
 from tests.support.kinds import SINGLE_KEY
 from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
-from tests.support.replicated_master import let_a_minute_pass
 from tests.support.waiting import eventually
 
 from .load import ALL, LEASE, OPTIONS, Load, wants
-from .scenes import begin_slow_move, other_than, places, tag_on, while_it_is_copied
+from .scenes import begin_slow_move, let_a_minute_pass, other_than, places, tag_on, while_it_is_copied
 
 FIRST_LOCK_SECONDS = 3.0
 """How much longer than the promotion the first locks on the slot may take on a busy machine, without any refresh."""

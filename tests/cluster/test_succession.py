@@ -1,28 +1,286 @@
-"""A replica is promoted: what both masters grant is not held by two owners, and changes that it lacks are repeated."""
+"""An acquire is confirmed by replicas, or it fails and is undone; what two masters grant is not held by two owners."""
 
-from collections.abc import Iterator
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError
 
+import pyredisson.asyncio
 from pyredisson._backends.acquiring import LONGEST
+from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._protocol.replication import ASKED_EVERY
 from pyredisson.errors import NotReplicatedError
-from pyredisson.testing import Proxy, Replicated, ReplicatedNode, Sentinels
+from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Sentinels
 from tests.support.backends import Backend, finished, hold_all
-from tests.support.faults import ACQUIRE
-from tests.support.replicated_master import ReplicatedMaster, let_a_minute_pass, replicas_known_to
-from tests.support.waiting import eventually, within
+from tests.support.faults import ACQUIRE, load_script
+from tests.support.kinds import LOCKS
+from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS
+from tests.support.waiting import eventually, permit_waiters, within
 
-from .scenes import known_lock, map_of, semaphores
+from .conftest import NO_FAILOVER
+from .scenes import (
+    Master,
+    begin_slow_move,
+    known_lock,
+    let_a_minute_pass,
+    map_of,
+    places,
+    replicas_known_to,
+    semaphores,
+    tag_on,
+    while_it_is_copied,
+)
 
-SHORT = 1.0
+SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
-LONG = 60_000
-"""Milliseconds. A Sentinel demotes a master that it has not promoted after four of these periods."""
-Master = ReplicatedMaster[Replicated]
 ONE_TRY: dict[str, Any] = {"retry_attempts": 0, "replicas_sync_timeout": SHORT}
+REPLICAS = 2
+USERS = [f"{name} on >secret ~* &* +@all -{name[3:]}" for name in ("no-info", "no-wait")]
+TOPOLOGIES: dict[str, Callable[..., Any]] = {
+    "cluster": lambda **options: Cluster(masters=1, proxied=True, **options),
+    "sentinels": Sentinels,
+    "replicated": Replicated,
+}
+on_a_cluster = pytest.mark.parametrize("shared_master", ["cluster"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=TOPOLOGIES)
+def shared_master(request: pytest.FixtureRequest) -> Iterator[Cluster | Sentinels | Replicated]:
+    with TOPOLOGIES[request.param](replicas=REPLICAS, users=USERS) as running:
+        if isinstance(running, Cluster):
+            running.set_node_timeout(NO_FAILOVER)
+        yield running
+
+
+@pytest.fixture
+def master(shared_master: Cluster | Sentinels | Replicated) -> Iterator[Master]:
+    """A master whose replicas a test may freeze."""
+    shared_master.flush()
+    made = Master(shared_master)
+    made.node.ask("CONFIG", "RESETSTAT")
+    yield made
+    made.restore()
+
+
+@pytest.fixture(params=PROGRAMS)
+def any_master(request: pytest.FixtureRequest) -> Iterator[Master]:
+    """A master of this test's own with one replica, on each kind of server."""
+    with Cluster(masters=1, replicas=1, proxied=True, executable=request.param()) as running:
+        running.set_node_timeout(NO_FAILOVER)
+        made = Master(running)
+        yield made
+        made.restore()
+
+
+@pytest.mark.parametrize(
+    ("shared_master", "kind"),
+    [("cluster", kind) for kind in LOCKS] + [*product(("sentinels", "replicated"), ("lock", "fair", "write"))],
+    indirect=["shared_master"],
+)
+async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, backend: Backend, kind: str) -> None:
+    # The first call of a script is sent twice.
+    await LOCKS[kind](backend.connect(check_lock_synced_replicas=False), "a").lock()
+    master.node.ask("FLUSHALL")
+    assert not master.waits()
+    await LOCKS[kind](backend.connect(), "a").lock()
+    assert master.waits() == 1
+    assert any(replica.ask("DBSIZE") for replica in master.replicas)
+    client = backend.connect(replicas_sync_timeout=SHORT)
+    lock = LOCKS[kind](client, "b")
+    acquire = lock.lock_and_get_token if kind == "fenced" else lock.lock
+    master.freeze()
+    said = rf"lock 'b' of owner .*0 of 1 replica confirmed it within {SHORT} s \(2 conn"
+    with pytest.raises(NotReplicatedError, match=said):
+        await acquire()
+    await backend.until(lambda: not master.exists("b"))
+    assert not client._session.holds.table
+    master.restore()
+    await acquire()
+
+
+async def test_so_many_must_confirm_as_the_user_wants(master: Master, backend: Backend) -> None:
+    """But no more than are connected."""
+    one, all_, more = (
+        backend.connect(replicas_sync_timeout=SHORT, min_synced_replicas=count) for count in (1, REPLICAS, REPLICAS + 5)
+    )
+    for client in (all_, more):
+        assert await client.get_lock("a").try_lock()
+        await client.get_lock("a").unlock()
+    master.freeze(1)
+    assert await one.get_lock("a").try_lock()
+    with pytest.raises(NotReplicatedError, match="1 of 2 replicas confirmed"):
+        await all_.get_lock("b").lock()
+    await backend.until(lambda: not master.exists("b"))
+
+
+async def test_users_without_rights(master: Master, backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the right to INFO the topology tells the replicas. Without the right to WAIT nothing is confirmed."""
+    client = backend.connect(username="no-info", password="secret", replicas_sync_timeout=SHORT)
+    await client.get_lock("a").lock()
+    assert master.waits()
+    master.freeze()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await client.get_lock("b").lock()
+    client = backend.connect(username="no-wait", password="secret")
+    with caplog.at_level(logging.WARNING, "pyredisson"):
+        await hold_all(client, *"cde")
+    assert sum("doesn't run WAIT" in record.getMessage() for record in caplog.records) == 1
+
+
+@on_a_cluster
+async def test_what_needs_no_confirmation_does_not_wait_for_one(master: Master, backend: Backend) -> None:
+    """Refused attempts, releases beside an acquire that waits, and all calls of a client without the check."""
+    one, unchecked = backend.connect(), backend.connect(check_lock_synced_replicas=False)
+    # Replicas may take longer than a reply.
+    other = backend.connect(timeout=1.0, replicas_sync_timeout=2.0, retry_attempts=0)
+    held = other.get_lock("held")
+    await held.lock()
+    assert await one.get_lock("a").try_lock()
+    await semaphores(one, 0)
+    master.freeze()
+    waits = master.waits()
+    assert await unchecked.get_lock("b").try_lock()
+    assert await unchecked.get_semaphore("t").try_set_permits(1)
+    assert await unchecked.get_semaphore("t").try_acquire()
+    assert master.waits() == waits
+    assert not await other.get_lock("a").try_lock()
+    assert not await other.get_lock("a").try_lock(wait_time=0.1)
+    assert not await other.get_semaphore("s").try_acquire()
+    assert await other.get_permit_expirable_semaphore("e").try_acquire() is None
+    attempt = backend.spawn(other.get_lock("c").lock)
+    await backend.until(lambda: master.exists("c"))
+    await held.unlock()
+    assert not attempt.done()
+    with pytest.raises(NotReplicatedError, match="within 2 s"):
+        await attempt.result()
+
+
+@on_a_cluster
+async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked(master: Master) -> None:
+    async with pyredisson.asyncio.connect(master.url, replicas_sync_timeout=SHORT, retry_attempts=0) as client:
+        lock = await known_lock(client)
+        runtime: Any = client._session.runtime
+        # The question goes over the connection of other commands, which is closed and can't be made again.
+        connections, *_ = runtime._connections.values()
+        pipeline: Pipeline = connections.pipeline
+        assert pipeline.connection_id is not None
+        master.freeze()
+        wait = master.proxy.hold_reply(b"WAIT")
+        acquire = asyncio.ensure_future(lock.try_lock())
+        await asyncio.to_thread(wait.held.wait, 5)
+        master.proxy.refuse(True)
+        master.node.ask("CLIENT", "KILL", "ID", pipeline.connection_id.id)
+        await pipeline.failed
+        await asyncio.to_thread(wait.deliver)
+        with pytest.raises(ConnectionError):
+            await acquire
+        assert master.exists("a")
+        master.proxy.refuse(False)
+        await asyncio.to_thread(eventually, lambda: not master.exists("a"), 5)
+
+
+async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(any_master: Master, backend: Backend) -> None:
+    """The copy finds the permits acquired. Newer servers confirm at once what its connection has not written."""
+    client = backend.connect(timeout=0.3, replicas_sync_timeout=SHORT, local_hand_over_time=60)
+    load_script(any_master.node, "semaphore_hand_over")
+    semaphore = client.get_semaphore("s")
+    await semaphore.try_set_permits(1)
+    await semaphore.acquire()
+    other = backend.spawn(semaphore.acquire)
+    await backend.until(lambda: permit_waiters(client, "s") == 1)
+    more, expirable = client.get_semaphore("more"), client.get_permit_expirable_semaphore("e")
+    for each in (more, expirable):
+        await each.try_set_permits(3)
+        await each.acquire()
+    any_master.freeze()
+    for name, acquire in (("more", more.acquire), ("e", expirable.acquire)):
+        fault = any_master.proxy.cut_reply(b"WAIT")
+        with pytest.raises(NotReplicatedError, match="0 of 1"):
+            await acquire()
+        assert fault.happened.is_set()
+        await backend.until(lambda name=name: any_master.node.ask("GET", name) == "2")  # type: ignore[misc]
+    fault = any_master.proxy.cut_reply(b"WAIT")
+    await semaphore.release()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await other.result()
+    assert fault.happened.is_set()
+    await backend.until(lambda: any_master.node.ask("GET", "s") == "1")
+
+
+# Replicas come and go
+
+
+@pytest.mark.parametrize("with_replicas", ["one_master", "sentinels", "replicated"], indirect=True)
+async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
+    backend: Backend, with_replicas: Cluster | Sentinels | Replicated
+) -> None:
+    client = backend.connect(replicas_sync_timeout=SHORT, retry_attempts=10)
+    await client.get_lock("a").lock()
+    former = Master(with_replicas)
+    if isinstance(with_replicas, Cluster):
+        with_replicas.fail_over(former.node, takeover=True)
+    else:
+        with_replicas.fail_over()
+    promoted = Master(with_replicas)
+    assert promoted.node is former.replicas[0]
+    await backend.until(lambda: promoted.online() == 1, 10)
+    waits = promoted.waits()
+    await client.get_lock("b").lock(lease_time=20)
+    assert promoted.exists("b")
+    assert promoted.waits() > waits
+    promoted.freeze()
+    with pytest.raises(NotReplicatedError, match="0 of 1"):
+        await client.get_lock("c").lock()
+    promoted.restore()
+
+
+async def test_a_master_that_is_replaced_while_an_acquire_waits(two_replicas: Cluster, backend: Backend) -> None:
+    two_replicas.set_node_timeout(NO_FAILOVER)
+    master = Master(two_replicas)
+    client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
+    await client.get_lock("b").lock()
+    master.freeze(1)
+    acquire = backend.spawn(client.get_lock("a").lock)
+    await backend.until(lambda: master.exists("a"))
+    promoted = two_replicas.fail_over(master.node, to=master.replicas[1], takeover=True)
+    # The old master has ended the WAIT, which had no result. The acquire is repeated at the new one.
+    await acquire.result()
+    assert promoted.ask("HVALS", "a") == ["1"]
+
+
+@pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
+async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend: Backend) -> None:
+    """It confirms no acquire in place of a replica, and isn't waited for where there is none."""
+    tag, source, other = places(own_cluster)
+    client = backend.connect(replicas_sync_timeout=0.2)
+    for node in (source, other):
+        await client.get_lock(f"connected{{{tag_on(own_cluster, node)}}}").lock()
+    (replica,) = own_cluster.replicas_of(source)
+    own_cluster.set_node_timeout(NO_FAILOVER)
+    replica.pause()
+    begin_slow_move(own_cluster, tag, other)
+    with pytest.raises(NotReplicatedError, match="0 of 1 replica confirmed it"):
+        await client.get_lock(f"unconfirmed{{{tag}}}").lock()
+    assert own_cluster.node_of_key(tag) is source
+    replica.resume()
+    eventually(lambda: own_cluster.node_of_key(tag) is other)
+    own_cluster.wait_until_consistent()
+    # The other way round, from a master without replicas.
+    (replica,) = own_cluster.replicas_of(other)
+    replica.kill()
+    eventually(lambda: other.ask("INFO", "replication")["connected_slaves"] == 0)
+    patient = backend.connect(replicas_sync_timeout=5.0)
+    assert not await patient.get_lock(f"alone{{{tag}}}").is_locked()  # connects
+    with while_it_is_copied(own_cluster, tag, source), within(4, "it has waited for a replica"):
+        await patient.get_lock(f"alone{{{tag}}}").lock()
+
+
+# A replica is promoted
 
 
 @pytest.fixture(params=[1, 2], ids=["one-replica", "two-replicas"])
@@ -30,14 +288,15 @@ def idle_sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
     """Sentinels that don't interfere when a replica is promoted without them."""
     with Sentinels(replicas=request.param) as running:
         for sentinel in running.sentinels:
-            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", LONG)
+            # Milliseconds. A Sentinel demotes a master that it has not promoted after four of these periods.
+            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", 60_000)
         yield running
 
 
 @pytest.fixture
-def master(replicated: Replicated) -> Master:
+def own_master(replicated: Replicated) -> Master:
     """A master with a replica, both of this test's own."""
-    return ReplicatedMaster(replicated)
+    return Master(replicated)
 
 
 def promoted_replica(servers: Sentinels | Replicated) -> tuple[ReplicatedNode, ReplicatedNode]:
@@ -117,7 +376,7 @@ async def test_what_only_the_former_master_renews_is_lost(replicated: Replicated
 @pytest.mark.parametrize("how", ["gone", "hangs"])
 async def test_a_replica_that_is_gone_or_hangs_costs_little(sentinels: Sentinels, backend: Backend, how: str) -> None:
     lock = await known_lock(backend.connect(**ONE_TRY))
-    master = ReplicatedMaster(sentinels)
+    master = Master(sentinels)
     if how == "gone":
         sentinels.kill(master.replicas[0])
     else:
@@ -137,70 +396,65 @@ async def leave(replica: ReplicatedNode, master: Master, backend: Backend) -> No
 
 
 @pytest.mark.parametrize("named", [1, 2], ids=["the-master-is-named", "both-are-named"])
-async def test_a_replica_that_came_back_confirms_acquires(master: Master, backend: Backend, named: int) -> None:
-    (replica,) = master.replicas
-    addresses = ",".join(f"{node.host}:{node.port}" for node in (master.node, replica)[:named])
+async def test_a_replica_that_came_back_confirms_acquires(own_master: Master, backend: Backend, named: int) -> None:
+    (replica,) = own_master.replicas
+    addresses = ",".join(f"{node.host}:{node.port}" for node in (own_master.node, replica)[:named])
     client = backend.connect(f"redis+replicated://{addresses}", **ONE_TRY)
-    await leave(replica, master, backend)
+    await leave(replica, own_master, backend)
     await client.get_lock("before").lock()
     assert [state.online for state in replicas_known_to(client)] == [0]
     let_a_minute_pass(client)
-    with Proxy(master.node.host, master.node.port) as link:
+    with Proxy(own_master.node.host, own_master.node.port) as link:
         replica.ask("REPLICAOF", link.host, link.port)
-        await backend.until(lambda: master.online() == 1)
+        await backend.until(lambda: own_master.online() == 1)
         # The replica receives nothing more, and its master doesn't know that.
         link.blackhole()
-        locks = [client.get_lock(f"a{i}", owner=i) for i in range(10)]
-        attempts = [backend.spawn(lock.try_lock) for lock in locks]
+        attempts = {f"a{i}": backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)}
         held = []
-        for lock, attempt in zip(locks, attempts, strict=True):
-            try:
+        for name, attempt in attempts.items():
+            with suppress(NotReplicatedError):
                 assert await attempt.result()
-            except NotReplicatedError:
-                continue
-            held.append(lock.name)
-        master.node.kill()
+                held.append(name)
+        own_master.node.kill()
         replica.ask("REPLICAOF", "NO", "ONE")
     other = backend.connect(f"redis+replicated://{replica.host}:{replica.port}")
     assert not [name for name in held if await other.get_lock(name).try_lock()], "held twice"
 
 
-async def test_acquires_wait_for_no_replica_that_left_long_ago(master: Master, backend: Backend) -> None:
+async def test_acquires_wait_for_no_replica_that_left_long_ago(own_master: Master, backend: Backend) -> None:
     """Before that it is asked each time, as it may have lost its connection only, and be promoted at any moment."""
     client = backend.connect(**ONE_TRY)
     await client.get_lock("before").lock()
     assert [state.online for state in replicas_known_to(client)] == [1]
-    (replica,) = master.replicas
-    await leave(replica, master, backend)
+    (replica,) = own_master.replicas
+    await leave(replica, own_master, backend)
     replica.ask("CONFIG", "RESETSTAT")
     await hold_all(client, *"bcd")
     assert replica.ask("INFO", "commandstats")["cmdstat_info"]["calls"] >= 3
     let_a_minute_pass(client)
-    waited = master.waits()
-    attempts = [backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)]
-    outcomes = await finished(attempts)
-    assert all(outcomes)
-    assert master.waits() == waited
+    waited = own_master.waits()
+    assert all(await finished([backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)]))
+    assert own_master.waits() == waited
 
 
-async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(master: Master, backend: Backend) -> None:
+async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(own_master: Master, backend: Backend) -> None:
     """As if the process was stopped before it sent the acquire."""
-    await leave(master.replicas[0], master, backend)
-    with Proxy(master.node.host, master.node.port) as proxy:
+    await leave(own_master.replicas[0], own_master, backend)
+    with Proxy(own_master.node.host, own_master.node.port) as proxy:
         client = backend.connect(f"redis+replicated://{proxy.host}:{proxy.port}", replicas_sync_timeout=10)
         lock = await known_lock(client)
         assert [state.online for state in replicas_known_to(client)] == [0]
         hold = proxy.hold_reply(ACQUIRE)
         attempt = backend.spawn(lock.try_lock)
         await backend.until(hold.held.is_set)
-        master.replicas[0].follow(master.node)
-        await backend.until(lambda: master.online() == 1)
-        assert not master.waits()
+        own_master.replicas[0].follow(own_master.node)
+        await backend.until(lambda: own_master.online() == 1)
+        assert not own_master.waits()
         let_a_minute_pass(client)
         hold.deliver()
         assert await attempt.result()
-        assert master.waits()
-        assert master.node.ask("HVALS", "a") == ["1"]
+        assert own_master.waits()
+        assert own_master.node.ask("HVALS", "a") == ["1"]
 
 
 async def test_changes_that_the_promoted_replica_lacks(replicated: Replicated, backend: Backend) -> None:
