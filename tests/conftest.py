@@ -25,8 +25,8 @@ from pyredisson.testing import Proxy, Server, ServerError
 from tests.support.backends import Asyncio, Backend, Threads
 from tests.support.children import Child
 from tests.support.faults import FLAGS
+from tests.support.inspecting import Scene
 from tests.support.items import awaits, depends_on_time
-from tests.support.waits import Scene
 
 DETERMINISTIC = (
     "tests/cluster/test_keeper.py",

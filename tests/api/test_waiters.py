@@ -16,8 +16,7 @@ from pyredisson.logic import waits
 from pyredisson.logic.groups import multi_lock, red_lock
 from pyredisson.logic.waiting import Waiter
 from tests.support.backends import Backend, OtherOwner, fails, finished, in_turn
-from tests.support.inspecting import inspector, session_of, state_of
-from tests.support.waits import Scene, confirmed, waiting_field
+from tests.support.inspecting import Scene, confirmed, inspector, session_of, state_of, waiting_field
 
 from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of
 

@@ -19,7 +19,7 @@ from tests.support.faults import traced
 KEYS_OF_A_SLOW_MOVE = 20
 LINES = 500
 """More than any action executes that is interrupted on each of its lines."""
-Scene = TypeVar("Scene")
+T = TypeVar("T")
 
 
 async def known_lock(client: Any, name: str = "a") -> Any:
@@ -104,9 +104,7 @@ def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], objec
     return where
 
 
-def at_each_line(
-    files: tuple[str, ...], begin: Callable[[], Scene], act: Callable[[Scene], object]
-) -> Iterator[tuple[Scene, str]]:
+def at_each_line(files: tuple[str, ...], begin: Callable[[], T], act: Callable[[T], object]) -> Iterator[tuple[T, str]]:
     """Begins a scene for each line of these files that the action executes, and runs it with Ctrl-C on that line.
 
     Yields the scene, and where it was interrupted. The last time it isn't.

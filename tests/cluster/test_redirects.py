@@ -1,11 +1,18 @@
-"""A slot moves between calls and during them: each call reaches the node that has its keys. Deadlocks on two nodes."""
+"""A slot moves between calls and during them: each call reaches the node that has its keys. Deadlocks on two nodes.
 
+Behind them Ctrl-C and garbage collections at any line: nothing is held, in flight or waited for afterwards.
+"""
+
+import asyncio
 import builtins
+import gc
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.exceptions
@@ -13,17 +20,20 @@ from redis.exceptions import RedisError, TryAgainError
 
 import pyredisson
 from pyredisson import LockLostError, new_owner
+from pyredisson._backends.threads.listener import ThreadListeners
+from pyredisson._backends.threads.runtime import RoutedThreadRuntime
 from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
 from tests.api.kinds import CLIENTS, FAIR_KEYS, QUEUE, SCORES, WAITERS
 from tests.support.backends import Backend
+from tests.support.garbage import collect_at_each_line, only_collections_asked_for
+from tests.support.inspecting import Scene, confirmed
 from tests.support.kinds import KINDS
 from tests.support.programs import PROGRAMS
 from tests.support.waiting import eventually, waiters
-from tests.support.waits import Scene, confirmed
 
-from .scenes import calls, half_moved, known_lock, map_of, names_on, other_than
+from .scenes import at_each_line, calls, connections, half_moved, known_lock, map_of, names_on, other_than
 
 NAME = "orders"
 
@@ -284,3 +294,150 @@ async def test_leases_of_one_lock_and_its_slot_moves(cluster: Cluster, backend: 
     target = move(cluster, "orders")
     await other.close()
     assert not target.ask("EXISTS", "orders")
+
+
+# Interrupts and collections at any line
+
+ROUTING = (
+    "_backends/routed.py",
+    "_backends/threads/runtime.py",
+    "_backends/threads/listener.py",
+    "_protocol/routing.py",
+    "_protocol/moving_slots.py",
+    "_client/topology/keeper.py",
+    "logic/groups/parallel.py",
+    "logic/routed_channels.py",
+)
+Act = Callable[[pyredisson.Client], object]
+
+
+def check_at_each_line(
+    cluster: Cluster, begin: Callable[[], pyredisson.Client], act: Act, *more_files: str, held_by_others: int = 0
+) -> None:
+    """Nothing is left behind by an action that was interrupted. `held_by_others`: how many locks."""
+    for client, where in at_each_line((*ROUTING, *more_files), begin, act):
+        runtime, registry, keeper = client._session.runtime, cast(Any, client._session.channels), map_of(client).keeper
+        assert isinstance(runtime, RoutedThreadRuntime)
+        assert not client._session.holds.table, f"still held after an interrupt in {where}"
+        assert (len(runtime._retries), len(runtime._pauses)) == (0, 0), where
+        # An interrupted call may leave its wakeup to the next refresh.
+        keeper.request()
+        eventually(lambda keeper=keeper: not keeper._waiting)  # type: ignore[misc]
+        assert not registry.waiting, where
+        assert not registry._place_of, where
+        assert not any(place.waiting for place in registry._nodes.values()), where
+        eventually(lambda runtime=runtime: runtime.calls_in_flight == 0)  # type: ignore[misc]
+        eventually(lambda: sum(node.ask("DBSIZE") for node in cluster.masters()) == held_by_others)
+
+
+def lock_and_unlock(client: pyredisson.Client) -> None:
+    client.get_lock("a").lock()
+    client.get_lock("a").unlock()
+
+
+@pytest.fixture
+def fresh(cluster: Cluster) -> Iterator[Callable[[], pyredisson.Client]]:
+    """Makes a client, and closes the one before it."""
+    with ExitStack() as clients:
+
+        def made() -> pyredisson.Client:
+            clients.close()
+            return clients.enter_context(pyredisson.connect(cluster.url, topology_refresh_interval=600))
+
+        yield made
+
+
+@pytest.fixture
+def client(fresh: Callable[[], pyredisson.Client]) -> pyredisson.Client:
+    return fresh()
+
+
+def test_the_first_call(cluster: Cluster, fresh: Callable[[], pyredisson.Client]) -> None:
+    """It waits for the topology."""
+    check_at_each_line(cluster, fresh, lock_and_unlock)
+
+
+def test_calls_that_are_redirected(cluster: Cluster, client: pyredisson.Client) -> None:
+    """And that replicas confirm."""
+    client.get_lock("a").is_locked()
+    slot, table = cluster.slot_of_key("a"), map_of(client).table
+
+    def begin() -> pyredisson.Client:
+        right = table.node_of_slot(slot)
+        # As if it had missed a move.
+        table._slots.assign(slot, slot, next(node for node in table.nodes.values() if node is not right))
+        return client
+
+    check_at_each_line(cluster, begin, lock_and_unlock, "_backends/acquiring.py")
+
+
+def test_calls_that_follow_ask(cluster: Cluster, client: pyredisson.Client) -> None:
+    client.get_lock("a").is_locked()
+    with half_moved(cluster, "a"):
+        check_at_each_line(cluster, lambda: client, lock_and_unlock)
+
+
+def test_the_first_waiter(cluster: Cluster, fresh: Callable[[], pyredisson.Client]) -> None:
+    """It opens a listener, and places its channel."""
+    cluster.node_of_key("a").ask("HSET", "a", "java:1", 1)
+    check_at_each_line(cluster, fresh, lambda made: made.get_lock("a").try_lock(0.02), held_by_others=1)
+
+
+def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Client) -> None:
+    members = [client.get_lock(names_on(cluster, node, 1)[0]) for node in cluster.masters()]
+    group = client.get_multi_lock(*members)
+    for member in members:
+        member.is_locked()
+
+    def act(_: object) -> None:
+        group.lock()
+        group.unlock()
+
+    check_at_each_line(cluster, lambda: client, act)
+    # They end a moment after they have told the caller.
+    eventually(lambda: not threads("pyredisson-background"))
+
+
+def test_a_waiter_is_collected_while_a_listener_is_opened(cluster: Cluster) -> None:
+    """It leaves its channel while the first waiter of another node has its listener opened."""
+    first, second = (names_on(cluster, node, 1)[0] for node in cluster.masters()[:2])
+    connect = partial(pyredisson.connect, cluster.url)
+    with only_collections_asked_for(), connect() as client, connect() as other:
+        for name in (first, second):
+            other.get_lock(name).lock()
+        registry = client._session.channels
+        channel = client.get_lock(first)._logic.commands.channel
+
+        def story() -> tuple[Callable[[], object], Callable[[], object]]:
+            leaving = client._session.runtime.wakeup()
+            registry.join(channel, leaving)
+            return lambda: client.get_lock(second).try_lock(0.01), lambda: registry.leave(channel, leaving)
+
+        collect_at_each_line([ThreadListeners.open, ThreadListeners.wait], story)
+        assert not registry.waiting
+
+
+def threads(name: str = "pyredisson-") -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster, backend: Backend) -> None:
+    before = threads()
+    seen = partial(connections, "to-be-collected", *cluster.masters())
+
+    async def use() -> weakref.ref[Any]:
+        client = backend.connect(client_name="to-be-collected")
+        for node in cluster.masters():
+            name = names_on(cluster, node, 1)[0]
+            async with client.get_lock(name, owner=1):
+                assert not await client.get_lock(name).try_lock(0.05)
+        assert seen() > len(cluster.masters())
+        backend._clients.clear()
+        return weakref.ref(getattr(client, "_target", client)._lifecycle)
+
+    reference = await use()
+    await backend.until(lambda: gc.collect() >= 0 and reference() is None)
+    await backend.until(lambda: seen() == 0)
+    await backend.until(lambda: threads() <= before)
+    assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}

@@ -15,8 +15,7 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
 from pyredisson.testing import Server
 from tests.properties.servers import Memory
-from tests.support.damage import commands, state
-from tests.support.script_headers import Header, header
+from tests.support.script_headers import Header, commands, header, state
 from tests.support.waiting import eventually
 
 from .locks import COUNTER, QUEUE, SCORES, waiting, woken

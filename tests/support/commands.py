@@ -1,7 +1,6 @@
 """Runs `pyredisson` as a user does: in a process of its own, or in this one, which is faster."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,6 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from pyredisson.cli.main import start
+
+from .children import completed
 
 TIMEOUT = 60
 """Seconds after which a command hangs."""
@@ -23,15 +24,8 @@ class Ended(NamedTuple):
 def pyredisson(*arguments: str, env: Mapping[str, str] = {}, text: str = "", code: str | None = None) -> Ended:
     """Runs the command line in a process of its own. `text`: its input. `code`: instead of `-m pyredisson`."""
     program = ["-m", "pyredisson"] if code is None else ["-c", code]
-    done = subprocess.run(
-        [sys.executable, *program, *arguments],
-        env={**clean_environment(), **env},
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    environment = {**clean_environment(), **env}
+    done = completed(sys.executable, *program, *arguments, env=environment, input=text, timeout=TIMEOUT)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

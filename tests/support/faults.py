@@ -82,21 +82,18 @@ class AtSteps:
 
     def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
         self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
-        self._collects = gc.isenabled()
+        self._traced = traced(self._trace)
 
     @property
     def happened(self) -> bool:
         return not self._left
 
     def __enter__(self) -> Self:
-        gc.disable()  # as `traced`
-        sys.settrace(self._trace)
+        self._traced.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        if self._collects:
-            gc.enable()
+        self._traced.__exit__(None, None, None)
 
     def _trace(self, frame: FrameType, event: str, _: object) -> None:
         action = self._left.pop(frame.f_code, None)

@@ -56,9 +56,7 @@ def collect_at_each_line(functions: Iterable[Any], scenario: Callable[[], During
             return step - 1
 
 
-def _with_collection(
-    codes: set[CodeType], step: int, act: Callable[[], object], finalizer: Callable[[], object]
-) -> bool:
+def _with_collection(codes: set[CodeType], step: int, act: Callable[[], Any], finalizer: Callable[[], Any]) -> bool:
     errors: list[BaseException] = []
     left = step
 

@@ -1,13 +1,17 @@
-"""Inspecting the servers of a client, and keys as other versions and other programs leave them."""
+"""Inspecting the servers of a client: keys of other versions and programs, announcements, owners that wait."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
+from pyredisson.inspection.deadlocks import Deadlock, DeadlockSearch
 from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import State
 from pyredisson.inspection.states import Inspector
 from pyredisson.logic.session import Session
+
+from .backends import Backend
 
 FOREIGN: Mapping[str, tuple[object, ...]] = {
     "cart": ("HSET", "cart", "item:12", 3, "item:13", 1),
@@ -106,3 +110,50 @@ def announce_deadlock(redis: Any) -> None:
         if held:
             redis.hset(held, f"{client}:4294967296", 1)
             redis.pexpire(held, 30_000)
+
+
+def waiting_field(redis: Any, client: Any) -> list[str]:
+    """What the client says of its waits."""
+    return (redis.hget(f"pyredisson_client:{{{client.id}}}", "waiting") or b"").decode().splitlines()
+
+
+class Scene:
+    """Owners that each hold some locks, and then wait for another one."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.held = 0
+        self.others: list[Any] = []
+
+    def start(self, holds: list[Any], wanted: Any, when: Callable[[], bool]) -> None:
+        """An owner acquires locks, and as soon as that is so, it waits for another one."""
+
+        async def work() -> None:
+            async with AsyncExitStack() as stack:
+                for lock in holds:
+                    await stack.enter_async_context(lock)
+                self.held += 1
+                await self.backend.until(when)
+                await stack.enter_async_context(wanted)
+
+        self.others.append(self.backend.spawn(work))
+
+    async def wait_for_each_other(self, *locks: tuple[list[Any], Any]) -> None:
+        """Each owner waits only when all have what they hold."""
+        count = self.held + len(locks)
+        for holds, wanted in locks:
+            self.start(holds, wanted, lambda: self.held == count)
+        await self.backend.until(lambda: self.held == count)
+
+    async def finish(self) -> None:
+        await self.backend.close()
+        for other in self.others:
+            await other.end()
+
+
+async def confirmed(backend: Backend, client: Any, *keys: bytes) -> list[Deadlock]:
+    """The deadlocks that two looks find, as soon as there is one."""
+    search = DeadlockSearch(inspector(client))
+    while not (found := await search.look(keys)):
+        await backend.sleep(0.05)
+    return found
