@@ -28,14 +28,13 @@ from pyredisson.logic import announcement
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend, hold_all
 from tests.support.chores import Append
-from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of
+from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of, walked
 from tests.support.observers import Recorder, told
 from tests.support.waiting import eventually, within
 
 from .scenes import connections, half_moved, known_lock, linger, map_of, names_on, other_than
 from .test_redirects import connect, move, port_of
 
-LEASE = 1.5
 CLIENT_NAME = "to-be-seen"
 
 
@@ -146,7 +145,6 @@ async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_clust
     waiter = backend.spawn(lock.lock)
     await asyncio.to_thread(own_cluster.wait_for_promotion, master)
     with within(5):
-        await backend.until(waiter.done)
         await waiter.result()
     own_cluster.resume(master)
 
@@ -243,7 +241,6 @@ async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backen
     await client.get_lock("a").is_locked()
     watchdog = session_of(client).watchdog
     chores = [Append(b"chore") for _ in range(3)]
-
     shard = partial(watchdog._runtime.shard_of, b"chore")
     before = shard()
     watchdog.do(chores[0])
@@ -371,8 +368,7 @@ async def test_keys_of_a_slot_on_two_nodes(cluster: Cluster, backend: Backend) -
             redis.hset(name, f"{CLIENT}:1", 1)
     client = backend.connect(retry_attempts=1)
     with half_moved(cluster, "orders", *names[:3]):
-        discovery = discovery_of(client)
-        await finish(discovery)
+        discovery = await walked(client)
         assert set(discovery.found) == {name.encode() for name in names}
         # No script can read a key whose companion keys may be elsewhere.
         known, failed = await inspector(client).found(discovery.found)

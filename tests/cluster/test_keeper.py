@@ -1,9 +1,9 @@
 """What nodes, Sentinels and servers say about the topology, in all forms of their versions; when a keeper asks them."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from pyredisson._protocol.replies import NonLocalKeyError, NoReply, as_error, is
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import ALL_SLOTS, Member, Redirect, SentinelAnswer, Shard, TopologyView
 from pyredisson._settings.address import Address
+from tests.support.children import forked
 from tests.support.topologies import LAST, address, make_node, shard, view
 from tests.support.waiting import TIME_LIMIT, eventually
 
@@ -31,9 +32,7 @@ OTHERS = [[b"name", b"x", b"ip", b"10.0.0.8", b"port", b"26379"], [b"ip", b"::1"
 REPLICAS = [[b"ip", b"10.0.0.2", b"port", b"6380", b"flags", b"s_down,slave,disconnected"]]
 REFUSED, UNKNOWN = NoPermissionError("NOPERM"), ResponseError("ERR No such master with that name")
 SERVER = b"# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n"
-REPLICATION = (
-    b"# Replication\r\nrole:master\r\nconnected_slaves:1\r\nslave0:ip=10.0.0.2,port=6380,state=online,lag=0\r\n"
-)
+REPLICATION = b"# Replication\r\nrole:master\r\nslave0:ip=10.0.0.2,port=6380,state=online,lag=0\r\n"
 FIRST, SECOND = Member(Address("10.0.0.2", 6380)), Member(Address("10.0.0.3", 6381))
 SLAVES = [[b"10.0.0.3", b"6381", b"0"], [b"10.0.0.2", b"6380", b"0"]]
 
@@ -46,34 +45,16 @@ def one_master(*replicas: Member, id_: bytes = b"abc", epoch: int = 0) -> Topolo
     return TopologyView((Shard(Member(ASKED, id_), replicas, ALL_SLOTS),), epoch)
 
 
-def shards_in(reply: object) -> tuple[Shard, ...]:
-    return topology.read_slots(reply, ASKED).shards
-
-
-def address_of(node: list[object]) -> Address:
-    [found] = shards_in([[0, 16383, node]])
-    return found.master.address
-
-
-def state_in(info: object) -> tuple[bool, int, int]:
-    found = topology.read_cluster([SLOTS, info], ASKED)
-    return found.healthy, found.epoch, found.covered
-
-
-def redirect_in(text: str) -> Redirect:
-    return topology.read_redirect(ResponseError(text), ASKED)
-
-
-def answer_in(replies: list[object]) -> SentinelAnswer | None:
-    return topology.read_sentinel(replies, ASKED)
-
-
-def role_in(replies: list[object]) -> TopologyView | None:
-    return topology.read_role(replies, ASKED, 5)
-
-
-READABLE: dict[Callable[[Any], object], list[tuple[object, object]]] = {
-    shards_in: [
+READERS: dict[str, Callable[[Any], Any]] = {
+    "slots": lambda reply: topology.read_slots(reply, ASKED).shards,
+    "address": lambda node: topology.read_slots([[0, 16383, node]], ASKED).shards[0].master.address,
+    "state": lambda info: attrgetter("healthy", "epoch", "covered")(topology.read_cluster([SLOTS, info], ASKED)),
+    "redirect": lambda text: topology.read_redirect(ResponseError(text), ASKED),
+    "sentinel": lambda replies: topology.read_sentinel(replies, ASKED),
+    "role": lambda replies: topology.read_role(replies, ASKED, 5),
+}
+READABLE: dict[str, list[tuple[object, object]]] = {
+    "slots": [
         (
             [
                 [8192, 16383, [b"10.0.0.1", 7001, b"b"], [b"10.0.0.1", 7003, b"d"], [b"10.0.0.1", 7004, b"e", []]],
@@ -86,7 +67,7 @@ READABLE: dict[Callable[[Any], object], list[tuple[object, object]]] = {
             ),
         ),
     ],
-    address_of: [
+    "address": [
         ([b"10.0.0.1", 7000, b"a"], Address("10.0.0.1", 7000)),
         ([b"::1", 7000, b"a", []], Address("::1", 7000)),
         ([b"node.example", 7000, b"a", [b"ip", b"10.0.0.1"]], Address("node.example", 7000)),
@@ -98,12 +79,12 @@ READABLE: dict[Callable[[Any], object], list[tuple[object, object]]] = {
         ([b"?", 7000, b"a", [b"ip", b"10.0.0.1"]], Address("10.0.0.1", 7000)),
         ([b"10.0.0.1", 7000], Address("10.0.0.1", 7000)),
     ],
-    state_in: [
+    "state": [
         (b"cluster_state:ok\r\ncluster_current_epoch:17\r\ncluster_my_epoch:3\r\n", (True, 17, 16384)),
         (b"cluster_state:fail\r\ncluster_current_epoch:17\r\n", (False, 17, 16384)),
         (REFUSED, (True, 0, 16384)),
     ],
-    redirect_in: [
+    "redirect": [
         ("MOVED 3999 10.0.0.1:6381", Redirect(False, 3999, Address("10.0.0.1", 6381))),
         ("ASK 0 node.example:6381", Redirect(True, 0, Address("node.example", 6381))),
         ("MOVED 16383 ::1:6381", Redirect(False, 16383, Address("::1", 6381))),
@@ -111,7 +92,7 @@ READABLE: dict[Callable[[Any], object], list[tuple[object, object]]] = {
         ("MOVED 5 ?:6381", Redirect(False, 5, None)),
         ("MOVED 5 10.0.0.1:0", Redirect(False, 5, None)),
     ],
-    answer_in: [
+    "sentinel": [
         (
             [NAMED, DETAILS, OTHERS, REPLICAS],
             SentinelAnswer(MASTER, 7, (SENTINEL, Address("::1", 26380)), (Address("10.0.0.2", 6380),)),
@@ -120,7 +101,7 @@ READABLE: dict[Callable[[Any], object], list[tuple[object, object]]] = {
         ([NAMED, REFUSED, REFUSED, REFUSED], SentinelAnswer(MASTER, 0, ())),
         ([None, UNKNOWN, UNKNOWN, UNKNOWN], None),
     ],
-    role_in: [
+    "role": [
         ([[b"master", 100, SLAVES], REPLICATION, SERVER], one_master(FIRST, SECOND, epoch=5)),
         ([[b"slave", b"10.0.0.1", 6379, b"connected", 1], b"role:slave\r\n", SERVER], None),
         ([[b"sentinel", [b"mymaster"]], b"", SERVER], None),
@@ -129,39 +110,35 @@ READABLE: dict[Callable[[Any], object], list[tuple[object, object]]] = {
         ([REFUSED, b"role:slave\r\n", SERVER], None),
     ],
 }
-UNREADABLE: dict[Callable[[Any], object], list[object]] = {
-    shards_in: [None, 1, b"OK", [1], [[0, 5, b"x"]], [[0, 5]], [[b"x", 5, [b"h", 1, b"a"]]]],
-    redirect_in: ["MOVED", "MOVED 5", "MOVED x h:1", "ASK 5 h", "MOVED 5 h:1 "],
-    answer_in: [
-        [[b"10.0.0.1"], DETAILS, [], []],
-        [[b"h", b"x"], DETAILS, [], []],
-        [[b"h", b"1"], [b"odd"], [], []],
+UNREADABLE: dict[str, list[object]] = {
+    "slots": [None, 1, b"OK", [1], [[0, 5, b"x"]], [[0, 5]], [[b"x", 5, [b"h", 1, b"a"]]]],
+    "redirect": ["MOVED", "MOVED 5", "MOVED x h:1", "ASK 5 h", "MOVED 5 h:1 "],
+    "sentinel": [
+        *([[b"10.0.0.1"], DETAILS, [], []], [[b"h", b"x"], DETAILS, [], []], [[b"h", b"1"], [b"odd"], [], []]),
     ],
-    role_in: [
+    "role": [
         [role, REPLICATION, SERVER]
         for role in (None, 1, [], [b"master"], [b"master", 0, [[b"h"]]], [b"master", 0, [[b"h", b"x"]]])
     ],
 }
 
 
-@pytest.mark.parametrize(
-    ("read", "reply", "expected"), [(read, *case) for read, cases in READABLE.items() for case in cases]
-)
-def test_what_is_readable(read: Callable[[Any], object], reply: object, expected: object) -> None:
-    assert read(reply) == expected
+@pytest.mark.parametrize(("kind", "reply", "expected"), [(kind, *case) for kind in READABLE for case in READABLE[kind]])
+def test_what_is_readable(kind: str, reply: object, expected: object) -> None:
+    assert READERS[kind](reply) == expected
 
 
-@pytest.mark.parametrize(("read", "reply"), [(read, reply) for read in UNREADABLE for reply in UNREADABLE[read]])
-def test_what_is_unreadable_is_an_error_of_redis(read: Callable[[Any], object], reply: object) -> None:
+@pytest.mark.parametrize(("kind", "reply"), [(kind, reply) for kind in UNREADABLE for reply in UNREADABLE[kind]])
+def test_what_is_unreadable_is_an_error_of_redis(kind: str, reply: object) -> None:
     with pytest.raises(InvalidResponse, match=r"asked\.example:7000"):
-        read(reply)
+        READERS[kind](reply)
 
 
 def test_nodes_that_report_in_another_order_give_equal_views() -> None:
     here = [[0, 5, [b"h", 1, b"a"], [b"h", 2, b"b"], [b"h", 3, b"c"]], [6, 9, [b"h", 1, b"a"], [b"h", 2, b"b"]]]
     there = [[0, 9, [b"h", 1, b"a"], [b"h", 3, b"c"], [b"h", 2, b"b"]]]
     here[1].append([b"h", 3, b"c"])
-    assert shards_in(here) == shards_in(there)
+    assert READERS["slots"](here) == READERS["slots"](there)
     assert topology.read_slots([], ASKED) == TopologyView(())
 
 
@@ -169,13 +146,13 @@ def test_nodes_that_report_in_another_order_give_equal_views() -> None:
 def test_a_node_without_an_address_is_left_out(node: list[object]) -> None:
     master = [b"10.0.0.1", 7001, b"b", []]
     assert topology.read_slots([[0, 5, node], [6, 9, master]], ASKED).covered == 4
-    assert [found.replicas for found in shards_in([[0, 5, master, node]])] == [()]
+    assert [found.replicas for found in READERS["slots"]([[0, 5, master, node]])] == [()]
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.randoms(use_true_random=False))
 def test_ranges_are_joined(slots: list[int], random: object) -> None:
     reply = [[slot, slot, [b"h", 1, b"a"]] for slot in slots]
-    [found] = shards_in(reply)
+    [found] = READERS["slots"](reply)
     assert [slot for first, last in found.slots for slot in range(first, last + 1)] == sorted(slots)
     assert all(last + 1 < first for (_, last), (first, _) in zip(found.slots, found.slots[1:], strict=False))
     assert topology.read_slots(reply, ASKED).covered == len(slots)
@@ -183,9 +160,9 @@ def test_ranges_are_joined(slots: list[int], random: object) -> None:
 
 def test_a_user_without_the_right_to_ask() -> None:
     with pytest.raises(NoPermissionError):
-        answer_in([REFUSED, DETAILS, OTHERS, []])
+        READERS["sentinel"]([REFUSED, DETAILS, OTHERS, []])
     with pytest.raises(NoPermissionError):
-        role_in([REFUSED] * 3)
+        READERS["role"]([REFUSED] * 3)
     with pytest.raises(NoPermissionError):
         topology.read_cluster([REFUSED, b""], ASKED)
     assert topology.unconfirmed_master([REFUSED] * 3, ASKED, 3) == one_master(id_=b"", epoch=3)
@@ -457,9 +434,8 @@ def test_closing_ends(one: Scripted, known: bool) -> None:
 
 
 def test_the_child_of_a_fork_has_no_keeper(known: Scripted) -> None:
-    child = os.fork()
-    if child == 0:
+    def is_alone() -> bool:
         known.keeper.request()
-        os._exit(threading.active_count() - 1)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
+        return threading.active_count() == 1
+
+    assert forked(is_alone)

@@ -6,6 +6,7 @@ Behind them what servers that move a slot with all keys at once do to locks that
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -146,10 +147,8 @@ async def test_a_user_without_the_right(scene: Scene, cluster: Cluster, backend:
 @pytest.mark.parametrize(
     ("with_replicas", "mode", "end"),
     [
-        *(
-            ("own_cluster", mode, end)
-            for mode, end in (("auto", "kill"), ("auto", "pause"), ("on", "pause"), ("off", "kill"))
-        ),
+        *(("own_cluster", *each) for each in product(["auto"], ["kill", "pause"])),
+        *(("own_cluster", "on", "pause"), ("own_cluster", "off", "kill")),
         # Without slots there are plain messages only.
         *((servers, "off", "") for servers in ("sentinels", "replicated")),
     ],
@@ -171,15 +170,12 @@ async def test_a_master_that_is_replaced(with_replicas: Any, backend: Backend, m
     await scene.released(waiter, HEARD.get(mode, FLAVOURS)[-1], new)
 
 
-@pytest.fixture
-def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain messages are left out from 0.3 s after a change on, if the topology is looked at every 0.1 s."""
-    monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
-
-
-@pytest.mark.usefixtures("settles_at_once")
 @pytest.mark.parametrize(("mode", "messages"), [("auto", 0), ("both", 10)])
-async def test_releases_that_nobody_waits_for(cluster: Cluster, backend: Backend, mode: str, messages: int) -> None:
+async def test_releases_that_nobody_waits_for(
+    cluster: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch, mode: str, messages: int
+) -> None:
+    # Plain messages are left out from 0.3 s after a change on, if the topology is looked at every 0.1 s.
+    monkeypatch.setattr(servers, "SHORTEST_SETTLING", 0.0)
     # How many plain messages have been published on all nodes.
     published = partial(calls, "publish", *cluster.masters())
     before = published()

@@ -243,9 +243,7 @@ def test_commands(command: Commands, servers: Servers) -> None:
         # It is on one node, and the locks are on all.
         announce(redis, CLIENT, {f"1 {NAMES[0]}": "fair"})
     listed = found(output(command("ls", "--json", "--url", servers.url)))
-    assert {name: each["server"] for name, each in listed.items()} == {
-        name: address_of(servers, name) for name in NAMES
-    }
+    assert {name: one["server"] for name, one in listed.items()} == {name: address_of(servers, name) for name in NAMES}
     assert {each["owners"][0]["holder"]["host"] for each in listed.values()} == {"web-3"}
     assert listed[NAMES[0]]["kind"] == "fair"
     with servers.redis() as redis:
@@ -308,6 +306,10 @@ def test_one_of_the_masters_hangs(command: Commands, own_cluster: Cluster) -> No
     names, more = ([f"{word}-{number}" for number in range(30)] for word in ("orders", "stock"))
     hold(own_cluster, *names)
     dashboard = Dashboard(own_cluster.url, "--allow-unlock")
+
+    def problems() -> Any:
+        return dashboard.get("/api/locks").json["totals"]["problems"]
+
     try:
         dashboard.until(lambda: sorted(dashboard.rows()) == sorted(names))
         servers = {name: dashboard.view("lock", name=name)["server"] for name in names[:10]}
@@ -326,7 +328,7 @@ def test_one_of_the_masters_hangs(command: Commands, own_cluster: Cluster) -> No
         own_cluster.pause(hanging)
         try:
             ended = command("ls", "--json", "--url", own_cluster.url, "--timeout", "3")
-            dashboard.until(lambda: any(address in each for each in problems(dashboard)))
+            dashboard.until(lambda: any(address in each for each in problems()))
             assert dashboard.get("/api/locks").json["totals"]["away_since"] is None
             # What was known of it is still shown.
             assert names[1] in dashboard.rows()
@@ -336,15 +338,10 @@ def test_one_of_the_masters_hangs(command: Commands, own_cluster: Cluster) -> No
             dashboard.until(lambda: served in dashboard.rows())
         finally:
             own_cluster.resume(hanging)
-        dashboard.until(lambda: problems(dashboard) == [])
+        dashboard.until(lambda: problems() == [])
         assert sorted(dashboard.rows()) == sorted([*names[1:], served])
     finally:
         dashboard.stop()
     assert ended.status == 1
     assert set(found(ended.out)) == {name for name in names[1:] if own_cluster.node_of_key(name) is not hanging}
     assert f"incomplete: {address} (" in ended.err
-
-
-def problems(dashboard: Dashboard) -> list[str]:
-    said: list[str] = dashboard.get("/api/locks").json["totals"]["problems"]
-    return said

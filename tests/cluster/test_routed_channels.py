@@ -206,12 +206,7 @@ def test_a_slot_without_a_node() -> None:
 
 
 REGISTRY = ("routed_channels.py", "logic/channels.py")
-ROUTED = [
-    function
-    for kind in (RoutedChannels, NodeChannels)
-    for function in vars(kind).values()
-    if hasattr(function, "__code__")
-]
+ROUTED = [each for kind in (RoutedChannels, NodeChannels) for each in vars(kind).values() if hasattr(each, "__code__")]
 
 
 def follow(clients: Clients) -> None:

@@ -265,9 +265,7 @@ class TableModel(RuleBasedStateMachine):
 
     def _apply(self, owners: dict[int, int | None], step: int, begun: int) -> None:
         masters = sorted({owner for owner in owners.values() if owner is not None})
-        shards = [
-            shard(owner, tuple((slot, slot) for slot in self.SLOTS if owners[slot] == owner)) for owner in masters
-        ]
+        shards = [shard(one, tuple((slot, slot) for slot in self.SLOTS if owners[slot] == one)) for one in masters]
         self.recorder.changes.clear()
         self.table.apply(view(*shards), begun)
         for slot, owner in owners.items():

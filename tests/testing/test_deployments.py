@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from pyredisson._settings.redis_options import settings_of_url
 from pyredisson.testing import Cluster, ClusterNode, Replicated, ReplicatedNode, Sentinels, ServerError
 from pyredisson.testing.cluster_node import SLOTS
+from tests.cluster.scenes import other_than, tag_on
 from tests.support.programs import PROGRAMS
 
 
@@ -34,14 +35,6 @@ def shared(kind: Callable[..., Any], **options: Any) -> Any:
 
 
 cluster, replicated, sentinels = shared(Cluster), shared(Replicated, replicas=2), shared(Sentinels)
-
-
-def other_master(cluster: Cluster, node: ClusterNode) -> ClusterNode:
-    return next(master for master in cluster.masters() if master is not node)
-
-
-def name_on(cluster: Cluster, node: ClusterNode) -> str:
-    return next(name for name in map(str, range(SLOTS)) if cluster.node_of_key(name) is node)
 
 
 def store(master: ClusterNode | ReplicatedNode, name: str, replicas: int = 1) -> None:
@@ -89,7 +82,7 @@ def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
 def test_slots_move_with_their_keys(cluster: Cluster) -> None:
     """One at once and in steps, and many."""
     slot, source = cluster.slot_of_key("{moved}"), cluster.node_of_key("{moved}")
-    target = other_master(cluster, source)
+    target = other_than(source, cluster)
     for number in range(250):
         source.ask("SET", f"{{moved}}:{number}", number, "PX", 60_000)
     cluster.move_slot(slot, target)
@@ -114,7 +107,7 @@ def test_slots_move_with_their_keys(cluster: Cluster) -> None:
     with pytest.raises(ValueError, match="not being moved"):
         cluster.finish_move(slot)
     source = cluster.node_of(0)
-    target = other_master(cluster, source)
+    target = other_than(source, cluster)
     name = next(name for name in map(str, range(SLOTS)) if cluster.slot_of_key(name) == 0)
     source.ask("SET", name, "kept")
     cluster.reshard(50, source, target)
@@ -130,7 +123,7 @@ def test_slots_move_with_their_keys(cluster: Cluster) -> None:
 
 def test_slots_move_atomically(cluster: Cluster) -> None:
     source = cluster.node_of_key("{atomic}")
-    target = other_master(cluster, source)
+    target = other_than(source, cluster)
     slot = cluster.slot_of_key("{atomic}")
     source.ask("SET", "{atomic}", "kept")
     if cluster.version < (8, 4):
@@ -156,7 +149,7 @@ def test_slots_move_atomically(cluster: Cluster) -> None:
 @pytest.mark.parametrize("mode", ["", "force", "takeover"])
 def test_a_replica_takes_over(cluster: Cluster, mode: str) -> None:
     master = cluster.masters()[0]
-    name = name_on(cluster, master)
+    name = tag_on(cluster, master)
     store(master, name)
     promoted = cluster.fail_over(master, force=mode == "force", takeover=mode == "takeover")
     assert promoted is not master
@@ -171,7 +164,7 @@ def test_a_master_comes_back_as_replica(request: pytest.FixtureRequest, kind: st
     servers, cluster = request.getfixturevalue(kind), kind == "cluster"
     master, name = (servers.masters()[0], "") if cluster else (servers.master(), "a")
     replicas = [*(servers.replicas_of(master) if cluster else servers.replicas())]
-    name, port = name or name_on(servers, master), master.port
+    name, port = name or tag_on(servers, master), master.port
     store(master, name, len(replicas))
     if broken == "killed":
         servers.kill(master)
@@ -228,7 +221,7 @@ def test_a_cluster_of_one_node_serves_all_slots(program: str) -> None:
 def test_password_users_and_tls() -> None:
     users, password = ["alice on >x ~a* &* +@all"], 'sp ace"/#@'
     with Cluster(password=password, users=users, tls=True) as cluster:
-        name = name_on(cluster, cluster.masters()[0])
+        name = tag_on(cluster, cluster.masters()[0])
         cluster.masters()[0].ask("SET", name, "kept")
         options = {"ssl": True, "ssl_ca_certs": cluster.ca_file}
         node = cluster.nodes[-1]
@@ -258,7 +251,7 @@ def test_a_proxied_cluster(program: str) -> None:
         proxy = cluster.proxy_of(master)
         assert master.address == (proxy.host, proxy.port)
         assert f":{proxy.port}" in cluster.url
-        name = name_on(cluster, master)
+        name = tag_on(cluster, master)
         with cluster.redis() as client:
             client.set(name, "here")
         assert proxy.seen(b"here") == 1

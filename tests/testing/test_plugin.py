@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,10 @@ import pytest
 from pyredisson._pytest import plans
 from pyredisson.testing import Server, find_executable
 from tests.run_all import MOST_UNSTABLE, Outcome
+from tests.support.children import completed
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pytest-plugin.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "pytest-plugin.md"
 PLUGIN = "pyredisson_pytest"
 LOOP_SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")
 """Without it pytest-asyncio warns."""
@@ -46,11 +47,8 @@ def run_pytest(folder: Path, text: str, *arguments: str, plugins: tuple[str, ...
     settings["PYREDISSON_TEST_SERVER"] = find_executable()
     if plugins:
         settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    for name in plugins:
-        command += ["-p", name]
-    done = subprocess.run(
-        [*command, *arguments], cwd=folder, env=settings | env, capture_output=True, text=True, check=False
-    )
+        command += [f"-p{name}" for name in plugins]
+    done = completed(*command, *arguments, cwd=folder, env=settings | env)
     return Run(done.returncode, done.stdout + done.stderr)
 
 
@@ -191,10 +189,8 @@ def test_a_server_that_runs_already_is_not_emptied(tmp_path: Path) -> None:
     assert {name for name, outcome in run.tests.items() if outcome == "PASSED"} == passed, run.text
     assert (run.text.count("SKIPPED [1]"), run.tests["test_without_a_plugin_for_asyncio"]) == (2, "ERROR")
     assert "fixtures for asyncio need pytest-asyncio, or anyio" in run.text
-    run = run_pytest(
-        tmp_path, "def test_it(redis_proxy): ...", "--pyredisson-url", "rediss://localhost", plugins=(PLUGIN,)
-    )
-    assert "SKIPPED [1]" in run.text
+    needs_a_proxy, url = "def test_it(redis_proxy): ...", ("--pyredisson-url", "rediss://localhost")
+    assert "SKIPPED [1]" in run_pytest(tmp_path, needs_a_proxy, *url, plugins=(PLUGIN,)).text
 
 
 def test_no_server_program(tmp_path: Path) -> None:
@@ -218,7 +214,6 @@ def test_it(pytestconfig):
     assert run.tests == {"test_it": "PASSED"}, run.text
 
 
-ROOT = Path(__file__).parents[2]
 TESTS = """
 from pathlib import Path
 
@@ -252,7 +247,7 @@ def test_what_is_run_again(tmp_path: Path) -> None:
     (tmp_path / "test_broken.py").write_text("import no_such_module", "utf-8")
     command = [sys.executable, "-m", "tests.run_all", "--jobs", "1", "--heavy-jobs", "1", str(tmp_path)]
     env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=False)
+    done = completed(*command, cwd=ROOT, env=os.environ | env)
     summary = done.stdout.rpartition("== unstable: ")[2]
     assert done.returncode == 1, done.stdout + done.stderr
     assert "run 1 of once" in summary
@@ -267,8 +262,6 @@ def test_what_is_run_again(tmp_path: Path) -> None:
 
 
 def test_how_many_may_be_unstable() -> None:
-    def outcome(count: int) -> Outcome:
-        return Outcome(unstable={f"test_{number}": "" for number in range(count)})
-
-    assert (outcome(MOST_UNSTABLE).status, outcome(MOST_UNSTABLE + 1).status) == (0, 1)
+    for count, status in ((MOST_UNSTABLE, 0), (MOST_UNSTABLE + 1, 1)):
+        assert Outcome(unstable={f"test_{number}": "" for number in range(count)}).status == status
     assert Outcome(failed=["test"]).status == 1

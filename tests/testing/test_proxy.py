@@ -276,9 +276,7 @@ def test_a_cut_call(proxy: Proxy, dial: Dial, admin: Redis, cut: Callable[[Proxy
 
 
 @pytest.mark.parametrize(("hold_one", "arrived"), [(Proxy.hold_reply, b"1"), (Proxy.hold_request, None)])
-def test_held(
-    proxy: Proxy, dial: Dial, admin: Redis, hold_one: Callable[[Proxy, bytes], Hold], arrived: bytes | None
-) -> None:
+def test_held(proxy: Proxy, dial: Dial, admin: Redis, hold_one: Callable[..., Hold], arrived: bytes | None) -> None:
     hold = hold_one(proxy, b"INCR")
     with pytest.raises(RuntimeError, match="nothing containing"):
         hold.deliver()
