@@ -30,9 +30,7 @@ from .conftest import CALM_NODE_TIMEOUT
 
 Servers = Cluster | Sentinels | Replicated
 Watch = Callable[..., "Watched"]
-ALL_SLOTS = frozenset(range(16384))
 KINDS: dict[str, Callable[..., Any]] = {"cluster": Cluster, "sentinel": Sentinels, "replicated": Replicated}
-strikes = pytest.mark.parametrize("how", ["kill", "pause"])
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -51,9 +49,6 @@ def own(request: pytest.FixtureRequest) -> Iterator[Servers]:
         yield running
 
 
-on_sentinels = pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
-
-
 def named(servers: Any) -> Any:
     """The servers whose addresses a user gives."""
     return servers.sentinels if isinstance(servers, Sentinels) else servers.nodes
@@ -65,6 +60,7 @@ class Watched:
     def __init__(self, config: Config) -> None:
         self.keeper = open_topology(config, "client", ScriptSet())
         self.table = self.keeper.table
+        self.source: Any = self.keeper._source
         self.changes: list[Changes] = []
         self.known_at = 0.0
         """When the latest change was reported."""
@@ -94,7 +90,7 @@ class Watched:
     def close(self) -> None:
         self.keeper.close()
         # Sentinels are listened to by another one.
-        for owner in (self.keeper, getattr(self.keeper._source, "_listener", None)):
+        for owner in (self.keeper, getattr(self.source, "_listener", None)):
             if (thread := getattr(owner, "_thread", None)) is not None:
                 thread.join(TIME_LIMIT)
                 assert not thread.is_alive()
@@ -107,12 +103,9 @@ def watch() -> Iterator[Watch]:
 
         def make(servers: Servers | str, nodes: Any = None, *, discover: bool = True, **fields: Any) -> Watched:
             kind: Any = servers if isinstance(servers, str) else type(servers).__name__.lower().removesuffix("s")
-            fields = {"topology_refresh_interval": 1000.0} | fields
-            if kind == "sentinel":
-                fields = {"master_name": "mymaster"} | fields
-            given = nodes or named(servers)
-            addresses = [Address(*each) if isinstance(each, tuple) else Address(each.host, each.port) for each in given]
-            watched = Watched(Config.of(topology=kind, nodes=tuple(addresses), **fields))
+            usual = {"topology_refresh_interval": 1000.0} | ({"master_name": "mymaster"} if kind == "sentinel" else {})
+            given = (each if isinstance(each, tuple) else (each.host, each.port) for each in nodes or named(servers))
+            watched = Watched(Config.of(topology=kind, nodes=tuple(Address(*each) for each in given), **usual | fields))
             stack.callback(watched.close)
             if discover:
                 watched.discover()
@@ -121,13 +114,9 @@ def watch() -> Iterator[Watch]:
         yield make
 
 
-def source_of(watched: Watched) -> Any:
-    return watched.keeper._source
-
-
 def listening(watched: Watched) -> bool:
     """Whether the keeper has subscribed to a Sentinel and has looked at the topology after that."""
-    connection = source_of(watched)._listener._connection
+    connection = watched.source._listener._connection
     return connection is not None and connection.fileno() >= 0
 
 
@@ -165,7 +154,7 @@ def test_addresses_are_translated(shared: Servers, watch: Watch) -> None:
     watched = watch(shared, [("localhost", first.port)], address_mapper=lambda address: outside[address])
     assert set(watched.table.nodes) == {Address("localhost", node.port) for node in masters(shared)}
     if isinstance(shared, Sentinels):
-        assert {sentinel.host for sentinel in source_of(watched)._sentinels.known()} == {"localhost"}
+        assert {sentinel.host for sentinel in watched.source._sentinels.known()} == {"localhost"}
 
 
 def test_most_addresses_are_dead_or_hang(shared: Servers, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +194,7 @@ def test_tls(make: Callable[..., Cluster | Sentinels], watch: Watch) -> None:
         assert not isinstance(caught.value, NoReply)
 
 
-@strikes
+@pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: str) -> None:
     """No redirect comes from a master that died or hangs: the failure of a connection has to be enough.
 
@@ -230,7 +219,7 @@ def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: st
         former.start()
     watched.changes.clear()
     for _ in range(5):
-        watched.table.apply(*watched.keeper._source.look())
+        watched.table.apply(*watched.source.look())
     assert watched.table.node_of_slot(0) is not old
     assert not watched.changes
 
@@ -248,8 +237,8 @@ def test_a_node_that_was_cut_off_doesnt_bring_back_the_past(own_cluster: Cluster
     assert watched.table.node_of_slot(0) is watched.node_at(replica)
     epoch, alone = watched.table.epoch, Address(former.host, former.port)
     for _ in range(20):
-        source_of(watched)._members = [alone, Address(replica.host, replica.port)]
-        view, _ = source_of(watched).look()
+        watched.source._members = [alone, Address(replica.host, replica.port)]
+        view, _ = watched.source.look()
         masters = {shard.master.address for shard in view.shards}
         assert (view.epoch >= epoch, view.covered, alone in masters) == (True, 16384, False)
 
@@ -283,13 +272,13 @@ def test_a_cluster_without_slots(watch: Watch) -> None:
         assert watched.changes == [Changes(moved_slots=frozenset(range(100)))]
 
 
-@on_sentinels
+@pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
 def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(shared: Sentinels, watch: Watch) -> None:
     with silent_server() as silent, within(1.9):
         watched = watch(shared, [silent, shared.sentinels[0]])
         # Twice as long as `LONGEST`, if it were asked twice.
     # The one that has answered goes first from now on.
-    known = source_of(watched)._sentinels.known()
+    known = watched.source._sentinels.known()
     assert (len(known), known[0].port) == (4, shared.sentinels[0].port)
     with pytest.raises(MasterNotFoundError, match="nobody"):
         watch(shared, master_name="nobody")
@@ -298,7 +287,7 @@ def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(shared: Sentinels
 def test_a_sentinel_that_is_listened_to_fails(sentinels: Sentinels, watch: Watch) -> None:
     """First the one that the user has named hangs, then another one dies. The third one tells of the failover."""
     watched = watch(sentinels, sentinels.sentinels[:1], ping_interval=0.2, timeout=0.3)
-    listener = source_of(watched)._listener
+    listener = watched.source._listener
     for strike in (sentinels.pause, sentinels.kill):
         eventually(lambda: listening(watched))
         connection = listener._connection
