@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -107,6 +108,21 @@ async def test_nobody_adopts_it(backend: Backend, redis: Any, kind: str) -> None
     raised = await fails(LockNotHeldError, client.adopt, token, match=GONE)
     assert raised.holder is not None
     assert raised.holder.client_id == other.id
+
+
+@kinds
+async def test_exactly_one_adopts_it(backend: Backend, lock: Any, redis: Any, kind: str) -> None:
+    clients = [backend.connect() for _ in range(3)]
+    token = await handed_off(lock)
+    calls = [backend.spawn(partial(each.adopt, token)) for each in clients * 4]
+    refused = 0
+    for call in calls:
+        try:
+            await call.result()
+        except LockNotHeldError:
+            refused += 1
+    assert refused == len(calls) - 1
+    assert sum(len(client.holds()) for client in clients) == len(holders(redis)) == 1
 
 
 async def test_what_the_former_owner_is_told(lock: Any, other: Any, redis: Any) -> None:

@@ -180,7 +180,7 @@ def _exclude(one: Lock, other: Lock) -> None:
 def _read_write(one: Client, other: Client) -> None:
     read, write = one.get_read_write_lock("orders").read_lock(), one.get_read_write_lock("orders").write_lock()
     with write, read:
-        # Long enough for the watchdog's visit.
+        # Longer than a third of the lease: the watchdog visits it.
         assert not read.lost.wait(1.3)
         with write:
             assert not other.get_read_write_lock("orders").read_lock().try_lock(0.05)
@@ -253,7 +253,7 @@ def test_the_rights_in_the_docs_are_enough_and_not_for_other_names(primitive: st
     more = dict(re.findall(r"^\| `(\w+)` \| `(.*~.*)` \|$", OPERATIONS, re.MULTILINE)) | {"Lock": ""}
     with Server(users=[f"{RIGHTS} {more[primitive]}".strip()]) as server:
         url = address_for_app(server)
-        with pyredisson.connect(url, lock_watchdog_timeout=1) as one, pyredisson.connect(url) as other:
+        with pyredisson.connect(url, lock_watchdog_timeout=3) as one, pyredisson.connect(url) as other:
             for kind in KINDS_OF.get(primitive, ()):
                 _exclude(KINDS[kind](one, "orders"), against(kind, other, "orders"))
             if primitive in USES:
