@@ -302,7 +302,7 @@ async def test_an_observer_is_told_which_server_is_not_available(cluster: Cluste
     node = runtime.node_for(command(b"GET", b"a"))
     # As a connection reports it that can't be made; and as the next one does that can.
     node.on_unreachable(ConnectionError("refused"), time.monotonic())
-    node.on_connected(ServerInfo(script_flags=True, connection_id=None, server_id=None), [])
+    node.on_connected(ServerInfo(script_flags=True, connection_id=None, server_id=None), [], 0.0)
     where = cluster.node_of_key("a")
     assert [(event.what, event.server, event.error) for event in told(client) if event.what != "discovered"] == [
         ("disconnected", f"{where.host}:{where.port}", "ConnectionError: refused"),
