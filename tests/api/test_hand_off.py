@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.locks.moving import HandedOff
-from pyredisson.testing import Proxy, Server
+from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend, fails, in_turn
 from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
@@ -33,9 +33,7 @@ HANDED_OFF = "was handed off"
 
 async def handed_off(lock: Any) -> str:
     """The token of a lock that was acquired for it."""
-    await lock.lock()
-    token: str = await lock.hand_off()
-    return token
+    return str(await (await acquired(lock)).hand_off())
 
 
 def holders(redis: Any, name: str = "orders") -> list[str]:
@@ -48,11 +46,9 @@ async def test_it_moves(backend: Backend, client: Any, other: Any, lock: Any, re
     third, told = backend.connect(), list[Any]()
     lock.on_lost(told.append)
     await lock.lock()
-    fence = client.holds()[0].token
-    lost = lock.lost
+    fence, lost = client.holds()[0].token, lock.lost
     token = await lock.hand_off()
-    assert holders(redis) == [HandedOff.of(token).hold]
-    assert not client.holds()
+    assert (holders(redis), client.holds()) == ([HandedOff.of(token).hold], [])
     assert not await lock_of(third, rival_of(kind)).try_lock()
     adopted = await other.adopt(token)
     assert (repr(adopted).partition(":")[0], adopted.name) == (repr(lock).partition(">")[0], "orders")
@@ -84,17 +80,15 @@ async def test_it_is_renewed_as_before(backend: Backend, redis: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lock", "read"])
-@pytest.mark.parametrize(("lease", "at_most"), [(LEASE, None), (None, LEASE)])
-async def test_it_ends_as_before(
-    backend: Backend, other: Any, lock: Any, redis: Any, kind: str, lease: float | None, at_most: float | None
-) -> None:
+@pytest.mark.parametrize("limit", ["lease_time", "at_most"])
+async def test_it_ends_as_before(backend: Backend, other: Any, lock: Any, redis: Any, kind: str, limit: str) -> None:
     """A fixed lease goes on, and so does `at_most`."""
-    await lock.lock(lease, at_most=at_most)
+    await lock.lock(**{limit: LEASE})
     adopted = await other.adopt(await lock.hand_off())
     assert 0 < redis.pttl("orders") <= 1000 * LEASE
     assert await adopted.is_held()
     await backend.until(adopted.lost.is_set)
-    await assert_lost(adopted, None if at_most is None else "at_most")
+    await assert_lost(adopted, "at_most" if limit == "at_most" else None)
     await backend.until(lambda: not redis.exists("orders"))
 
 
@@ -102,11 +96,9 @@ async def test_it_ends_as_before(
 async def test_nobody_adopts_it(backend: Backend, redis: Any, kind: str) -> None:
     """It ends with its lease."""
     client, other = backend.connect(lock_watchdog_timeout=1), backend.connect()
-    lock = lock_of(client, kind)
-    token = await handed_off(lock)
+    token = await handed_off(lock_of(client, kind))
     await lock_of(other, rival_of(kind)).lock()
-    raised = await fails(LockNotHeldError, client.adopt, token, match=GONE)
-    assert raised.holder is not None
+    raised: Any = await fails(LockNotHeldError, client.adopt, token, match=GONE)
     assert raised.holder.client_id == other.id
 
 
@@ -209,8 +201,7 @@ async def test_it_fails(backend: Backend, proxy: Proxy, redis: Any, fault: str, 
     assert not hasattr(raised.value, "__notes__")
     await backend.until(lambda: left(redis) == set())
     assert not client.holds()
-    again = await fails(LockNotHeldError, lock.unlock, match="hand_off")
-    assert again.handed_off
+    assert (await fails(LockNotHeldError, lock.unlock, match="hand_off")).handed_off
     token = await handed_off(lock)
     getattr(proxy, fault)(MOVES[kind], 2)
     await fails((ConnectionError, TimeoutError), client.adopt, token)
@@ -269,8 +260,7 @@ async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -
     waits_in = other if elsewhere else client
     waiter = lock_of(waits_in, kind, owner="third")
     waiting = await backend.begin(waiter.lock, lambda: sleeping(waits_in, kind) == 1)
-    adopted = await other.adopt(await holder.hand_off())
-    await adopted.unlock()
+    await (await other.adopt(await holder.hand_off())).unlock()
     await waiting.result(WOKEN)
     await waiter.unlock()
 
@@ -279,8 +269,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, redis: Any) -> None:
     """An owner that reads and writes would go on reading beside another writer."""
     client, other = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=20), backend.connect()
     read, write = sides(client, 1)
-    await write.lock()
-    await read.lock()
+    await in_turn((write.lock, read.lock))
     for side, kind in ((read, "read"), (write, "write")):
         late = proxy.hold_reply(MOVES[kind])
         call = await backend.begin(side.hand_off, late.held.is_set)
@@ -317,11 +306,9 @@ async def test_what_is_refused(backend: Backend, proxy: Proxy) -> None:
     await lock.lock()
     await fails(LockAlreadyHeldError, lock.hand_off, match="2 times")
     await fails(LockAlreadyHeldError, client.adopt, token, match="is held already")
-    group = client.get_multi_lock(client.get_lock("a"))
-    for each in (lock, group):
+    for each in (lock, client.get_multi_lock(client.get_lock("a"))):
         await fails((LockAlreadyHeldError, NotImplementedError), each.hand_off)
-    assert not proxy.seen(MOVES["lock"])
-    assert await lock.get_hold_count() == 2
+    assert (proxy.seen(MOVES["lock"]), await lock.get_hold_count()) == (0, 2)
     await in_turn([lock.unlock] * 2)
     async with client.singleton("nightly", at_least=0.01) as kept_for:
         await fails(NotImplementedError, kept_for.hand_off, match="at_least")
@@ -362,9 +349,7 @@ async def test_names_and_events(backend: Backend) -> None:
             await adopted.unlock()
     for each, times in zip(recording, (6, 3, 3), strict=True):
         assert [event.what for event in told(each)] == ["acquired", "released"] * times
-    plain = others[1]
-    lock = plain.get_lock(b"\xff:a")
-    adopted = await plain.adopt(await handed_off(lock))
+    adopted = await others[1].adopt(await handed_off(others[1].get_lock(b"\xff:a")))
     assert adopted.name == b"\xff:a"
     await adopted.unlock()
 
@@ -383,15 +368,13 @@ print("released", flush=True)
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_processes(
-    backend: Backend, server: Server, redis: Any, child: Callable[..., Child], killed: bool
-) -> None:
+async def test_processes(backend: Backend, redis: Any, child: Callable[..., Child], killed: bool) -> None:
     """A worker that is killed costs one lease."""
     client = backend.connect(lock_watchdog_timeout=LEASE)
     lock = client.get_lock("orders")
     async with lock:
         # Its start may take longer than the lease.
-        worker = child(WORKER, server.url)
+        worker = child(WORKER, backend.url)
         assert worker.receive() == "ready"
         worker.send(await lock.hand_off())
         assert worker.receive() == "adopted"

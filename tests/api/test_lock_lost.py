@@ -43,19 +43,18 @@ class TestEvent:
     @singly_and_in_groups
     async def test_the_end_of_the_lease(self, backend: Backend, state: ServerState, kind: str) -> None:
         lock = lock_of(backend.connect(), kind)
-        assert (lock.lost.is_set(), await lock.lost.wait()) == (False, False)
-        assert await lock.lost.wait(timedelta(seconds=1)) is False
+        waits = [await lock.lost.wait(), await lock.lost.wait(timedelta(seconds=1))]
+        assert [lock.lost.is_set(), *waits] == [False] * 3
         async with lock.hold(lease_time=60):
             with lasting(0.1, WOKEN):
-                assert await lock.lost.wait(0.1) is False
-            assert lock.lost.is_set() is False
+                assert (await lock.lost.wait(0.1), lock.lost.is_set()) == (False, False)
         await lock.lock(0.5)
         lost = lock.lost
         assert not lost.is_set()
         # Any owner may wait for it, and has a hold of its own.
         waiting = backend.spawn(lambda: lost.wait(TIME_LIMIT))
-        assert [await lost.wait(TIME_LIMIT), await waiting.result()] == [True, True]
-        assert (lost.is_set(), await lock.is_held()) == (True, False)
+        found = [await lost.wait(TIME_LIMIT), await waiting.result(), lost.is_set(), await lock.is_held()]
+        assert found == [True, True, True, False]
 
         async def work() -> bool:
             return bool(lock.lost.is_set())
@@ -99,8 +98,7 @@ class TestGivingBack:
     async def test_each_nested_hold_is_reported(self, backend: Backend, client: Any, state: ServerState) -> None:
         lock = client.get_lock("orders", owner=1)
         started = time.monotonic()
-        await lock.lock(0.5)
-        await lock.lock(0.5)
+        await in_turn([partial(lock.lock, 0.5)] * 2)
         assert await lock.lost.wait(TIME_LIMIT)
         await backend.sleep(0.25)
         for _ in range(2):
@@ -109,8 +107,7 @@ class TestGivingBack:
             assert 0.2 < float(ago) < time.monotonic() - started
         # By the server's clock the lease ends a moment later, and what was lost is released in the background.
         await backend.until(lambda: not state.redis.exists("orders"))
-        again = await fails(LockNotHeldError, lock.unlock, match="is free")
-        assert not isinstance(again, LockLostError)
+        assert not isinstance(await fails(LockNotHeldError, lock.unlock, match="is free"), LockLostError)
 
     @pytest.mark.parametrize("how", ["deleted", "asked about", "taken", "forced"])
     async def test_deleted_by_somebody(self, backend: Backend, state: ServerState, lock: Lock, how: str) -> None:
@@ -129,9 +126,7 @@ class TestGivingBack:
 
     @pytest.mark.parametrize("kind", REENTRANT)
     @pytest.mark.parametrize("forced", [False, True])
-    async def test_a_new_hold_above_one_that_is_lost(
-        self, backend: Backend, state: ServerState, kind: str, *, forced: bool
-    ) -> None:
+    async def test_a_hold_above_a_lost_one(self, backend: Backend, state: ServerState, kind: str, forced: bool) -> None:
         """A nested acquire finds the loss. What the holder itself has forced, it knows before."""
         lock = await acquired(lock_of(backend.connect(), kind), 60)
         lost = lock.lost
@@ -141,9 +136,8 @@ class TestGivingBack:
         else:
             state.redis.delete("orders")
         await lock.lock(60)
-        assert (lost.is_set(), lock.lost.is_set()) == (True, False)
+        assert (lost.is_set(), lock.lost.is_set(), await lock.get_hold_count()) == (True, False, 1)
         assert "1" in state.holds("orders").values()
-        assert await lock.get_hold_count() == 1
         await lock.unlock()
         assert not state.redis.exists("orders")
         await assert_lost(lock, "force" if forced else "orders")
@@ -181,18 +175,15 @@ async def test_many_losses(client: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class TestCallback:
-    async def test_once_per_loss_with_the_lock(
-        self, backend: Backend, client: Client, state: ServerState, lock: Lock
-    ) -> None:
+    async def test_once_per_loss_with_the_lock(self, backend: Backend, client: Client, redis: Any, lock: Lock) -> None:
         calls: list[tuple[Any, int]] = []
 
         def callback(lost: Any) -> None:
             calls.append((lost.name, threading.get_ident()))
 
         assert lock.on_lost(callback) is callback
-        await lock.lock()
-        await lock.lock()
-        state.redis.delete("orders")
+        await in_turn([lock.lock] * 2)
+        redis.delete("orders")
         await backend.until(lambda: bool(calls))
         for _ in range(2):
             await assert_lost(lock)
@@ -202,8 +193,7 @@ class TestCallback:
         # Two rounds of the watchdog.
         await backend.sleep(0.7)
         [(name, thread)] = calls
-        assert name == "orders"
-        assert thread != threading.get_ident()
+        assert (name, thread == threading.get_ident()) == ("orders", False)
         # Again for the next hold, of whatever owner.
         for number, owner in enumerate((None, 1), start=2):
             await client.get_lock("orders", owner=owner).lock(0.03)
@@ -228,9 +218,7 @@ class TestCallback:
 
     async def test_a_slow_one_delays_nobody(self, backend: Backend, client: Client) -> None:
         """Neither other callbacks nor the caller, the watchdog, or closing the client."""
-        calls: list[Any] = []
-        ended: list[bool] = []
-        leave = threading.Event()
+        calls, ended, leave = list[Any](), list[bool](), threading.Event()
 
         def slow(_: Any) -> None:
             ended.append(leave.wait(TIME_LIMIT))
@@ -242,8 +230,7 @@ class TestCallback:
             await lock.lock(0.03)
         await backend.until(lambda: sorted(calls) == ["orders", "stock"])
         for name in ("orders", "stock"):
-            lock = await acquired(client.get_lock(name), 60)
-            assert await lock.is_held()
+            assert await (await acquired(client.get_lock(name), 60)).is_held()
         with lasting(0, TIME_LIMIT / 2):
             await client.close()
         assert ended == []
@@ -251,8 +238,7 @@ class TestCallback:
         await backend.until(lambda: ended == [True, True])
 
     async def test_calls_of_one_callback_come_in_turn(self, backend: Backend, client: Client, lock: Lock) -> None:
-        at_work: list[int] = []
-        most: list[int] = []
+        at_work, most = list[int](), list[int]()
 
         def callback(_: Any) -> None:
             at_work.append(1)
@@ -268,16 +254,14 @@ class TestCallback:
         assert most == [1] * 4
 
     async def test_the_number_of_threads_is_bounded(self, backend: Backend, lock: Lock) -> None:
-        ended: list[bool] = []
-        leave = threading.Event()
+        ended, leave = list[bool](), threading.Event()
         for _ in range(40):
             lock.on_lost(lambda _: ended.append(leave.wait(TIME_LIMIT)))
         # Threads of the test before may end only now.
         before = set(threading.enumerate())
 
         def started() -> int:
-            new = set(threading.enumerate()) - before
-            return sum(thread.name == "pyredisson-on-lost" for thread in new)
+            return sum(each.name == "pyredisson-on-lost" for each in set(threading.enumerate()) - before)
 
         await lock.lock(0.03)
         await backend.until(lambda: started() >= 16)
@@ -287,14 +271,13 @@ class TestCallback:
 
     @pytest.mark.parametrize("group", [False, True])
     async def test_removing_it(self, backend: Backend, client: Any, lock: Any, *, group: bool) -> None:
-        calls: list[Any] = []
-        kept: list[Any] = []
+        calls, kept = list[Any](), list[Any]()
         if group:
             lock = client.get_multi_lock(lock, client.get_lock("other"))
         again = lock if group else client.get_lock("orders")
         # A bound method is another object each time. It is registered twice.
-        lock.on_lost(calls.append)
-        lock.on_lost(calls.append)
+        for _ in range(2):
+            lock.on_lost(calls.append)
         assert client.get_lock("stock").remove_on_lost(calls.append) is False
         # Any handle of the name will do.
         assert again.remove_on_lost(calls.append) is True
@@ -302,8 +285,7 @@ class TestCallback:
         await lock.lock(0.03)
         await backend.until(lambda: bool(kept and calls))
         assert len(calls) == 1
-        assert [lock.remove_on_lost(calls.append) for _ in range(2)] == [True, False]
-        assert lock.remove_on_lost(kept.append)
+        assert [lock.remove_on_lost(each) for each in (calls.append, calls.append, kept.append)] == [True, False, True]
         assert not client._session.lost_callbacks._registered
 
     async def test_a_coroutine_function(self, tasks: Backend) -> None:
@@ -389,8 +371,7 @@ async def test_nested_levels(tasks: Backend) -> None:
     """As long as any level is renewed without a limit, the hold is."""
     lock = tasks.connect(lock_watchdog_timeout=LEASE).get_lock("orders")
     for outer, inner in ((None, 0.5), (0.5, None)):
-        await lock.lock(at_most=outer)
-        await lock.lock(at_most=inner)
+        await in_turn(partial(lock.lock, at_most=limit) for limit in (outer, inner))
         await tasks.sleep(LEASE + 1)
         assert await lock.get_hold_count() == 2
         await lock.unlock()
@@ -403,8 +384,7 @@ async def test_nested_levels(tasks: Backend) -> None:
 async def test_a_limit_below_the_lease_needs_no_renewal(backend: Backend, redis: Any, proxy: Proxy) -> None:
     client = backend.connect(proxy.url, lock_watchdog_timeout=60)
     locks = [client.get_lock("orders"), client.get_read_write_lock("stock").read_lock()]
-    for lock in locks:
-        await lock.lock(at_most=AT_MOST)
+    await in_turn(partial(lock.lock, at_most=AT_MOST) for lock in locks)
     assert all(1000 * (AT_MOST - 1) < redis.pttl(name) <= 1000 * AT_MOST for name in ("orders", "stock"))
     for lock in locks:
         await backend.until(lock.lost.is_set)
@@ -425,8 +405,7 @@ async def test_an_extension_that_comes_after_the_lease(backend: Backend, redis: 
 
 async def test_an_extension_ends_at_the_limit(backend: Backend, redis: Any) -> None:
     client: Any = backend.connect()
-    lock = client.get_lock("orders")
-    await lock.lock(at_most=10)
+    lock = await acquired(client.get_lock("orders"), at_most=10)
     await lock.extend(60)
     assert 5000 < redis.pttl("orders") <= 10_000
     # Not if the hold may last for longer by another level.
