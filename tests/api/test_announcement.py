@@ -93,8 +93,7 @@ async def test_a_client_that_only_waits(backend: Backend, admin: Redis, ticking:
     assert announced(admin, client)["name"] == "waiting"
     await client.close()
     await fails(pyredisson.ClosedError, waiter.result)
-    assert client._session.announcement.waited > 0
-    assert not admin.exists(key_of(client))
+    assert (client._session.announcement.waited > 0, admin.exists(key_of(client))) == (True, 0)
 
 
 async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) -> None:
@@ -145,9 +144,7 @@ async def test_the_pair_makes_two_calls(backend: Backend, admin: Redis, proxy: P
     await pair()
 
 
-@pytest.mark.parametrize(
-    "kind", ["lock", "fair", "fenced", "spin", "read", "write", "lock with a fixed lease", "permit"]
-)
+@pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "spin", "read", "write", "lock with a lease", "permit"])
 async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LISTED_AFTER", 50)
     client = backend.connect(lock_watchdog_timeout=3600)
@@ -165,10 +162,9 @@ async def test_a_hold_is_listed(backend: Backend, admin: Redis, kind: str, monke
         await backend.until(lambda: len(listed(admin, client)) == 1)
         [(field, value)] = listed(admin, client).items()
         began, _, said = value.partition(" ")
-        assert said == kind
-        assert before - 5 < int(began) <= now_of(admin)
         owner, _, name = field.removeprefix("h:").partition(" ")
-        assert name == NAME
+        assert (said, name) == (kind, NAME)
+        assert before - 5 < int(began) <= now_of(admin)
         if kind != "permit":
             assert f"{client.id}:{owner}".encode() in admin.hkeys(NAME)
             found = await lock_of(backend.connect(announce=False), kind, NAME).holder()
@@ -206,28 +202,25 @@ async def test_many_holds(backend: Backend, admin: Redis, monkeypatch: pytest.Mo
     await in_turn(lock.lock for lock in locks)
     await backend.until(lambda: len(listed(admin, client)) == 30 and announced(admin, client).get("more") == "10")
     await in_turn(lock.unlock for lock in locks)
-    await backend.until(lambda: not listed(admin, client))
-    await backend.until(lambda: "more" not in announced(admin, client))
+    await backend.until(lambda: not listed(admin, client) and "more" not in announced(admin, client))
 
 
 @pytest.mark.parametrize("end", ["held", "released", "no longer kept", "without a server"])
-async def test_closing_removes_it(
-    backend: Backend, admin: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture, end: str
-) -> None:
+async def test_closing_removes_it(backend: Backend, redis: Any, proxy: Proxy, caplog: Any, end: str) -> None:
     client = backend.connect(proxy.url)
     if end == "no longer kept":
         async with client.singleton(NAME, at_least=0.05):
-            await backend.until(lambda: bool(admin.exists(key_of(client))))
-        await backend.until(lambda: not admin.exists(NAME))
+            await backend.until(lambda: bool(redis.exists(key_of(client))))
+        await backend.until(lambda: not redis.exists(NAME))
     else:
         await client.get_lock(NAME).lock()
         if end != "held":
             await client.get_lock(NAME).unlock()
-        await backend.until(lambda: bool(admin.exists(key_of(client))))
+        await backend.until(lambda: bool(redis.exists(key_of(client))))
     proxy.refuse(end == "without a server")
     for _ in range(2):
         await client.close()
-        assert admin.keys() == [] or end == "without a server"
+        assert redis.keys() == [] or end == "without a server"
     # No lock stays, so there is nothing to warn of.
     assert "not released" not in caplog.text
 
@@ -287,18 +280,16 @@ async def test_a_forked_child_has_its_own(threads: Backend, admin: Any, child: C
     client_id, pid = process.receive().split()
     own = f"pyredisson_client:{{{client_id}}}"
     eventually(lambda: admin.exists(own))
-    assert admin.hget(own, "pid").decode() == pid != admin.hget(parents, "pid").decode()
-    ends = {name.rpartition(":")[2] for name in names(admin)}
-    assert {pid, admin.hget(parents, "pid").decode()} <= ends
+    parents_pid = admin.hget(parents, "pid").decode()
+    assert admin.hget(own, "pid").decode() == pid != parents_pid
+    assert {pid, parents_pid} <= {name.rpartition(":")[2] for name in names(admin)}
     process.send()
-    assert process.receive() == "end"
-    assert (admin.exists(parents), admin.exists(own)) == (True, False)
+    assert (process.receive(), admin.exists(parents), admin.exists(own)) == ("end", True, False)
     if end == "signal":
         process.signal(signal.SIGTERM)
     else:
         process.send()
-    assert process.wait() == (-signal.SIGTERM if end == "signal" else 0)
-    assert admin.keys() == []
+    assert (process.wait(), admin.keys()) == (-signal.SIGTERM if end == "signal" else 0, [])
 
 
 def names(admin: Redis) -> list[str]:
@@ -325,23 +316,21 @@ async def test_a_name_that_a_person_recognizes(backend: Backend, redis: Any, cho
 async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -> None:
     """The default name is a courtesy. Without a chosen one somebody may not find this client."""
     user = {"username": "plain", "password": "any"}
+    rights: dict[str, Any] = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-client|setname"]}
     with own_server.redis() as admin:
-        admin.acl_setuser(
-            "plain", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|setname"]
-        )
+        admin.acl_setuser("plain", enabled=True, nopass=True, **rights)
         lock = await acquired(backend.connect(own_server.url, **user).get_lock("a"))
         assert names(admin) == []
         await lock.unlock()
-        with pytest.raises(NoPermissionError):
-            await backend.connect(own_server.url, **user, client_name="billing").get_lock("a").lock()
+        refused = backend.connect(own_server.url, **user, client_name="billing")
+        await fails(NoPermissionError, refused.get_lock("a").lock)
 
 
 @pytest.mark.parametrize(
     ("argv", "program"),
     [
         *((["/srv/billing.py"], "billing"), (["/srv/billing/__main__.py"], "billing"), (["__main__.py"], "folder")),
-        (["/usr/bin/gunicorn"], "gunicorn"),
-        *((argv, "python") for argv in (["-c"], ["-m"], [""], [])),
+        *((["/usr/bin/gunicorn"], "gunicorn"), *((argv, "python") for argv in (["-c"], ["-m"], [""], []))),
     ],
 )
 async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,8 +345,7 @@ async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkey
 async def test_any_name_is_accepted_by_the_server(program: str, admin: Redis) -> None:
     name = identities.connection_name(identities.Identity(program, "h" * 64, 4_194_304))
     assert len(name) <= 128
-    assert admin.client_setname(name)
-    assert name.endswith(f"@{'h' * 64}:4194304")
+    assert (admin.client_setname(name), name.endswith(f"@{'h' * 64}:4194304")) == (True, True)
 
 
 async def test_other_errors_are_not_excused() -> None:

@@ -58,8 +58,7 @@ async def test_acquire_and_release(backend: Backend, state: ServerState, proxy: 
         assert await acquire() is True
         assert 29_000 < state.redis.pttl("orders") <= 30_000
         assert "1" in state.holds("orders").values()
-        assert await release() is None
-        assert left(state.redis) == set()
+        assert (await release(), left(state.redis)) == (None, set())
     proxy.forget()
     await use(lock, 2)
     assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
@@ -73,12 +72,10 @@ async def test_questions(backend: Backend, client: Any, kind: str) -> None:
     free = [False, False, False, False, 0]
     assert (await asked(lock), await lock.remain_time_to_live()) == (free, None)
     await lock.lock(timedelta(seconds=60, milliseconds=1))
-    held = [True, True, True, True, 1]
-    assert await asked(lock) == await asked(lock_of(client, kind, owner=1)) == held
+    assert await asked(lock) == await asked(lock_of(client, kind, owner=1)) == [True, True, True, True, 1]
     remaining = await lock.remain_time_to_live()
-    assert isinstance(remaining, float)
+    assert (type(remaining), round(remaining * 1000)) == (float, pytest.approx(remaining * 1000))
     assert 50 < remaining <= 60.001
-    assert round(remaining * 1000) == pytest.approx(remaining * 1000)
     # Another owner; and the same number in another client, which is another owner, too.
     for other in (lock_of(client, kind, owner=2), lock_of(backend.connect(), kind, owner=1)):
         assert await asked(other) == [True, True, False, False, 0]
@@ -109,8 +106,7 @@ async def test_its_holder_may_acquire_another_hold(backend: Backend, state: Serv
     lock = lock_of(backend.connect(), kind)
     for count, way in enumerate(WAYS, start=1):
         await way(lock)
-        assert str(count) in state.holds("orders").values()
-        assert await lock.get_hold_count() == count
+        assert (str(count) in state.holds("orders").values(), await lock.get_hold_count()) == (True, count)
     assert await backend.as_another_owner(lock_of(backend.connect(), rival_of(kind)).try_lock) is False
     for count in reversed(range(len(WAYS))):
         assert await lock.is_held()
@@ -126,13 +122,11 @@ async def test_its_holder_may_acquire_another_hold(backend: Backend, state: Serv
 async def test_its_holder_may_not(lock: Any, state: ServerState, kind: str) -> None:
     """It is refused before anything is sent, and keeps its hold."""
     async with lock:
-        before = state.holds("orders")
-        commands = state.commands()
+        before, commands = state.holds("orders"), state.commands()
         [owner] = before
         for way in WAYS:
             await fails(LockAlreadyHeldError, way, lock, match=f"'orders'.*{owner}")
-        assert (state.commands(), state.holds("orders")) == (commands, before)
-        assert await lock.get_hold_count() == 1
+        assert (state.commands(), state.holds("orders"), await lock.get_hold_count()) == (commands, before, 1)
     assert left(state.redis) == set()
 
 
@@ -187,9 +181,7 @@ async def test_what_lets_in_another_client(backend: Backend, state: ServerState,
 
 
 @kinds
-async def test_handles_of_one_name_are_the_same_lock(
-    backend: Backend, client: Any, lock: Any, state: ServerState, kind: str
-) -> None:
+async def test_handles_of_a_name_are_one_lock(backend: Backend, client: Any, lock: Any, redis: Any, kind: str) -> None:
     holder, other = lock_of(client, kind, owner=5), lock_of(client, kind, b"orders", owner=5)  # type: ignore[arg-type]
     await holder.lock()
     assert await other.is_held()
@@ -202,12 +194,10 @@ async def test_handles_of_one_name_are_the_same_lock(
         await holder.lock()
         if kind not in NON_REENTRANT:
             await holder.lock()
-        assert await getattr(lock, way)() is True
-        assert not state.redis.exists("orders")
-        assert (kind, way) != ("fenced", "force_unlock") or state.redis.exists(COUNTER)
+        assert (await getattr(lock, way)(), redis.exists("orders")) == (True, 0)
+        assert (kind, way) != ("fenced", "force_unlock") or redis.exists(COUNTER)
         assert await getattr(lock, way)() is False
-    assert await lock_of(client, kind, "stock").try_lock()
-    assert await lock.try_lock()
+    assert [await each.try_lock() for each in (lock_of(client, kind, "stock"), lock)] == [True, True]
 
 
 @kinds_and_groups
@@ -244,8 +234,7 @@ async def test_extending_a_lease(client: Any, state: ServerState, kind: str) -> 
 @kinds
 async def test_blocks(backend: Backend, lock: Any, state: ServerState, kind: str) -> None:
     async with lock as entered:
-        assert entered is lock
-        assert await lock.is_held()
+        assert (entered is lock, await lock.is_held()) == (True, True)
     assert left(state.redis) == set()
     async with lock.hold(wait_time=1, lease_time=timedelta(seconds=60)) as entered:
         assert repr(entered) == repr(lock)
@@ -302,21 +291,20 @@ async def test_beside_a_java_client(lock: Any, state: ServerState, kind: str) ->
 async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str) -> None:
     words = [] if kind == "lock" else re.split(r"\W", kind)
     name = "".join(map(str.title, words)) + "Lock"
-    assert repr(lock_of(threads.connect(), kind)).startswith(f"<pyredisson.{name} ")
-    lock = lock_of(tasks.connect(), kind)
+    lock, of_threads = lock_of(tasks.connect(), kind), lock_of(threads.connect(), kind)
+    assert repr(of_threads).startswith(f"<pyredisson.{name} ")
     assert repr(lock).startswith(f"<pyredisson.asyncio.{name} ")
     assert type(lock) is getattr(pyredisson.asyncio, name)
     assert (hasattr(pyredisson, name), hasattr(lock, "__dict__")) == (True, False)
     # The types for everything that locks.
     assert isinstance(lock, pyredisson.asyncio.Lockable)
-    assert isinstance(getattr(lock_of(threads.connect(), kind), "_target"), pyredisson.Lockable)  # noqa: B009
+    assert isinstance(of_threads._target, pyredisson.Lockable)
     assert not isinstance(tasks.connect().get_semaphore("permits"), pyredisson.asyncio.Lockable)
 
 
 async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, lock: Any) -> None:
     await lock.lock()
-    assert client.id in repr(client)
-    assert client.closed is False
+    assert (client.id in repr(client), client.closed) == (True, False)
     for _ in range(2):
         await client.close()
         assert client.closed is True
@@ -366,26 +354,22 @@ class TestSpinLock:
             assert state.redis.pubsub_channels() == []
             await holder.unlock()
             await other.result()
-            assert await holder.force_unlock()
-            assert state.redis.keys() == []
+            assert (await holder.force_unlock(), state.redis.keys()) == (True, [])
             state.redis.publish("end", "end")
             assert ear.get_message(timeout=TIME_LIMIT)["data"] == b"end"
 
     @pytest.mark.parametrize(
-        ("backoff", "least", "most"),
+        ("options", "least", "most"),
         [
             # At 0, 0.5, 1 and 1.5 s, and at the very end.
-            (ConstantBackoff(timedelta(milliseconds=500)), 3, 5),
+            ({"backoff": ConstantBackoff(timedelta(milliseconds=500))}, 3, 5),
             # At 1 ms it would be more than a thousand. Seven until the pause is 128 ms, and then about fifteen.
-            (None, 6, 40),
+            ({}, 6, 40),
         ],
-        ids=["the pace that was given", "usual pauses grow"],
     )
-    async def test_how_often_it_asks(
-        self, backend: Backend, state: ServerState, backoff: Any, least: int, most: int
-    ) -> None:
+    async def test_its_pace(self, client: Any, state: ServerState, options: Any, least: int, most: int) -> None:
         state.redis.hset("orders", "somebody", 1)
-        lock = backend.connect().get_spin_lock("orders", **({} if backoff is None else {"backoff": backoff}))
+        lock = client.get_spin_lock("orders", **options)
         await lock.try_lock()
         before = state.scripts()
         assert not await lock.try_lock(wait_time=1.75)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,10 +108,9 @@ class TestTokens:
 
         given = await finished([backend.spawn(ask) for _ in range(5)])
         tokens = [token for some in given for token in some]
-        assert len(set(tokens)) == 100
+        assert len(set(tokens)) == 100 == await lock.get_hold_count()
         assert all(some == sorted(some) for some in given)
         assert await lock.get_token() == lock.token == max(tokens)
-        assert await lock.get_hold_count() == 100
 
     async def test_the_token_of_a_hold(self, client: Any, state: ServerState) -> None:
         lock, plain = client.get_fenced_lock("orders"), client.get_lock("orders")
@@ -136,8 +135,7 @@ class TestTokens:
         assert await lock.lock_and_get_token() > token
         token = lock.token
         assert await lock.delete() is True
-        assert (state.redis.keys(), lock.lost.is_set()) == ([DELETED.encode()], True)
-        assert await lock.get_token() == 0
+        assert (state.redis.keys(), lock.lost.is_set(), await lock.get_token()) == ([DELETED.encode()], True, 0)
         await assert_lost(lock, r"delete\(\)")
         assert await lock.lock_and_get_token() > token
         await lock.unlock()
@@ -170,8 +168,7 @@ class TestRedis:
                 await write(token, "SET", "report", "old")
         assert (admin.get("report"), admin.get(NEWEST)) == (b"by %d" % (2**53 - 1), b"%d" % (2**53 - 1))
         # One that is refused doesn't count.
-        assert admin.ttl(NEWEST) <= 10
-        assert admin.ttl("report") == -1
+        assert (admin.ttl(NEWEST) <= 10, admin.ttl("report")) == (True, -1)
 
     @pytest.mark.usefixtures("no_scripts")
     async def test_any_command_that_writes_one_key(self, write: Write, admin: Redis) -> None:
@@ -191,7 +188,6 @@ class TestRedis:
         assert admin.get("report") == b"text"
         # That writer is known, all the same.
         await fails(StaleTokenError, write, 1, "SET", "report", "old")
-
         # What somebody else has put in the place of the newest token is none.
         for spoil in (admin.set, admin.rpush):
             admin.delete(NEWEST)
@@ -236,7 +232,6 @@ def newest(connection: sqlite3.Connection) -> dict[str, int]:
 @pytest.mark.parametrize("resource", ["redis", "database"])
 async def test_a_late_writer_is_refused(backend: Backend, admin: Redis, database: Database, resource: str) -> None:
     """One writer is paused beyond its lease. Another one acquires the lock and writes. Then the first one continues."""
-
     written: list[str] = []
 
     def write(token: int, text: str) -> None:
@@ -314,21 +309,16 @@ class TestSql:
             def cursor(self) -> Cursor:  # type: ignore[override]
                 return super().cursor(Cursor)
 
-        class Mine(Connection):
-            """As a user's own, derived from the module's."""
-
-        module = ModuleType("another_database")
-        module.paramstyle = style  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "another_database", module)
+        monkeypatch.setitem(sys.modules, "another_database", SimpleNamespace(paramstyle=style))
         Connection.__module__ = "another_database.connections"
-        for kind in (Connection, Mine):
+        # The latter as a user's own, derived from the module's.
+        for kind in (Connection, type("Mine", (Connection,), {})):
             with database(kind) as made:
                 fencing.claim(made, "report", 7)
                 with pytest.raises(StaleTokenError, match="7"):
                     fencing.claim(made, "report", 6)
         assert newest(database()) == {"report": 7}
-        assert len(statements) == 6
-        assert all(mark in statement for statement in statements)
+        assert [mark in statement for statement in statements] == [True] * 6
 
     def test_what_cannot_be(self, database: Database) -> None:
         connection = database()
@@ -336,23 +326,19 @@ class TestSql:
             with pytest.raises(error, match=text):
                 fencing.claim(connection, "report", token)
 
+        async def execute(statement: str) -> None: ...
+
         # Of asyncio: a cursor has coroutine functions, or has to be awaited itself.
-        class Cursor:
-            async def execute(self, statement: str) -> None: ...
-
-        class Psycopg(sqlite3.Connection):
-            def cursor(self) -> Any:  # type: ignore[override]
-                return Cursor()
-
-        class Aiosqlite(sqlite3.Connection):
-            def cursor(self) -> Any:  # type: ignore[override]
-                return object()
-
+        cursors = {"Psycopg": SimpleNamespace(execute=execute), "Aiosqlite": object()}
+        kinds = [
+            type(name, (sqlite3.Connection,), {"cursor": lambda _, cursor=cursor: cursor})
+            for name, cursor in cursors.items()
+        ]
         for made, resource, text in (
             (connection, b"report", "resource"),
             # No module says how the statements of that connection are written.
             (SimpleNamespace(), "report", "SimpleNamespace"),
-            *((database(kind), "report", "asyncio") for kind in (Psycopg, Aiosqlite)),
+            *((database(kind), "report", "asyncio") for kind in kinds),
         ):
             with pytest.raises(TypeError, match=text):
                 fencing.claim(made, resource, 1)  # type: ignore[arg-type]

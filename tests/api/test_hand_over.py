@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished, in_turn
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
@@ -42,8 +42,7 @@ class Contention:
     waiting: OtherOwner[Any]
 
     def __init__(self, backend: Backend, state: ServerState, kind: str, url: Any = None, **fields: Any) -> None:
-        self.backend, self.kind = backend, kind
-        self._redis = state.redis
+        self.backend, self.kind, self._redis = backend, kind, state.redis
         self.client: Any = backend.connect(url, local_hand_over_time=LONG, **fields)
         self.holder: Any = handle_of(self.client, rival_of(kind), 1)
         self.waiter: Any = handle_of(self.client, kind, 2)
@@ -77,9 +76,8 @@ class Contention:
     async def free(self) -> None:
         """Returns when nobody holds it, and nothing is left of locks."""
         await self.backend.until(lambda: self.holds() == 0)
-        remaining = {WAITERS} if self.kind == "fair" else set()
         if self.kind != "semaphore":
-            await self.backend.until(lambda: left(self._redis) <= remaining)
+            await self.backend.until(lambda: left(self._redis) <= ({WAITERS} if self.kind == "fair" else set()))
             assert not await self.waiter.is_held()
 
 
@@ -136,11 +134,8 @@ async def test_the_semaphore_was_deleted_or_spoilt(backend: Backend, state: Serv
 @pytest.mark.parametrize(
     ("busy", "kind", "same_client"),
     [
-        (("read", "write"), "read", False),
-        (("read", "write"), "write", False),
-        (("read",), "write", True),
-        (("write",), "read", True),
-        (("semaphore",), "semaphore", False),
+        *((("read", "write"), kind, False) for kind in ("read", "write")),
+        *((("read",), "write", True), (("write",), "read", True), (("semaphore",), "semaphore", False)),
     ],
 )
 async def test_nobody_starves(backend: Backend, busy: Sequence[str], kind: str, same_client: bool) -> None:
@@ -179,8 +174,7 @@ class TestTheNextOwner:
         # A nested level, and both of its releases.
         await it.waiter.lock()
         assert it.holds() == 2
-        await it.waiter.unlock()
-        await it.waiter.unlock()
+        await in_turn([it.waiter.unlock] * 2)
         assert state.redis.keys() == []
 
     @pytest.mark.parametrize("one_leaves", [False, True])
@@ -217,8 +211,7 @@ async def test_one_call_lets_all_readers_in(orders: Orders, claimed: bool) -> No
     # The releases of the first reader and of the writer, and the attempt of the writer.
     assert before + 3 <= orders.scripts() <= before + 3 + BY_TIME
     assert len(orders.holds()) == 1 + len(owners)
-    for owner in owners:
-        await orders.read(owner).unlock()
+    await in_turn(orders.read(owner).unlock for owner in owners)
     assert orders.redis.keys() == []
 
 
@@ -244,9 +237,8 @@ class TestInFlight:
         cancelled = [it.releasing, it.waiting._task] if leaves else [it.releasing]  # type: ignore[attr-defined]
         for call in cancelled:
             call.cancel()
-        for call in cancelled:
-            with pytest.raises(asyncio.CancelledError):
-                await call
+        outcomes = await asyncio.gather(*cancelled, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {asyncio.CancelledError}
         it.reply.deliver()
         if not leaves:
             await it.waiting.result()
@@ -256,9 +248,8 @@ class TestInFlight:
 
     async def test_the_client_is_closed(self, it: Contention) -> None:
         await it.client.close()
-        for ended in (it.waiting.result(), it.releasing):
-            with pytest.raises(ClosedError):
-                await ended
+        await fails(ClosedError, it.waiting.result)
+        await fails(ClosedError, lambda: it.releasing)
         await it.backend.until(lambda: it.holds() == 0)
 
 

@@ -191,8 +191,7 @@ async def test_costs_among_many_clients(
     assert scripts <= calls * acquisitions
     # One message of each release of a lock goes to Redisson's channel, to which nobody listens.
     assert published <= (MESSAGES_EACH + (kind not in PERMITS)) * acquisitions
-    await backend.until(lambda: not state.redis.exists(WAITING, CHOSEN))
-    await backend.until(lambda: whole(state.redis, kind, permits))
+    await backend.until(lambda: not state.redis.exists(WAITING, CHOSEN) and whole(state.redis, kind, permits))
 
 
 @pytest.mark.parametrize(
@@ -236,8 +235,8 @@ async def waiting_in_turn(
     """So many clients that wait, in this order. The result of each is when it had its turn."""
     others = []
     for number in range(1, count + 1):
-        others.append(backend.spawn(partial(take, turn_of(backend.connect(**settings), kind))))
-        await backend.until(lambda: listening(redis, kind) == number + present)  # noqa: B023
+        work = partial(take, turn_of(backend.connect(**settings), kind))
+        others.append(await backend.begin(work, lambda: listening(redis, kind) == number + present))  # noqa: B023
     return others
 
 
@@ -245,12 +244,11 @@ many = pytest.mark.parametrize("kind", ["lock", *PERMITS])
 
 
 @many
-async def test_clients_have_their_turns_in_the_order_in_which_they_came(
-    backend: Backend, client: Any, state: ServerState, kind: str
-) -> None:
+async def test_clients_have_their_turns_in_order(backend: Backend, client: Any, redis: Any, kind: str) -> None:
+    """That in which they came."""
     holder = await held(backend.connect(), kind)
-    others = await waiting_in_turn(backend, state.redis, 5, kind)
-    assert state.redis.zcard(WAITING) == 5
+    others = await waiting_in_turn(backend, redis, 5, kind)
+    assert redis.zcard(WAITING) == 5
     await holder.aclose()
     times = await finished(others, LATE)
     assert times == sorted(times)
@@ -264,11 +262,9 @@ async def test_clients_have_their_turns_in_the_order_in_which_they_came(
 
 @many
 @pytest.mark.parametrize("frozen", [False, True])
-async def test_a_client_that_is_gone_or_frozen_costs_the_others_little(
-    backend: Backend, state: ServerState, kind: str, frozen: bool
-) -> None:
-    """One that is gone is passed over at once. One that is frozen listens, and never comes."""
-    redis, number = state.redis, ":1" if kind in PERMITS else ""
+async def test_a_client_that_is_gone_or_frozen(backend: Backend, redis: Any, kind: str, frozen: bool) -> None:
+    """One that is gone is passed over at once. One that is frozen listens, and never comes: it costs the others little."""
+    number = ":1" if kind in PERMITS else ""
     with redis.pubsub() as silent:
         if frozen:
             silent.subscribe("pyredisson_wake:{orders}:silent")
@@ -289,15 +285,13 @@ async def test_a_list_that_is_deleted(backend: Backend, state: ServerState, kind
     others = await waiting_in_turn(backend, state.redis, 3, kind, lock_watchdog_timeout=lease)
     assert state.redis.delete(WAITING)
     await holder.aclose()
-    for other in others:
-        await other.result(2 * lease + LATE)
+    await finished(others, 2 * lease + LATE)
     assert not state.redis.exists(WAITING)
 
 
 async def test_a_client_is_woken_while_its_call_asks(backend: Backend, state: ServerState, proxy: Proxy) -> None:
     """No call of it waits at that moment, so it leaves the list. That must not take the next call's place away."""
-    holder = await held(backend.connect())
-    client = backend.connect(proxy.url)
+    holder, client = await held(backend.connect()), backend.connect(proxy.url)
     lock = client.get_lock("orders")
     assert not await lock.try_lock(wait_time=0.1)
     await backend.until(lambda: not state.redis.exists(WAITING))
