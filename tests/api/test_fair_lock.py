@@ -219,10 +219,7 @@ class TestHandingOn:
     async def test_a_refused_waiter_keeps_its_place_without_an_attempt(self, backend: Backend, queue: Queue) -> None:
         """Another client's waiter came first."""
         client, another = backend.connect(), backend.connect()
-        holder, theirs = client.get_fair_lock("orders", owner=1), another.get_fair_lock("orders", owner=2)
-        await holder.lock()
-        first = await start_waiter(backend, queue, theirs.lock)
-        await backend.until(lambda: fair_waiters(another, "orders") == 1)
+        holder, theirs, first = await one_waits(backend, client, "fair", another)
         second = await start_waiter(backend, queue, client.get_fair_lock("orders", owner=3).lock)
         await backend.until(lambda: fair_waiters(client, "orders") == 1)
         [_, place] = queue.owners()
@@ -241,28 +238,25 @@ class TestHandingOn:
         If the server refuses the script, the lock is released as without a waiter.
         """
         holder, waiter, other = await one_waits(backend, backend.connect(), "fair")
-        before = queue.scripts()
-        if what == "a dead waiter before it":
+        before, dead = queue.scripts(), what == "a dead waiter before it"
+        if dead:
             queue.redis.lpush(QUEUE, "dead:1")
             queue.redis.zadd(SCORES, {"dead:1": 1})
-            await holder.unlock()
         else:
             queue.redis.delete(QUEUE, SCORES)
-            if what == "it was spoilt":
-                queue.redis.set(QUEUE, "text")
-                await fails(Exception, holder.unlock, match="WRONGTYPE")
-                queue.redis.delete(QUEUE)
-            else:
-                await holder.unlock()
+        if what == "it was spoilt":
+            queue.redis.set(QUEUE, "text")
+            await fails(Exception, holder.unlock, match="WRONGTYPE")
+            queue.redis.delete(QUEUE)
+        else:
+            await holder.unlock()
         await other.result()
         # A first call of the script is sent twice.
-        assert what != "a dead waiter before it" or queue.scripts() - before <= 2
+        assert not dead or queue.scripts() - before <= 2
         await waiter.unlock()
-        await backend.until(lambda: queue.keys() <= (set() if what == "a dead waiter before it" else {WAITERS}))
+        await backend.until(lambda: queue.keys() <= (set() if dead else {WAITERS}))
 
-    async def test_a_command_that_takes_long_costs_no_place(
-        self, threads: Backend, proxy: Proxy, queue: Queue, state: ServerState
-    ) -> None:
+    async def test_a_slow_command_costs_no_place(self, threads: Backend, proxy: Proxy, queue: Queue) -> None:
         """The only waiter of its client goes on with its heartbeats. (Tasks send them behind that command.)"""
         client, another = threads.connect(proxy.url, timeout=TIME_LIMIT), threads.connect()
         holder, waiter, other = await one_waits(threads, client, "fair")
@@ -271,16 +265,14 @@ class TestHandingOn:
         places = queue.owners()
         slow = proxy.hold_request(HAND_OVER["fair"])
         releasing = await threads.begin(holder.unlock, slow.held.is_set)
-
         await threads.until(lambda: queue.redis.zscore(CLIENTS, another.id))
         begun = queue.redis.zscore(CLIENTS, another.id)
         # In ms, on the server's clock. A client counts as alive for 1.5 s after a heartbeat.
         await threads.until(lambda: (queue.redis.zscore(CLIENTS, another.id) or 0) > begun + 2500)
         assert queue.owners() == places
         slow.deliver()
-        await releasing.result()
-        await other.result()
-        assert (last.done(), list(state.holds("orders"))) == (False, places[:1])
+        await finished([releasing, other])
+        assert (last.done(), list(ServerState(queue.redis).holds("orders"))) == (False, places[:1])
         await waiter.unlock()
         await last.result()
         await theirs.unlock()

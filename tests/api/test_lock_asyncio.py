@@ -24,15 +24,13 @@ class TestOwner:
         taken, held, count = await asyncio.gather(orders.try_lock(), orders.is_held(), orders.get_hold_count())
         assert (taken, held, count) == (True, True, 2)
         await asyncio.gather(orders.unlock(), stock.unlock())
-        assert await asyncio.wait_for(orders.is_held(), TIME_LIMIT)
-        assert not await stock.is_held()
+        assert (await asyncio.wait_for(orders.is_held(), TIME_LIMIT), await stock.is_held()) == (True, False)
         await asyncio.wait_for(orders.unlock(), TIME_LIMIT)
         assert not await orders.is_locked()
         call = orders.lock()
         assert asyncio.iscoroutine(call)
         await asyncio.create_task(call)
-        assert await orders.is_held()
-        assert await semaphore.try_set_permits(1)
+        assert (await orders.is_held(), await semaphore.try_set_permits(1)) == (True, True)
         async with asyncio.TaskGroup() as group:
             group.create_task(orders.lock(), name="locks for the task that made it")
             group.create_task(semaphore.acquire())
@@ -41,22 +39,22 @@ class TestOwner:
         assert await semaphore.acquire() is None  # type: ignore[func-returns-value]
 
     async def test_without_a_task(self, tasks: Backend) -> None:
-        client = tasks.connect()
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Any] = loop.create_future()
+        client, loop = tasks.connect(), asyncio.get_running_loop()
 
-        def callback(owner: int | None) -> None:
-            try:
-                outcome.set_result(client.get_lock("orders", owner=owner).lock())
-            except RuntimeError as error:
-                outcome.set_exception(error)
+        async def called_back(owner: int | None) -> Any:
+            outcome: asyncio.Future[Any] = loop.create_future()
 
-        loop.call_soon(callback, None)
-        with pytest.raises(RuntimeError, match="task"):
-            await outcome
-        outcome = loop.create_future()
-        loop.call_soon(callback, 1)
-        await (await outcome)
+            def callback() -> None:
+                try:
+                    outcome.set_result(client.get_lock("orders", owner=owner).lock())
+                except RuntimeError as error:
+                    outcome.set_exception(error)
+
+            loop.call_soon(callback)
+            return await outcome
+
+        await fails(RuntimeError, called_back, None, match="task")
+        await (await called_back(1))
         assert await client.get_lock("orders", owner=1).is_held()
 
 
@@ -101,8 +99,7 @@ class TestLostBody:
                     raise KeyError("mine") from None
         assert any("LockLostError" in note for note in caught.value.__notes__)
         # The outer block is cancelled, whatever became of the inner one and of other tasks that use the same object.
-        hold = lock.hold()
-        inside: list[int] = []
+        hold, inside = lock.hold(), list[int]()
 
         async def job() -> None:
             async with hold:
@@ -140,7 +137,6 @@ class TestLostBody:
 
     async def test_a_body_that_does_not_yield(self, lock: Lock) -> None:
         """The cancellation comes when the body has ended: it must cancel nothing else."""
-
         task: Any = asyncio.current_task()
         with pytest.raises(LockLostError):
             async with lock.hold(lease_time=0.05):
@@ -151,11 +147,9 @@ class TestLostBody:
     async def test_a_body_that_ends_as_it_is_lost(self, lock: Lock) -> None:
         task: Any = asyncio.current_task()
         for step in range(15):
-            try:
+            with contextlib.suppress(LockLostError):
                 async with lock.hold(lease_time=0.02):
                     await asyncio.sleep(0.013 + step * 0.001)
-            except LockLostError:
-                pass
             assert task.cancelling() == 0
             await asyncio.sleep(0)
             await asyncio.wait_for(lock.force_unlock(), TIME_LIMIT)
@@ -204,8 +198,7 @@ class TestSleeps:
     """The waits of one event loop share one timer."""
 
     async def test_waits_end_in_the_order_of_their_times_and_not_early(self, sleeps: Sleeps) -> None:
-        begin = time.monotonic()
-        ended: list[float] = []
+        begin, ended = time.monotonic(), list[float]()
 
         async def wait(seconds: float) -> None:
             assert not await AioWakeup(sleeps).wait(seconds)
@@ -256,8 +249,7 @@ class TestSleeps:
                     raise TimeoutError
                 super().on_end()
 
-        errors: list[object] = []
-        loop = asyncio.get_running_loop()
+        errors, loop = list[object](), asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
         waits = [AioWakeup(sleeps), Failing(sleeps), AioWakeup(sleeps)]
         assert await asyncio.gather(*(wakeup.wait(0.01) for wakeup in waits)) == [False] * 3

@@ -263,7 +263,7 @@ async def test_clients_have_their_turns_in_order(backend: Backend, client: Any, 
 @many
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_a_client_that_is_gone_or_frozen(backend: Backend, redis: Any, kind: str, frozen: bool) -> None:
-    """One that is gone is passed over at once. One that is frozen listens, and never comes: it costs the others little."""
+    """One that is gone is passed over at once. A frozen one listens and never comes, which costs the others little."""
     number = ":1" if kind in PERMITS else ""
     with redis.pubsub() as silent:
         if frozen:
