@@ -52,8 +52,7 @@ async def test_every_way_to_add_permits_wakes_waiters_of_other_clients(stock: St
         stock.redis.set("stock", 0)
         assert await holder.delete()
     await getattr(holder, call)(added)
-    assert await other.result()
-    assert stock.free() == 2
+    assert (bool(await other.result()), stock.free()) == (True, 2)
 
 
 async def test_the_time_to_wait(stock: Stock) -> None:
@@ -88,9 +87,7 @@ async def test_messages_wake_as_many_as_there_are_permits(stock: Stock, messages
 
 
 @pytest.mark.parametrize(("wait", "longest"), [(None, OFTEN), (30, OFTEN), (1, 60)])
-async def test_a_message_that_was_lost(
-    stock: Stock, monkeypatch: pytest.MonkeyPatch, wait: float | None, longest: float
-) -> None:
+async def test_a_message_that_was_lost(stock: Stock, monkeypatch: Any, wait: float | None, longest: float) -> None:
     """A waiter makes an attempt from time to time, and when its time is over."""
     monkeypatch.setattr(permit_wait, "LONGEST_WAIT", longest)
     semaphore = stock.open()
@@ -162,9 +159,7 @@ async def take(semaphore: Permits, permits: int) -> None:
 
 async def beside_singles(stock: Stock, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
     """While `work` runs, callers acquire single permits again and again, so that all four are never free at once."""
-    stop = False
-    rounds = [0] * 12
-    inside: list[int] = []
+    stop, rounds, inside = False, [0] * 12, list[int]()
 
     async def single(number: int) -> None:
         semaphore = semaphores[number % len(semaphores)]
@@ -200,8 +195,7 @@ async def test_a_claim_begins_after_a_second(stock: Stock) -> None:
     assert 0 < stock.redis.pttl(CLAIM) <= 2_000
     assert OTHERS_TURN < stock.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
     # Also callers without time to wait: otherwise a caller that asks again and again would get all permits.
-    assert not await stock.open().try_acquire(1)
-    assert not await waiter.result()
+    assert not any([await stock.open().try_acquire(1), await waiter.result()])
     await stock.backend.until(lambda: not stock.redis.exists(CLAIM))
     assert await stock.open().try_acquire(3)
 
@@ -235,8 +229,7 @@ class TestClaims:
         assert not single.done()
         stock.redis.pexpire(CLAIM, 60_000)
         await holder.release(held)
-        assert await claimant.result()
-        assert await single.result(WOKEN)
+        assert all([await claimant.result(), await single.result(WOKEN)])
 
     async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(self, stock: Stock) -> None:
         semaphore = await stock.made(3)
@@ -251,11 +244,8 @@ LATCH_CHANNEL = "redisson_countdownlatch__channel__{done}"
 class Done:
     """The latch `done`, seen by one client; and what others do to it."""
 
-    def __init__(self, backend: Backend, state: ServerState) -> None:
-        self.backend = backend
-        self.redis: Any = state.redis
-        self.client: Any = backend.connect()
-        self.latch: Any = self.client.get_count_down_latch("done")
+    def __init__(self, backend: Backend, redis: Any, client: Any) -> None:
+        self.backend, self.redis, self.client = backend, redis, client
 
     def gets(self) -> int:
         """How often a count was asked for."""
@@ -274,13 +264,13 @@ class Done:
 
 
 @pytest.fixture
-def done(backend: Backend, state: ServerState) -> Done:
-    return Done(backend, state)
+def done(backend: Backend, redis: Any, client: Any) -> Done:
+    return Done(backend, redis, client)
 
 
 @pytest.fixture
-def latch(done: Done) -> Any:
-    return done.latch
+def latch(client: Any) -> Any:
+    return client.get_count_down_latch("done")
 
 
 class TestLatch:
@@ -294,16 +284,14 @@ class TestLatch:
             assert await latch.get_count() == left
         # A count of zero is no key.
         assert not done.redis.exists("done")
-        assert await latch.try_set_count(0) is True
-        assert not done.redis.exists("done")
+        assert (await latch.try_set_count(0), done.redis.exists("done")) == (True, 0)
         # A plain DECR of others leaves the key.
         done.redis.set("done", 0)
         assert (await latch.get_count(), await latch.wait(0), await latch.try_set_count(0)) == (0, True, True)
         assert await latch.try_set_count(2**63 - 1) is True
         await latch.count_down()
         assert (await latch.get_count(), await latch.delete()) == (2**63 - 2, True)
-        assert (done.redis.exists("done"), await latch.get_count()) == (False, 0)
-        assert await latch.delete() is False
+        assert (done.redis.exists("done"), await latch.get_count(), await latch.delete()) == (0, 0, False)
 
     async def test_one_that_must_exist(self, done: Done) -> None:
         latch = done.client.get_count_down_latch("done", must_exist=True)
@@ -327,9 +315,8 @@ class TestLatch:
         assert done.gets() == before + 4
         await done.backend.until(lambda: done.listeners() == 0)
         assert await done.client.get_count_down_latch("other").wait()
-        said = [record for record in caplog.records if "latch" in record.getMessage()]
-        assert ["'done'" in record.getMessage() for record in said] == [True, False]
-        assert {record.levelno for record in said} == {logging.INFO}
+        said = [(record.getMessage(), record.levelno) for record in caplog.records if "latch" in record.getMessage()]
+        assert [("'done'" in text, level) for text, level in said] == [(True, logging.INFO), (False, logging.INFO)]
 
     @pytest.mark.parametrize("timeout", [None, 30])
     @pytest.mark.parametrize("way", ["count_down", "delete", "no message"])
@@ -340,8 +327,7 @@ class TestLatch:
         await latch.try_set_count(2)
         [ours] = [key for key in done.redis.keys("*") if key != b"done"]
         assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
-        assert 600 < done.redis.ttl(ours) <= 660
-        assert done.redis.ttl("done") == -1
+        assert (600 < done.redis.ttl(ours) <= 660, done.redis.ttl("done")) == (True, -1)
         if way == "no message":
             monkeypatch.setattr(count_down_latch, "LONGEST_WAIT", 0.1)
         others = [done.backend.spawn(partial(one.wait, timeout)) for one in theirs * 3]
@@ -358,10 +344,10 @@ class TestLatch:
                 await getattr(latch, way)()
             assert [await other.result() for other in others] == [True] * 6
 
-    async def test_nothing_is_asked_while_waiting(self, done: Done) -> None:
+    async def test_nothing_is_asked_while_waiting(self, done: Done, latch: Any) -> None:
         before = done.gets() + 2
         done.redis.set("done", 1)
-        other = await done.backend.begin(done.latch.wait, done.listeners)
+        other = await done.backend.begin(latch.wait, done.listeners)
         # One look, and one more when messages were sure to arrive; then silence.
         await done.backend.until(lambda: done.gets() == before)
         await done.backend.sleep(0.3)
@@ -374,8 +360,7 @@ class TestLatch:
             done.redis.publish(LATCH_CHANNEL, payload)
         assert not other.done()
         done.java_counts_down()
-        assert await other.result() is True
-        assert done.gets() == before + 3
+        assert (await other.result(), done.gets()) == (True, before + 3)
 
     async def test_closed_while_waiting(self, done: Done, latch: Any) -> None:
         done.redis.set("done", 1)

@@ -11,7 +11,7 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn
 from tests.support.kinds import LOCKS, acquired
 from tests.support.server_state import listeners
 
@@ -70,8 +70,7 @@ class TestAllOrNothing:
         questions = (group.is_held, group.is_held_by_current_thread, there.get_lock("b").is_held)
         assert [await question() for question in questions] + [group.lost.is_set()] == [True, True, True, False]
         await group.unlock()
-        assert not await group.is_held()
-        assert (locks.keys(), redises[1].keys()) == ([], [])
+        assert (await group.is_held(), locks.keys(), redises[1].keys()) == (False, [], [])
 
     async def test_if_one_is_held_none_is_acquired(self, locks: Locks) -> None:
         """Outer holds stay."""
@@ -82,18 +81,14 @@ class TestAllOrNothing:
         await fails(LockTimeoutError, group.hold(wait_time=0).__aenter__, match=said)
         assert (locks.keys(), await group.is_held()) == ([b"c"], False)
         async with locks.group("ab"):
-            assert not await group.try_lock()
-            assert locks.counts() == [[b"1"], [b"1"]]
+            assert (await group.try_lock(), locks.counts()) == (False, [[b"1"], [b"1"]])
         locks.redis.delete("c")
-        assert await group.try_lock()
-        assert locks.keys() == [b"a", b"b", b"c", b"d"]
+        assert (await group.try_lock(), locks.keys()) == (True, [b"a", b"b", b"c", b"d"])
         await group.unlock()
         # It counts in each member. A member that is held besides stays held.
-        one, group = locks["a"], locks.group()
-        await one.lock()
+        one, group = await acquired(locks["a"]), locks.group()
         async with group, group:
-            assert await group.try_lock()
-            assert locks.counts() == [[b"4"], [b"3"]]
+            assert (await group.try_lock(), locks.counts()) == (True, [[b"4"], [b"3"]])
             await group.unlock()
         assert (await group.is_held(), await one.get_hold_count()) == (False, 1)
         await one.unlock()
@@ -101,8 +96,7 @@ class TestAllOrNothing:
 
     @pytest.mark.parametrize("busy", ["a", "b", "c"])
     async def test_a_release_wakes_it(self, locks: Locks, busy: str) -> None:
-        group, holder = locks.group("abc"), locks.backend.connect().get_lock(busy)
-        await holder.lock()
+        group, holder = locks.group("abc"), await acquired(locks.backend.connect().get_lock(busy))
         other = await locks.backend.begin(lambda: use(group), lambda: listeners(locks.redis, busy))
         await holder.unlock()
         await other.result(WOKEN)
@@ -110,9 +104,7 @@ class TestAllOrNothing:
 
 
 class TestOrder:
-    async def test_however_they_are_listed(
-        self, backend: Backend, servers: list[Server], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_however_they_are_listed(self, backend: Backend, servers: list[Server], monkeypatch: Any) -> None:
         """Each would wait for the other, were the order theirs."""
         # Not once may one of them give up what it has: that would last longer than the results are waited for.
         monkeypatch.setattr(multi_lock, "MEMBER_WAIT", TIME_LIMIT)
@@ -150,8 +142,7 @@ class TestMembers:
     @pytest.mark.parametrize("first", ["read", "write"])
     async def test_of_other_kinds(self, locks: Locks, first: str) -> None:
         """Both sides of a read-write lock, and one that is not re-entrant."""
-        pair = locks.client.get_read_write_lock("rw")
-        sides = [pair.read_lock(), pair.write_lock()]
+        sides = [lock_of(locks.client, kind, "rw") for kind in ("read", "write")]
         async with locks.client.get_multi_lock(*(sides if first == "read" else reversed(sides))):
             assert (locks.redis.hget("rw", "mode"), locks.redis.hlen("rw")) == (b"write", 3)
         assert locks.keys() == []
@@ -165,13 +156,12 @@ class TestMembers:
         client = backend.connect(NOWHERE)
         lock, other = client.get_lock("a"), client.get_lock("b")
         foreign = (pyredisson.connect if backend.name == "asyncio" else pyredisson.asyncio.connect)(NOWHERE)
-        twice: list[Any] = [lock, client.get_lock("a"), client.get_fair_lock("a")]
-        twice.append(backend.connect(NOWHERE).get_lock("a", owner=1))
+        another: Any = backend.connect(NOWHERE).get_lock("a", owner=1)
         makes: list[Any] = [client.get_multi_lock, client.get_red_lock]
         for make in makes:
             with pytest.raises(ValueError, match="at least one"):
                 make()
-            for again in twice:
+            for again in (lock, client.get_lock("a"), client.get_fair_lock("a"), another):
                 with pytest.raises(ValueError, match="twice"):
                     make(lock, other, again)
             for wrong in ("a", None, make(lock), client.get_read_write_lock("b"), foreign.get_lock("b")):
@@ -193,9 +183,7 @@ class TestMembers:
 
 
 class TestLease:
-    async def test_a_fixed_one_counts_from_when_all_are_there(
-        self, locks: Locks, servers: list[Server], redises: Any
-    ) -> None:
+    async def test_it_begins_when_all_are_there(self, locks: Locks, servers: list[Server], redises: Any) -> None:
         """For each kind of lock, in its own way; and nobody else's keys get a lease."""
         backend, client, redis = locks.backend, locks.client, locks.redis
         members = [lock_of(client, kind, kind) for kind in LOCKS if kind != "write"]
@@ -239,8 +227,7 @@ class TestLease:
         assert min(starts[-2:]) > 1500
 
     async def test_a_member_that_is_lost_meanwhile_is_acquired_again(self, locks: Locks) -> None:
-        group, holder = locks.group(), locks.backend.connect().get_lock("b")
-        await holder.lock()
+        group, holder = locks.group(), await acquired(locks.backend.connect().get_lock("b"))
         other = await locks.backend.begin(lambda: group.lock(2), lambda: listeners(locks.redis, "b"))
         await locks.backend.until(lambda: locks.redis.exists("a"))
         locks.redis.delete("a")
@@ -278,8 +265,7 @@ class TestUnlock:
         await locks.backend.until(lambda: not locks.keys())
         notified: list[Any] = []
         group.on_lost(notified.append)
-        await group.lock()
-        await group.lock()
+        await in_turn([group.lock] * 2)
         lost = group.lost
         assert not lost.is_set()
         assert await locks.backend.as_another_owner(locks["b"].force_unlock)
@@ -291,8 +277,7 @@ class TestUnlock:
         await locks.backend.until(lambda: locks.counts("ac") == [[b"1"], [b"1"]])
         await assert_lost(group)
         await locks.backend.until(lambda: locks.keys() == [])
-        assert len(notified) == 1
         # The next hold is another one.
         async with group:
-            assert not group.lost.is_set()
+            assert (len(notified), group.lost.is_set()) == (1, False)
         assert len(notified) == 1

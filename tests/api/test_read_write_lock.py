@@ -35,24 +35,22 @@ class TestSides:
         assert orders.redis.keys() == []
         async with read, orders.read(2):
             assert not await orders.write(3).try_lock()
-        await write.lock()
-        await read.lock()
+        await in_turn((write.lock, read.lock))
         await orders.client.close()
         assert orders.redis.keys() == []
 
     async def test_each_is_asked_and_released_by_itself(self, orders: Orders) -> None:
         pair = orders.client.get_read_write_lock("orders", owner=1)
         read, write = pair.read_lock(), pair.write_lock()
-        for each, shown in ((pair, "ReadWriteLock"), (read, "ReadLock"), (write, "WriteLock")):
-            assert (each.name, f"{shown} 'orders'" in repr(each)) == ("orders", True)
+        for shown, kind in ((pair, "ReadWriteLock"), (read, "ReadLock"), (write, "WriteLock")):
+            assert (shown.name, f"{kind} 'orders'" in repr(shown)) == ("orders", True)
         for side, other in ((read, write), (write, read)):
             await side.lock()
-            assert [await side.is_locked(), await side.locked(), await side.is_held()] == [True] * 3
-            assert [await other.is_locked(), await other.locked(), await other.is_held()] == [False] * 3
-            assert [await each.is_held_by(1) for each in (side, other)] == [True, False]
+            for each, held in ((side, True), (other, False)):
+                answers = [await each.is_locked(), await each.locked(), await each.is_held(), await each.is_held_by(1)]
+                assert answers == [held] * 4
             await fails(LockNotHeldError, other.unlock)
-            assert [await other.force_unlock(), await other.delete()] == [False, False]
-            assert await side.is_held()
+            assert [await other.force_unlock(), await other.delete(), await side.is_held()] == [False, False, True]
             await side.unlock()
         async with write, read:
             assert [await side.is_locked() for side in (read, write)] == [True, True]
@@ -79,8 +77,7 @@ async def test_an_upgrade_is_refused_before_anything_is_sent(orders: Orders) -> 
     for way in WAYS:
         await fails(LockUpgradeError, way, write, match=r"orders.*:1\b")
     await read.unlock()
-    assert await write.try_lock()
-    assert orders.scripts() - before == 2
+    assert (await write.try_lock(), orders.scripts() - before) == (True, 2)
     # So it is after a downgrade.
     await read.lock()
     await write.unlock()
@@ -92,18 +89,23 @@ class TestLeases:
         """The watchdog visits fixed leases too, but not before a third of its own."""
         read, write = orders.sides(1)
         await read.lock(0.05)
-        assert await read.lost.wait(TIME_LIMIT)
-        assert await write.try_lock(TIME_LIMIT)
+        assert [await read.lost.wait(TIME_LIMIT), await write.try_lock(TIME_LIMIT)] == [True, True]
 
-    @pytest.mark.parametrize("side", [0, 1], ids=["read", "write"])
-    async def test_the_watchdog_of_a_side_survives_the_end_of_the_other(self, watched: Orders, side: int) -> None:
-        sides = watched.sides(1)
-        await sides[1].lock()
-        await sides[0].lock()
+    @pytest.mark.parametrize(("side", "lease"), [(0, None), (1, 60)])
+    async def test_the_watchdog_of_both_sides(self, watched: Orders, side: int, lease: float | None) -> None:
+        """That of a side survives the end of the other. A lock that is deleted is reported."""
+        read, write = sides = watched.sides(1)
+        await in_turn((write.lock, read.lock))
         await sides[1 - side].unlock()
         await watched.backend.sleep(WATCHDOG * 1.5)
         assert await sides[side].is_held()
         await sides[side].unlock()
+        await write.lock()
+        await read.lock(lease)
+        watched.redis.delete(*(["orders"] if lease is None else watched.redis.keys()))
+        for each in sides:
+            assert await each.lost.wait(TIME_LIMIT)
+            await assert_lost(each)
 
     async def test_the_watchdog_keeps_a_fixed_one_that_java_shortened(self, watched: Orders) -> None:
         read = await acquired(watched.read(1), 60)
@@ -114,16 +116,6 @@ class TestLeases:
             await watched.backend.until(lambda: int(watched.redis.pttl("orders")) > 50_000)
         assert await read.is_held()
         await read.unlock()
-
-    @pytest.mark.parametrize("lease", [None, 60])
-    async def test_a_deleted_lock_is_reported(self, watched: Orders, lease: float | None) -> None:
-        sides = watched.sides(1)
-        await sides[1].lock()
-        await sides[0].lock(lease)
-        watched.redis.delete(*(["orders"] if lease is None else watched.redis.keys()))
-        for side in sides:
-            assert await side.lost.wait(TIME_LIMIT)
-            await assert_lost(side)
 
     @pytest.mark.parametrize("reads_on", [True, False])
     async def test_the_write_is_lost_when_its_own_lease_ends(self, orders: Orders, reads_on: bool) -> None:
