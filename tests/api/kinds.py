@@ -31,15 +31,10 @@ FAIR = ("fair", "non-reentrant fair")
 NON_REENTRANT = ("non-reentrant", "non-reentrant fair")
 REENTRANT = [kind for kind in KINDS if kind not in NON_REENTRANT]
 WAYS: list[Callable[[Any], Awaitable[Any]]] = [
-    lambda lock: lock.lock(),
-    lambda lock: lock.lock(50),
-    lambda lock: lock.try_lock(),
-    lambda lock: lock.try_lock(5, timedelta(seconds=50)),
-    lambda lock: lock.acquire(),
-    lambda lock: lock.acquire(blocking=False),
-    lambda lock: lock.acquire(timeout=5),
-    lambda lock: lock.__aenter__(),
-    lambda lock: lock.hold(wait_time=5).__aenter__(),
+    *(lambda lock: lock.lock(), lambda lock: lock.lock(50)),
+    *(lambda lock: lock.try_lock(), lambda lock: lock.try_lock(5, timedelta(seconds=50))),
+    *(lambda lock: lock.acquire(), lambda lock: lock.acquire(blocking=False), lambda lock: lock.acquire(timeout=5)),
+    *(lambda lock: lock.__aenter__(), lambda lock: lock.hold(wait_time=5).__aenter__()),
 ]
 """All ways to acquire a lock."""
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -94,9 +89,8 @@ async def one_waits(
     waiting = waiting or client
     holder, waiter = lock_of(client, rival_of(kind), name, owner=1), lock_of(waiting, kind, name, owner=2)
     await holder.lock()
-    other = backend.spawn(waiter.lock)
     # A spin lock polls: nothing tells that it waits.
-    await backend.until(lambda: kind == "spin" or sleeping(waiting, kind, name) == 1)
+    other = await backend.begin(waiter.lock, lambda: kind == "spin" or sleeping(waiting, kind, name) == 1)
     return holder, waiter, other
 
 

@@ -41,8 +41,7 @@ class Stock:
     """The semaphore `stock` of one kind."""
 
     def __init__(self, backend: Backend, state: ServerState, kind: str) -> None:
-        self.backend, self.kind = backend, kind
-        self.redis: Any = state.redis
+        self.backend, self.kind, self.redis = backend, kind, state.redis
         self.scripts, self.commands = state.scripts, state.commands
 
     def open(self, address: object = None, **fields: Any) -> Permits:

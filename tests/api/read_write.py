@@ -27,11 +27,9 @@ class Orders:
     """Without a client named, a method is of `client`, which `connect` replaces."""
 
     def __init__(self, backend: Backend, state: ServerState) -> None:
-        self.backend = backend
-        self.redis: Any = state.redis
-        self.scripts = state.scripts
+        self.backend, self._state = backend, state
+        self.redis, self.scripts = state.redis, state.scripts
         self.connect()
-        self._state = state
 
     def connect(self, address: object = None, **fields: Any) -> None:
         self.client: Any = self.backend.connect(address, **fields)

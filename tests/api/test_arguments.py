@@ -20,7 +20,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, fails
+from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, fails, in_turn
 from tests.support.kinds import KINDS
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
@@ -33,9 +33,8 @@ MANY = 20_000
 
 async def test_owners_are_distinguished(backend: Backend, client: Any, state: ServerState) -> None:
     fresh, other = new_owner(), new_owner()
-    assert len({fresh, other, fresh}) == 2
+    assert (len({fresh, other, fresh}), repr(fresh)) == (2, f"<pyredisson.ExplicitOwner {fresh.id}>")
     assert 2**48 <= fresh.id < other.id < 2**62
-    assert repr(fresh) == f"<pyredisson.ExplicitOwner {fresh.id}>"
     owners: list[Any] = [fresh, other, "alice", "7", "07", 7, 0, 2**32 - 1]
     locks = [client.get_lock("orders", owner=owner) for owner in owners]
     for owner, lock in zip(owners, locks, strict=True):
@@ -52,17 +51,16 @@ async def test_owners_are_distinguished(backend: Backend, client: Any, state: Se
         of_text = isinstance(owner, str)
         assert int(number) in range(2**62, 2**63) if of_text else number == str(getattr(owner, "id", owner))
         await lock.unlock()
-    assert client.id == str(UUID(client.id))
-    assert UUID(client.id).version == 4
+    assert (str(UUID(client.id)), UUID(client.id).version) == (client.id, 4)
     # Threads' and tasks' own ids are used again as soon as they have ended; those of owners are not.
     found = set()
     for index in range(20):
         await backend.as_another_owner(client.get_lock(f"orders{index}").lock)
         assert state.redis.type(f"orders{index}") == b"hash"
         [(name, holds)] = state.holds(f"orders{index}").items()
-        assert re.fullmatch(re.escape(client.id) + r":[0-9]+", name)
-        assert int(name.rpartition(":")[2]) >= 2**32
-        assert holds == "1"
+        client_id, _, number = name.partition(":")
+        assert re.fullmatch("[0-9]+", number)
+        assert (client_id, int(number) >= 2**32, holds) == (client.id, True, "1")
         found.add(name)
     assert len(found) == 20
 
@@ -91,8 +89,7 @@ async def test_owners_that_are_kept_in_memory(client: Any, state: ServerState) -
         await client.get_lock("orders", owner="alice").lock()
         gc.collect()
         assert list(state.holds("orders").values()) == [count]
-    for _ in range(2):
-        await client.get_lock("orders", owner="alice").unlock()
+    await in_turn(client.get_lock("orders", owner="alice").unlock for _ in range(2))
     assert not state.holds("orders")
     gc.collect()
     assert not known
@@ -111,8 +108,7 @@ async def test_no_name_in_doubt_recurs(backend: Backend, proxy: Proxy, state: Se
         await client.get_lock("orders", owner=owner).unlock()
         gc.collect()  # the error that told of the doubt refers to the call
         assert not client._session.owners._explicit
-    assert len(names) == 3
-    assert client._session.id + ":7" not in names
+    assert (len(names), client._session.id + ":7" in names) == (3, False)
 
 
 async def test_threads_that_make_the_same_owner_at_once_get_one() -> None:
@@ -158,21 +154,17 @@ async def test_no_level_is_released_twice(threads: Backend, proxy: Proxy, state:
     lock = getattr(threads.connect(proxy.url), kind)("orders", owner=7)
     await lock.lock()
     slow = proxy.hold_reply(b"orders")
-    other = threads.spawn(lock.unlock)
-    assert slow.held.wait(TIME_LIMIT)
+    other = await threads.begin(lock.unlock, slow.held.is_set)
     await threads.until(lambda: not state.redis.exists("orders"))
     again = threads.spawn(lock.try_lock)
     slow.deliver()
     await other.result()
-    assert await again.result() is True
-    assert await lock.is_held()
+    assert (await again.result(), await lock.is_held()) == (True, True)
     await lock.unlock()
     await fails(LockNotHeldError, lock.unlock)
 
 
-NAMES: list[str | bytes] = [
-    *("orders", "{t}foo", "a b", "a}b", "a{b", "'\"\r\n", "Schlüssel☃", b"\x00\xff", b"orders"),
-]
+NAMES: list[str | bytes] = ["orders", "{t}foo", "a b", "a}b", "a{b", "'\"\r\n", "Schlüssel☃", b"\x00\xff", b"orders"]
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -186,14 +178,12 @@ async def test_keys_and_channels(backend: Backend, state: ServerState, mapped: b
             key = b"{t}foo:orders" if mapped else name.encode() if isinstance(name, str) else name
             channel = b"redisson_lock__channel:" + (key if b"{" in key else b"{%b}" % key)
             lock = client.get_lock(name)
-            assert lock.name == name
-            assert type(lock.name) is type(name)
+            assert (lock.name, type(lock.name)) == (name, type(name))
             await lock.lock()
             assert state.redis.keys() == [key]
             await lock.unlock()
             message = ear.get_message(timeout=TIME_LIMIT)
-            assert (message["channel"], message["data"]) == (channel, b"0")
-            assert state.redis.keys() == []
+            assert (message["channel"], message["data"], state.redis.keys()) == (channel, b"0", [])
 
 
 FACTORIES = sorted(name for name in dir(pyredisson.Client) if re.match("get_(?!multi|red)", name))
@@ -221,34 +211,19 @@ NO_TIMES: list[Any] = ["1", b"1", True, [1]]
 NO_NUMBERS: list[Any] = [True, 1.0, "1", None]
 NO_IDS = ["", ID[:-1], ID + "0", "g" + ID[1:], " " + ID[1:], ID[:16] + " " * 16, "é" * 32]
 NO_TEXTS = [None, 1, bytes.fromhex(ID), [ID.encode()], [1]]
-LEASED = [
-    *calls("lock", "extend"),
-    *calls("try_lock", after=[0]),
-    *calls("lock", "try_lock", by="lease_time"),
-    lambda lock, lease: lock.hold(lease_time=lease).__aenter__(),
-]
-WAITING = [
-    *calls("try_lock"),
-    *calls("try_lock", by="wait_time", lease_time=1),
-    *calls("acquire", after=[True]),
-    *calls("acquire", by="timeout"),
-    lambda lock, wait: lock.hold(wait).__aenter__(),
-    lambda lock, wait: lock.lost.wait(wait),
-]
+LEASED = calls("lock", "extend") + calls("try_lock", after=[0]) + calls("lock", "try_lock", by="lease_time")
+LEASED += [lambda lock, lease: lock.hold(lease_time=lease).__aenter__()]
+WAITING = calls("try_lock") + calls("try_lock", by="wait_time", lease_time=1)
+WAITING += calls("acquire", after=[True]) + calls("acquire", by="timeout")
+WAITING += [lambda lock, wait: lock.hold(wait).__aenter__(), lambda lock, wait: lock.lost.wait(wait)]
 WITH_TOKEN = [*calls("lock_and_get_token"), *calls("try_lock_and_get_token", after=[0])]
 SET = ("try_set_permits", "add_permits")
 COUNTING = calls(*SET, "acquire", "try_acquire", "release", "release_if_exists", "reduce_permits")
 COUNTING_IDS = calls(*SET, "acquire_many", "try_acquire_many", "set_permits")
-LEASED_PERMITS = [
-    *calls("acquire"),
-    *calls("try_acquire", after=[0]),
-    *calls("acquire_many", after=[1]),
-    *calls("try_acquire_many", after=[1, 0]),
-]
-RENEWED_PERMITS = [
-    *calls("acquire", "try_acquire", "permit", by="lease_time", renew=True),
-    *calls("acquire_many", "try_acquire_many", by="lease_time", permits=1, renew=True),
-]
+LEASED_PERMITS = calls("acquire") + calls("try_acquire", after=[0])
+LEASED_PERMITS += calls("acquire_many", after=[1]) + calls("try_acquire_many", after=[1, 0])
+RENEWED_PERMITS = calls("acquire", "try_acquire", "permit", by="lease_time", renew=True)
+RENEWED_PERMITS += calls("acquire_many", "try_acquire_many", by="lease_time", permits=1, renew=True)
 LIMITS = [0, -1, math.nan, math.inf, timedelta(0)]
 LIMITED = ("lock", "try_lock", "hold")
 OWNED = [name for name in FACTORIES if name.endswith("lock")]
@@ -282,8 +257,7 @@ REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
     "semaphore": [
         (COUNTING, ValueError, "permits", [-1, 2**31, 10**30]),
         (COUNTING, TypeError, "permits", NO_NUMBERS),
-        (calls("try_acquire", after=[1]), ValueError, "wait_time", NO_WAITS),
-        (calls("try_acquire", by="wait_time"), ValueError, "wait_time", NO_WAITS),
+        (calls("try_acquire", after=[1]) + calls("try_acquire", by="wait_time"), ValueError, "wait_time", NO_WAITS),
         (calls("try_set_permits", after=[1]), ValueError, "ttl", [0, -1, math.inf]),
         (calls("try_set_permits", after=[1]), TypeError, "ttl", ["1"]),
     ],
@@ -292,8 +266,7 @@ REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
         (COUNTING_IDS, TypeError, "permits", NO_NUMBERS),
         (calls("try_acquire_many", after=[1]), ValueError, "wait_time", NO_WAITS),
         (calls("try_acquire", "permit", by="wait_time"), ValueError, "wait_time", NO_WAITS),
-        (LEASED_PERMITS, ValueError, "lease_time", NO_LEASES),
-        (calls("update_lease_time", after=[ID]), ValueError, "lease_time", NO_LEASES),
+        (LEASED_PERMITS + calls("update_lease_time", after=[ID]), ValueError, "lease_time", NO_LEASES),
         (RENEWED_PERMITS, ValueError, "renew", [1]),
         (BY_ID, ValueError, "32 hex digits", NO_IDS),
         (BY_ID, TypeError, "permit|iterable", NO_TEXTS),
@@ -322,10 +295,9 @@ MAKES = {"semaphore": "get_semaphore", "permit": "get_permit_expirable_semaphore
 
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_what_cannot_be(backend: Backend, kind: str) -> None:
-    client = backend.connect(NOWHERE)
-    called: Any = client
+    called: Any = backend.connect(NOWHERE)
     if kind != "client":
-        called = getattr(client, MAKES[kind])("orders") if kind in MAKES else lock_of(client, kind)
+        called = getattr(called, MAKES[kind])("orders") if kind in MAKES else lock_of(called, kind)
     for methods, error, match, values in REFUSED[kind]:
         for call, value in product(methods, values):
             await fails(error, call, called, value, match=match)
@@ -359,10 +331,8 @@ async def test_what_can_be(backend: Backend, lock: Any) -> None:
 async def test_weak_references_to_all_that_a_client_makes() -> None:
     for module in (pyredisson, pyredisson.asyncio):
         client = module.connect(NOWHERE)
-        pair = client.get_read_write_lock("a")
         made = [lock_of(client, kind, "a") for kind in [*KINDS, *GROUPS]]
-        made += [pair, client.get_count_down_latch("b"), client.get_semaphore("c")]
-        made.append(client.get_permit_expirable_semaphore("d"))
+        made += [getattr(client, factory)("b") for factory in (*MAKES.values(), "get_read_write_lock")]
         assert [weakref.ref(each)() for each in made] == made
     assert {"get_lock", "get_read_write_lock", "get_semaphore", "get_count_down_latch"} <= {*FACTORIES}
     assert len(FACTORIES) == 10

@@ -33,20 +33,14 @@ async def asked(lock: Any) -> list[Any]:
 
 
 IN_VAIN: list[Callable[[Any], Awaitable[Any]]] = [
-    lambda lock: lock.try_lock(),
-    lambda lock: lock.try_lock(wait_time=0.02),
-    lambda lock: lock.acquire(blocking=False),
-    lambda lock: lock.acquire(False),
-    lambda lock: lock.acquire(True, 0),
+    *(lambda lock: lock.try_lock(), lambda lock: lock.try_lock(wait_time=0.02)),
+    *(lambda lock: lock.acquire(blocking=False), lambda lock: lock.acquire(False), lambda lock: lock.acquire(True, 0)),
 ]
 """Ways that return False while another owner holds it."""
 ENDLESS: list[Callable[[Any], Awaitable[Any]]] = [
-    lambda lock: lock.lock(),
-    lambda lock: lock.try_lock(wait_time=math.inf),
-    lambda lock: lock.acquire(),
-    lambda lock: lock.acquire(True, -1),
-    lambda lock: lock.hold(None).__aenter__(),
-    lambda lock: lock.hold(math.inf).__aenter__(),
+    *(lambda lock: lock.lock(), lambda lock: lock.try_lock(wait_time=math.inf)),
+    *(lambda lock: lock.acquire(), lambda lock: lock.acquire(True, -1)),
+    *(lambda lock: lock.hold(None).__aenter__(), lambda lock: lock.hold(math.inf).__aenter__()),
 ]
 """Ways that wait for as long as it takes."""
 

@@ -68,8 +68,7 @@ async def test_tls(backend: Backend, server: Server, tls_server: Server, caplog:
 
 
 async def test_a_config_and_fields_beside_an_address(backend: Backend, server: Server, admin: redis.Redis) -> None:
-    config = Config(host=server.host, port=server.port, lock_watchdog_timeout=7)
-    assert 6 < await works(backend, config) <= 7
+    assert 6 < await works(backend, Config(host=server.host, port=server.port, lock_watchdog_timeout=7)) <= 7
     assert 8 < await works(backend, server.url, lock_watchdog_timeout=9, client_name="me") <= 9
     assert "me" in [entry["name"] for entry in admin.client_list()]
 
@@ -79,8 +78,7 @@ async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> 
     address = f"redis://{guarded.host}:{guarded.port}"
     await works(backend, address, password=guarded.password)
     for wrong in ({}, {"password": "wrong"}, {"username": "nobody", "password": "x"}):
-        client = backend.connect(address, **wrong)
-        await fails(AuthenticationError, client.get_lock("orders").lock)
+        await fails(AuthenticationError, backend.connect(address, **wrong).get_lock("orders").lock)
     await works(backend, address, username="alice", password="p%20")
     alice = address.replace("//", "//alice:p%2520@")
     await works(backend, f"{alice}/0")
@@ -139,5 +137,4 @@ async def test_the_life_of_a_lock(backend: Backend, kind: Server) -> None:
         # The server knows no script when the client is closed.
         admin.script_flush()
         await client.close()
-        assert all(admin.script_exists(release))
-        assert not admin.exists("orders")
+        assert (admin.script_exists(release), admin.exists("orders")) == ([True], 0)
