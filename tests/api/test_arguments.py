@@ -188,6 +188,7 @@ async def test_keys_and_channels(backend: Backend, state: ServerState, mapped: b
 
 FACTORIES = sorted(name for name in dir(pyredisson.Client) if re.match("get_(?!multi|red)", name))
 Call = Callable[[Any, Any], Any]
+Refused = tuple[list[Call], type[Exception], str, list[Any]]
 
 
 def calls(*names: str, after: Sequence[Any] = (), by: str | None = None, **others: Any) -> list[Call]:
@@ -199,6 +200,11 @@ def calls(*names: str, after: Sequence[Any] = (), by: str | None = None, **other
         return lambda called, value: getattr(called, name)(**{by: value}, **others)
 
     return [call(name) for name in names]
+
+
+def both(methods: list[Call], match: str, values: list[Any], of_types: list[Any]) -> list[Refused]:
+    """Values that can't be, and others of types that can't be."""
+    return [(methods, ValueError, match, values), (methods, TypeError, match, of_types)]
 
 
 NO_LEASES = [
@@ -228,42 +234,34 @@ LIMITS = [0, -1, math.nan, math.inf, timedelta(0)]
 LIMITED = ("lock", "try_lock", "hold")
 OWNED = [name for name in FACTORIES if name.endswith("lock")]
 BY_ID = calls("release", "try_release", "get_lease_time")
-OF_LOCKS: list[tuple[list[Call], type[Exception], str, list[Any]]] = [
-    (LEASED, ValueError, "lease_time", NO_LEASES),
-    (LEASED, TypeError, "lease_time", [*NO_TIMES, 1j]),
-    (WAITING, ValueError, "wait_time|timeout", NO_WAITS),
-    (WAITING, TypeError, "wait_time|timeout", NO_TIMES),
+OF_LOCKS: list[Refused] = [
+    *both(LEASED, "lease_time", NO_LEASES, [*NO_TIMES, 1j]),
+    *both(WAITING, "wait_time|timeout", NO_WAITS, NO_TIMES),
     (calls("acquire", after=[False]), ValueError, "timeout", [0, 1]),
     (calls("acquire", after=[True]), ValueError, "timeout", [-2, -0.5]),
     # Threading's timeout has no None, and a maximum.
     (calls("acquire", by="timeout"), TypeError, "timeout", [None]),
     (calls("acquire", by="timeout"), OverflowError, "timeout", TOO_LONG),
     (calls("on_lost"), TypeError, "function", [None, 5]),
-    (calls(*LIMITED, by="at_most"), ValueError, "at_most", LIMITS),
-    (calls(*LIMITED, by="at_most"), TypeError, "at_most", NO_TIMES),
+    *both(calls(*LIMITED, by="at_most"), "at_most", LIMITS, NO_TIMES),
     (calls(*LIMITED, by="at_most", lease_time=5), ValueError, "at_most.*lease_time", [5]),
 ]
-REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
+REFUSED: dict[str, list[Refused]] = {
     "lock": [*OF_LOCKS, (calls("is_held_by"), TypeError, "owner", [b"1", 1.0, True, None])],
     "spin": OF_LOCKS,
     "fenced": [
         *OF_LOCKS,
-        (WITH_TOKEN, ValueError, "lease_time", NO_LEASES),
-        (WITH_TOKEN, TypeError, "lease_time", [*NO_TIMES, 1j]),
-        (calls("try_lock_and_get_token"), ValueError, "wait_time", NO_WAITS),
-        (calls("try_lock_and_get_token"), TypeError, "wait_time", NO_TIMES),
+        *both(WITH_TOKEN, "lease_time", NO_LEASES, [*NO_TIMES, 1j]),
+        *both(calls("try_lock_and_get_token"), "wait_time", NO_WAITS, NO_TIMES),
     ],
     **dict.fromkeys(GROUPS, OF_LOCKS),
     "semaphore": [
-        (COUNTING, ValueError, "permits", [-1, 2**31, 10**30]),
-        (COUNTING, TypeError, "permits", NO_NUMBERS),
+        *both(COUNTING, "permits", [-1, 2**31, 10**30], NO_NUMBERS),
         (calls("try_acquire", after=[1]) + calls("try_acquire", by="wait_time"), ValueError, "wait_time", NO_WAITS),
-        (calls("try_set_permits", after=[1]), ValueError, "ttl", [0, -1, math.inf]),
-        (calls("try_set_permits", after=[1]), TypeError, "ttl", ["1"]),
+        *both(calls("try_set_permits", after=[1]), "ttl", [0, -1, math.inf], ["1"]),
     ],
     "permit": [
-        (COUNTING_IDS, ValueError, "permits", [-1, 2**31, 10**30]),
-        (COUNTING_IDS, TypeError, "permits", NO_NUMBERS),
+        *both(COUNTING_IDS, "permits", [-1, 2**31, 10**30], NO_NUMBERS),
         (calls("try_acquire_many", after=[1]), ValueError, "wait_time", NO_WAITS),
         (calls("try_acquire", "permit", by="wait_time"), ValueError, "wait_time", NO_WAITS),
         (LEASED_PERMITS + calls("update_lease_time", after=[ID]), ValueError, "lease_time", NO_LEASES),
@@ -275,18 +273,13 @@ REFUSED: dict[str, list[tuple[list[Call], type[Exception], str, list[Any]]]] = {
         (calls("update_lease_time", by="permit", lease_time=1), ValueError, "32 hex digits", NO_IDS),
     ],
     "latch": [
-        (calls("try_set_count"), ValueError, "count", [-1, 2**63]),
-        (calls("try_set_count"), TypeError, "count", NO_NUMBERS),
-        (calls("wait"), ValueError, "timeout", [-1, math.nan, timedelta(-1)]),
-        (calls("wait"), TypeError, "timeout", ["1", True]),
+        *both(calls("try_set_count"), "count", [-1, 2**63], NO_NUMBERS),
+        *both(calls("wait"), "timeout", [-1, math.nan, timedelta(-1)], ["1", True]),
     ],
     "client": [
-        (calls("singleton", "elect", "locked", by="at_most", name="orders"), ValueError, "at_most", LIMITS),
-        (calls("singleton", "elect", "locked", by="at_most", name="orders"), TypeError, "at_most", NO_TIMES),
-        (calls(*OWNED, by="watchdog_timeout", name="orders"), ValueError, "watchdog_timeout", LIMITS),
-        (calls(*OWNED, by="watchdog_timeout", name="orders"), TypeError, "watchdog_timeout", NO_TIMES),
-        (calls(*OWNED, by="owner", name="orders"), ValueError, "owner", [-1, 2**32, ""]),
-        (calls(*OWNED, by="owner", name="orders"), TypeError, "owner", [b"1", 1.0, True]),
+        *both(calls("singleton", "elect", "locked", by="at_most", name="orders"), "at_most", LIMITS, NO_TIMES),
+        *both(calls(*OWNED, by="watchdog_timeout", name="orders"), "watchdog_timeout", LIMITS, NO_TIMES),
+        *both(calls(*OWNED, by="owner", name="orders"), "owner", [-1, 2**32, ""], [b"1", 1.0, True]),
     ],
 }
 """For each kind: calls, the error that each of them raises, what it names, and the values that can't be."""

@@ -17,9 +17,9 @@ from .kinds import GROUPS, NON_REENTRANT, REENTRANT, lock_of
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python was installed without its own tests")
 
 Tests = type[unittest.TestCase]
-AnyLock = pyredisson.Lock | pyredisson.MultiLock | pyredisson.RedLock
 AnySemaphore = pyredisson.Semaphore | pyredisson.PermitExpirableSemaphore
 
+NUMBERS = count()
 OTHERWISE = {
     "test_acquire_timeout": "it wants each reply of a server within 5 ms",
     "test_constructor_noargs": "clients make the locks",
@@ -63,17 +63,12 @@ def run(tests: Tests, name: str, **made: Callable[..., object]) -> None:
     + cases(lock_tests.BaseLockTests, NON_REENTRANT),
 )
 def test_locks(client: pyredisson.Client, tests: Tests, name: str, kind: str) -> None:
-    numbers = count()
-
-    def new() -> AnyLock:
+    def new() -> Any:
         """A lock of its own, with the names that `threading.Condition` wants of a re-entrant lock."""
-        lock: AnyLock = lock_of(client, kind, f"orders-{next(numbers)}")
-        of_condition = {
-            "_is_owned": lambda lock: lock.is_held(),
-            "_recursion_count": lambda lock: lock.get_hold_count(),
-            "_release_save": lambda lock: lock.unlock(),
-        }
-        lock.__class__ = type(type(lock).__name__, (type(lock),), {"__slots__": (), **of_condition})
+        lock = lock_of(client, kind, f"orders-{next(NUMBERS)}")
+        ours = type(lock)
+        names = {"_is_owned": ours.is_held, "_recursion_count": ours.get_hold_count, "_release_save": ours.unlock}
+        lock.__class__ = type(ours.__name__, (ours,), {"__slots__": (), **names})
         return lock
 
     run(tests, name, locktype=new)
@@ -115,6 +110,5 @@ class AsInThreading:
     + cases(lock_tests.BaseSemaphoreTests, ["get_permit_expirable_semaphore"]),
 )
 def test_semaphores(client: pyredisson.Client, tests: Tests, name: str, factory: str) -> None:
-    numbers = count()
     make: Callable[[str], AnySemaphore] = getattr(client, factory)
-    run(tests, name, semtype=lambda value=1: AsInThreading(make(f"orders-{next(numbers)}"), value))
+    run(tests, name, semtype=lambda value=1: AsInThreading(make(f"orders-{next(NUMBERS)}"), value))

@@ -31,6 +31,7 @@ from pyredisson.events import Event, Observer, handlers_of
 from pyredisson.testing import Cluster
 
 SECRET = "hunter2"
+PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 FILE = "singleServerConfig:\n  address: redis://h:1\n"
 CHECKED, BY_CA, UNCHECKED = (ssl.CERT_REQUIRED, True), (ssl.CERT_REQUIRED, False), (ssl.CERT_NONE, False)
 NODES = (Address("h1", 7000), Address("h2", 7001))
@@ -107,9 +108,8 @@ class TestFields:
         assert set(handlers_of(Subclass())) == {"lost"}
 
     def test_the_password_is_never_shown(self) -> None:
-        provider = redis.UsernamePasswordCredentialProvider("user", SECRET)
-        assert "credential_provider" not in repr(Config(credential_provider=provider))
-        for wrong in ({"password": SECRET.encode()}, {"password": SECRET, "credential_provider": provider}):
+        assert "credential_provider" not in repr(Config(credential_provider=PROVIDER))
+        for wrong in ({"password": SECRET.encode()}, {"password": SECRET, "credential_provider": PROVIDER}):
             with pytest.raises(ConfigError) as caught:
                 Config(**wrong)
             assert SECRET not in str(caught.value)
@@ -254,18 +254,17 @@ class TestServersOfAConfig:
         assert Config(**fields).describe() == text
 
     def test_one_server_of_several(self) -> None:
-        provider = redis.UsernamePasswordCredentialProvider("u", SECRET)
         sentinels = SENTINEL | {"sentinel_username": "s", "sentinel_password": "p"}
-        config = Config(**sentinels, database=2, credential_provider=provider, ssl=True)
+        config = Config(**sentinels, database=2, credential_provider=PROVIDER, ssl=True)
         server = config.at(Address("master", 1))
         assert (server.host, server.port, server.address) == ("master", 1, "master:1")
-        assert (server.database, server.credential_provider, server.topology) == (2, provider, "sentinel")
+        assert (server.database, server.credential_provider, server.topology) == (2, PROVIDER, "sentinel")
         assert server.ssl_context is config.ssl_context
         sentinel = config.at_sentinel(NODES[1])
         assert (sentinel.host, sentinel.port, sentinel.database) == ("h2", 7001, 0)
         assert (sentinel.username, sentinel.password, sentinel.credential_provider) == ("s", "p", None)
         assert (sentinel.ssl, sentinel.ssl_context) == (False, None)
-        assert config.at_sentinel(NODES[1], data_credentials=True).credential_provider is provider
+        assert config.at_sentinel(NODES[1], data_credentials=True).credential_provider is PROVIDER
         assert (config.host, config.port, config.database, config.ssl) == ("h1", 7000, 2, True)
 
     def test_announced_addresses_are_mapped(self) -> None:
@@ -297,7 +296,6 @@ def test_what_config_of_accepts() -> None:
 
 
 UNLIMITED = 2**31
-PROVIDER = redis.UsernamePasswordCredentialProvider("user", SECRET)
 
 
 class TestClients:

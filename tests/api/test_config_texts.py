@@ -317,10 +317,7 @@ PAIR = '{"172.17.0.2:7000": "10.0.0.1:17000"}'
         ("---\n" + single("clientName: null", "fairLockWaitTimeout: 200000"), {"fair_lock_wait_timeout": 200.0}),
         (single("retryDelay: !<org.redisson.config.EqualJitterDelay> {baseDelay: PT1S, maxDelay: PT2S}"), {}),
         (master("redis://m:1"), {"topology": "replicated", "nodes": (("m", 1),)}),
-        (
-            master("redis://m:1\nslaveAddresses:\n- redis://a:2\n- redis://[::1]:3"),
-            {"nodes": (("m", 1), ("a", 2), ("::1", 3))},
-        ),
+        (master(f"redis://m:1\n{SLAVES}"), {"nodes": (("m", 1), ("a", 2), ("::1", 3))}),
         (sentinel("sentinelAddresses: redis://s1"), {"nodes": (("s1", 26379),)}),
         (several("replicated", "valkey://h1"), {"nodes": (("h1", 6379),)}),
         (several("cluster", "['redis://u:p@a', 'redis://u:p@b']"), {"username": "u", "password": "p"}),

@@ -131,14 +131,12 @@ async def test_java_wakes_one_after_the_other(stock: Stock) -> None:
 
     The second one hears Java when the first one has left.
     """
-    holder = await stock.made(1)
-    await holder.acquire()
-    first = stock.open()
-    leaver = stock.backend.spawn(lambda: first.try_acquire(1, 1))
-    await stock.backend.until(lambda: stock.redis.zcard("pyredisson_waiting:{stock}") == 1)
+    await (await stock.made(1)).acquire()
+    listed = partial(stock.redis.zcard, "pyredisson_waiting:{stock}")
+    leaver = await stock.backend.begin(partial(stock.open().try_acquire, 1, 1), lambda: listed() == 1)
     others = [await stock.waiter(stock.open()) for _ in range(6)]
     assert not await leaver.result()
-    await stock.backend.until(lambda: stock.redis.zcard("pyredisson_waiting:{stock}") == 6)
+    await stock.backend.until(lambda: listed() == 6)
     for number in range(3):
         stock.java_adds(1)
         await stock.backend.until(lambda: sum(other.done() for other in others) == number + 1)  # noqa: B023
@@ -268,12 +266,11 @@ def done(backend: Backend, redis: Any, client: Any) -> Done:
     return Done(backend, redis, client)
 
 
-@pytest.fixture
-def latch(client: Any) -> Any:
-    return client.get_count_down_latch("done")
-
-
 class TestLatch:
+    @pytest.fixture
+    def latch(self, client: Any) -> Any:
+        return client.get_count_down_latch("done")
+
     async def test_to_zero(self, done: Done, latch: Any) -> None:
         assert (await latch.get_count(), await latch.try_set_count(2)) == (0, True)
         for refused in (3, 0):
@@ -320,9 +317,7 @@ class TestLatch:
 
     @pytest.mark.parametrize("timeout", [None, 30])
     @pytest.mark.parametrize("way", ["count_down", "delete", "no message"])
-    async def test_all_go_on_when_it_opens(
-        self, done: Done, latch: Any, monkeypatch: pytest.MonkeyPatch, timeout: float | None, way: str
-    ) -> None:
+    async def test_all_go_on(self, done: Done, latch: Any, monkeypatch: Any, timeout: float | None, way: str) -> None:
         theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
         await latch.try_set_count(2)
         [ours] = [key for key in done.redis.keys("*") if key != b"done"]
@@ -424,9 +419,7 @@ async def test_the_server_is_a_new_one(backend: Backend, state: ServerState, pro
     assert stock.free() == 5
 
 
-async def test_a_long_pause_while_the_outcome_was_in_doubt(
-    backend: Backend, state: ServerState, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_pause_in_doubt(backend: Backend, state: ServerState, proxy: Proxy, monkeypatch: Any) -> None:
     """The server may have forgotten what it did: asked again, it would do it again."""
     monkeypatch.setattr("pyredisson.logic.exactly_once.REMEMBERED", 0.0)
     stock = Stock(backend, state, "semaphore")

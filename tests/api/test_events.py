@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.support.waiting import permit_waiters
 from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits
 
+Said = Callable[[], list[str]]
 LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}
 
 
@@ -33,29 +34,23 @@ def told_kind(kind: str) -> str:
     return {"non-reentrant": "lock", "non-reentrant fair": "fair"}.get(kind, kind)
 
 
-class Said:
-    """The lines about calls; those about channels and wakeups are details of a wait."""
-
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        self._records = caplog.get_records
-
-    @property
-    def lines(self) -> list[str]:
-        texts = [record.getMessage() for record in self._records("call") if record.levelno == logging.DEBUG]
-        return [text for text in texts if not any(word in text for word in ("channel", "queue", "woken"))]
-
-    def without(self, line: str) -> list[str]:
-        """All but this one, which may come before or after that of a waiter."""
-        lines = self.lines
-        lines.remove(line)
-        return lines
+def without(lines: list[str], line: str) -> list[str]:
+    """All but this one, which may come before or after that of a waiter."""
+    lines.remove(line)
+    return lines
 
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Said]:
+    """The lines about calls; those about channels and wakeups are details of a wait."""
+
+    def lines() -> list[str]:
+        texts = [record.getMessage() for record in caplog.get_records("call") if record.levelno == logging.DEBUG]
+        return [text for text in texts if not any(word in text for word in ("channel", "queue", "woken"))]
+
     caplog.set_level(logging.DEBUG, "pyredisson")
     tracing.look()
-    yield Said(caplog)
+    yield lines
     caplog.set_level(logging.WARNING, "pyredisson")
     tracing.look()
 
@@ -119,7 +114,7 @@ async def test_a_wait_for_another_client(backend: Backend, client: Any, other: A
     assert {(event.name, event.kind, event.owner_id) for event in events} == {("a", told_kind(kind), 2)}
     is_wait(*events[:2])
     label, of_holder, first, second = LABELS[kind], LABELS[rival_of(kind)], f"{other.id}:1", f"{client.id}:2"
-    assert said.without(f"{of_holder} of owner {first} is released: 0 holds remain") == [
+    assert without(said(), f"{of_holder} of owner {first} is released: 0 holds remain") == [
         f"{of_holder} of owner {first} is acquired",
         f"owner {second} waits for {label}",
         f"{label} of owner {second} is acquired",
@@ -194,7 +189,7 @@ async def test_a_client_that_is_closed(backend: Backend, client: Any, other: Any
     assert sorted(whats(events)) == ["acquired", "failed", "released", "timed_out", "waiting"]
     [(error, of_kind)] = [(event.error or "", event.kind) for event in events if event.what == "failed"]
     assert (error.startswith("ClosedError: client"), of_kind) == (True, told_kind(kind))
-    *lines, last = [line for line in said.lines[1:] if "'a'" in line]
+    *lines, last = [line for line in said()[1:] if "'a'" in line]
     me = f"owner {client.id}"
     assert lines == [f"{label} of {me}:3 is not acquired in time", f"{me}:2 waits for {label}"]
     # The owner's name has another number if an attempt was under way.
@@ -216,7 +211,7 @@ async def test_a_task_that_is_cancelled(tasks: Backend, said: Said, kind: str) -
     with pytest.raises(asyncio.CancelledError):
         await task
     assert all_told(client, "waiting", "failed")[1].error == "CancelledError: "
-    assert said.lines[-1].endswith(" not acquired: CancelledError: ")
+    assert said()[-1].endswith(" not acquired: CancelledError: ")
 
 
 async def test_the_members_of_a_group(client: Any) -> None:
@@ -232,12 +227,12 @@ async def test_permits(client: Any, said: Said) -> None:
     await shop.try_set_permits(5)
     await shop.acquire(2)
     assert (await shop.drain_permits(), await shop.try_acquire()) == (3, False)
-    assert said.lines[-1] == "1 permits of semaphore 's' are not acquired in time"
+    assert said()[-1] == "1 permits of semaphore 's' are not acquired in time"
     await shop.release(5)
     await pool.try_set_permits(3)
     ids = await pool.acquire_many(2)
     assert await pool.try_acquire_many(2) == []
-    assert said.lines[-1] == "2 permits of semaphore 'p' are not acquired in time"
+    assert said()[-1] == "2 permits of semaphore 'p' are not acquired in time"
     await pool.release(ids)
     events = told(client)
     of_shop, of_pool = ("s", "semaphore", None), ("p", "permit", None)
@@ -271,7 +266,7 @@ async def test_a_wait_for_permits(backend: Backend, client: Any, other: Any, sai
     waits = [event for event in events if event.wait_id]
     assert whats(waits) == ["waiting", "acquired"]
     is_wait(*waits)
-    lines = said.without("1 permits of semaphore 'stock' are released")
+    lines = without(said(), "1 permits of semaphore 'stock' are released")
     done = ("acquired", "waited for", "acquired", "released")
     assert same or lines == [f"1 permits of semaphore 'stock' are {each}" for each in done]
 
@@ -302,14 +297,13 @@ async def test_a_latch(backend: Backend, client: Any, said: Said) -> None:
     expected = [(what, "l", "latch") for what in ("waiting", "timed_out", "waiting", "acquired")]
     assert [(event.what, event.name, event.kind) for event in events] == expected
     assert events[2].wait_id == events[3].wait_id != events[0].wait_id
-    lines = said.without("latch 'l' is counted down")
+    lines = without(said(), "latch 'l' is counted down")
     assert lines[-4:] == [f"latch 'l' is {each}" for each in ("waited for", "not open in time", "waited for", "open")]
 
 
 async def test_renewals(backend: Backend) -> None:
     client = backend.connect(observer=Recorder(), lock_watchdog_timeout=6)
-    for number in range(3):
-        await client.get_lock(f"a{number}").lock()
+    await in_turn(client.get_lock(f"a{number}").lock for number in range(3))
 
     def renewed() -> list[Event]:
         return [event for event in everything_told(client) if event.what == "renewed"]
@@ -345,8 +339,7 @@ async def test_other_observers(backend: Backend, client: Any, other: Any) -> Non
     await in_turn((lock.lock, lock.unlock, semaphore.release, semaphore.acquire))
     assert told(client) == []
     third = backend.connect(observer=Recorder("released"))
-    for _ in range(2):
-        await use(third.get_lock("a"))
+    await use(third.get_lock("a"), 2)
     events = told(third)
     assert whats(events) == ["released"] * 2
     # The number of the hold is the same as if all were told.

@@ -15,7 +15,7 @@ import pyredisson.asyncio
 from pyredisson import ClosedError, ConstantBackoff, ExponentialBackoff
 from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, lasting
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn, lasting
 from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import asleep
@@ -23,7 +23,6 @@ from tests.support.waiting import asleep
 from .kinds import COUNTER, GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, use
 
 kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
-reentrant = pytest.mark.parametrize("kind", REENTRANT)
 
 
 async def asked(lock: Any) -> list[Any]:
@@ -95,7 +94,7 @@ async def test_another_owner_does_not_get_it(client: Any, other: Any, state: Ser
     assert state.holds("orders") == before
 
 
-@reentrant
+@pytest.mark.parametrize("kind", REENTRANT)
 async def test_its_holder_may_acquire_another_hold(backend: Backend, state: ServerState, kind: str) -> None:
     lock = lock_of(backend.connect(), kind)
     for count, way in enumerate(WAYS, start=1):
@@ -317,9 +316,7 @@ async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, l
 
 async def test_closing_releases_held_locks_and_no_others(backend: Backend, state: ServerState) -> None:
     client = backend.connect()
-    for kind in [*KINDS, *GROUPS]:
-        await lock_of(client, kind, kind).lock()
-    await lock_of(client, "lock", "lock").lock()
+    await in_turn(lock_of(client, kind, kind).lock for kind in [*KINDS, *GROUPS, "lock"])
     await client.get_lock("stock", owner=1).lock(60)
     await client.get_lock("taken").lock(60)
     state.redis.delete("taken")
@@ -327,8 +324,7 @@ async def test_closing_releases_held_locks_and_no_others(backend: Backend, state
     # Waiters of another client are notified.
     waiting = [await one_waits(backend, client, kind, backend.connect(), f"{kind}:2") for kind in ("lock", "fair")]
     await client.close()
-    for _, _, other in waiting:
-        await other.result()
+    await finished(other for *_, other in waiting)
     assert left(state.redis) == {"lock:2", "fair:2", "taken", "redisson_lock_token:{fenced}"}
     assert state.holds("taken") == {"somebody:1": "1"}
 
@@ -378,8 +374,7 @@ class TestSpinLock:
         state.redis.delete("orders")
         assert await other.result() is True
         # A closed client ends the wait.
-        other = backend.spawn(lambda: client.get_spin_lock("orders", ConstantBackoff(30)).try_lock(60))
-        await backend.until(lambda: state.scripts() == before + 3)
+        other = await backend.begin(lambda: lock.try_lock(60), lambda: state.scripts() == before + 3)
         await client.close()
         await fails(ClosedError, other.result)
         for wrong in (None, 1, "fast", ConstantBackoff):

@@ -15,7 +15,7 @@ from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
 
-from .kinds import CHANNEL, CLIENTS, FAIR, FAIR_KEYS, JAVA, QUEUE, SCORES, WAITERS, lock_of, one_waits
+from .kinds import CHANNEL, CLIENTS, FAIR, FAIR_KEYS, JAVA, QUEUE, SCORES, WAITERS, left, lock_of, one_waits
 from .test_hand_over import HAND_OVER
 
 
@@ -54,9 +54,6 @@ class Queue:
             if self.heartbeats() == heartbeats:
                 return scripts - heartbeats
 
-    def keys(self) -> set[str]:
-        return {key.decode() for key in self.redis.scan_iter()}
-
 
 async def start_waiter(backend: Backend, queue: Queue, work: Callable[[], Awaitable[Any]]) -> OtherOwner[Any]:
     """Starts another owner that waits for the lock, and returns when it is the last in the queue."""
@@ -92,7 +89,7 @@ async def test_first_come_first_served(backend: Backend, queue: Queue, turns: li
     async with clients[0].get_fair_lock("orders", owner=1):
         others, served = await start_waiters(backend, queue, [clients[turn] for turn in turns], len(turns), FAIR)
     await finished(others)
-    assert (served, queue.keys()) == (list(range(len(turns))), set())
+    assert (served, left(queue.redis)) == (list(range(len(turns))), set())
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 1), (0, 2)])
@@ -112,7 +109,7 @@ async def test_scripts_for_a_hand_off(backend: Backend, queue: Queue, seconds: f
         before = queue.scripts()
     await finished(others)
     # At last a release that hands nothing on.
-    assert (queue.scripts(), queue.keys()) == (before + calls * 20 + 1, set())
+    assert (queue.scripts(), left(queue.redis)) == (before + calls * 20 + 1, set())
     # A second wait needs no new subscription: it need not look again.
     holder, lock = client.get_fair_lock("orders", owner=1), client.get_fair_lock("orders", owner=2)
     for attempts in (2, 1):
@@ -165,7 +162,7 @@ async def test_the_queue_is_spoilt(backend: Backend, queue: Queue, monkeypatch: 
         queue.redis.delete("orders")
     await finished(others)
     assert (sorted(served), served[: len(first)]) == (list(range(8)), list(first))
-    await backend.until(lambda: queue.keys() <= ({WAITERS} if what != "everything is gone" else set()))
+    await backend.until(lambda: left(queue.redis) <= ({WAITERS} if what != "everything is gone" else set()))
 
 
 @pytest.mark.parametrize("way", ["unlock", "force_unlock"])
@@ -210,7 +207,7 @@ async def test_waiters_of_a_closed_client_leave_in_one_call(backend: Backend, qu
     await holder.unlock()
     await last.result()
     await behind.unlock()
-    assert queue.keys() <= {WAITERS}
+    assert left(queue.redis) <= {WAITERS}
 
 
 class TestHandingOn:
@@ -254,7 +251,7 @@ class TestHandingOn:
         # A first call of the script is sent twice.
         assert not dead or queue.scripts() - before <= 2
         await waiter.unlock()
-        await backend.until(lambda: queue.keys() <= (set() if dead else {WAITERS}))
+        await backend.until(lambda: left(queue.redis) <= (set() if dead else {WAITERS}))
 
     async def test_a_slow_command_costs_no_place(self, threads: Backend, proxy: Proxy, queue: Queue) -> None:
         """The only waiter of its client goes on with its heartbeats. (Tasks send them behind that command.)"""

@@ -36,9 +36,8 @@ async def handed_off(lock: Any) -> str:
     return str(await (await acquired(lock)).hand_off())
 
 
-def holders(redis: Any, name: str = "orders") -> list[str]:
-    found: Any = redis.hkeys(name)
-    return [field.decode() for field in found if field != b"mode"]
+def holders(redis: Any) -> list[str]:
+    return [field.decode() for field in redis.hkeys("orders") if field != b"mode"]
 
 
 @kinds
@@ -74,9 +73,8 @@ async def test_it_is_renewed_as_before(backend: Backend, redis: Any) -> None:
     assert await kept(backend, redis, list(locks), 1.5 * LEASE) >= 1.5 * LEASE
     await in_turn(lock.unlock for lock in adopted)
     # The handle acquires it with the same lease.
-    await adopted[0].lock()
-    assert 0 < redis.pttl("lock") <= 1000 * LEASE
-    await adopted[0].unlock()
+    async with adopted[0]:
+        assert 0 < redis.pttl("lock") <= 1000 * LEASE
 
 
 @pytest.mark.parametrize("kind", ["lock", "read"])
@@ -370,8 +368,7 @@ print("released", flush=True)
 @pytest.mark.parametrize("killed", [False, True])
 async def test_processes(backend: Backend, redis: Any, child: Callable[..., Child], killed: bool) -> None:
     """A worker that is killed costs one lease."""
-    client = backend.connect(lock_watchdog_timeout=LEASE)
-    lock = client.get_lock("orders")
+    lock = backend.connect(lock_watchdog_timeout=LEASE).get_lock("orders")
     async with lock:
         # Its start may take longer than the lease.
         worker = child(WORKER, backend.url)

@@ -164,8 +164,7 @@ async def test_a_read_write_lock(backend: Backend) -> None:
     assert (await holder_of(others.read_lock())).since is not None
     await refused(mine.read_lock(), r"thread 1\)")
     await others.write_lock().unlock()
-    for _ in range(4):
-        await backend.connect().get_read_write_lock("orders").read_lock().lock()
+    await in_turn(lock_of(backend.connect(), "read").lock for _ in range(4))
     await refused(mine.write_lock(), "write lock 'orders' is held by 5 readers, one of them .*, free in .* waited 0 s")
 
 

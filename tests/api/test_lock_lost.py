@@ -393,8 +393,7 @@ async def test_a_limit_below_the_lease_needs_no_renewal(backend: Backend, redis:
 
 async def test_an_extension_that_comes_after_the_lease(backend: Backend, redis: Any, proxy: Proxy) -> None:
     """It is no hold any more, and must not keep others out for the new lease."""
-    client = backend.connect(proxy.url, timeout=20)
-    lock = await acquired(client.get_lock("orders", owner=1), 1)
+    lock = await acquired(backend.connect(proxy.url, timeout=20).get_lock("orders", owner=1), 1)
     late = proxy.hold_reply(RENEW)
     call = await backend.begin(lambda: lock.extend(60), late.held.is_set)
     await backend.until(lock.lost.is_set)

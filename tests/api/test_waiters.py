@@ -86,12 +86,11 @@ class TestWaiters:
     async def test_what_is_gone_is_said_again_and_what_has_ended_is_not(self, backend: Backend, admin: Redis) -> None:
         holder = await held(backend.connect())
         client = backend.connect()
-        other = backend.spawn(partial(client.get_lock("orders").try_lock, 1.5))
-        await backend.until(lambda: bool(waiting_field(admin, client)))
+        attempt = partial(client.get_lock("orders").try_lock, 1.5)
+        other = await backend.begin(attempt, lambda: waiting_field(admin, client))
         admin.delete(f"pyredisson_client:{{{client.id}}}")
-        third = backend.spawn(partial(client.get_lock("orders").try_lock, 1.5))
-        await backend.until(lambda: len(waiting_field(admin, client)) == 2)
-        assert [await each.result() for each in (other, third)] == [False, False]
+        third = await backend.begin(attempt, lambda: len(waiting_field(admin, client)) == 2)
+        assert await finished([other, third]) == [False, False]
         # Nothing else changes.
         await backend.until(lambda: not waiting_field(admin, client))
         await holder.aclose()

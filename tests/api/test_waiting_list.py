@@ -314,9 +314,8 @@ async def test_a_client_is_woken_while_its_call_asks(backend: Backend, state: Se
 async def test_three_behind_redisson(backend: Backend, state: ServerState, leaves: bool, message: str) -> None:
     """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
     state.redis.hset("orders", JAVA, 1)
-    first = backend.connect().get_lock("orders")
-    giving_up = backend.spawn(lambda: first.try_lock(wait_time=2 if leaves else WORK_LIMIT))
-    await backend.until(lambda: state.listeners("orders") == 1)
+    attempt = partial(backend.connect().get_lock("orders").try_lock, 2 if leaves else WORK_LIMIT)
+    giving_up = await backend.begin(attempt, lambda: state.listeners("orders") == 1)
     others = await waiting_in_turn(backend, state.redis, 2, present=1)
     await backend.until(lambda: state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
     if leaves:
