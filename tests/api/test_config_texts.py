@@ -49,29 +49,23 @@ EXPECTED = {
 }
 
 
-def section(name: str, settings: str, root: str = "") -> str:
-    return f"{name}:\n{textwrap.indent(settings.strip(), '  ')}\n{root}\n"
+def section(name: str, first: str, settings: str = "", root: str = "") -> str:
+    """A Redisson file with these settings in a section, and others beside it."""
+    inside = f"{first}\n{settings}"
+    return f"{name}:\n{textwrap.indent(inside.strip(), '  ')}\n{root}\n"
 
 
 def several(kind: str, addresses: str, settings: str = "", root: str = "") -> str:
-    return section(f"{kind}ServersConfig", f"nodeAddresses: {addresses}\n{settings}", root)
-
-
-def cluster(settings: str, root: str = "") -> str:
-    return several("cluster", '["redis://h1:7000", "redis://h2:7001"]', settings, root)
+    return section(f"{kind}ServersConfig", f"nodeAddresses: {addresses}", settings, root)
 
 
 def master(address: str) -> str:
     return section("masterSlaveServersConfig", f"masterAddress: {address}")
 
 
-def sentinel(settings: str, root: str = "") -> str:
-    return section("sentinelServersConfig", f"masterName: m\n{settings}", root)
-
-
-def single(settings: str, root: str = "") -> str:
-    """A Redisson file with one server and these settings."""
-    return section("singleServerConfig", f'address: "redis://h:7000"\n{settings}', root)
+cluster = partial(several, "cluster", '["redis://h1:7000", "redis://h2:7001"]')
+sentinel = partial(section, "sentinelServersConfig", "masterName: m")
+single = partial(section, "singleServerConfig", 'address: "redis://h:7000"')
 
 
 def read(text: str) -> Config:
@@ -297,6 +291,7 @@ def test_files_of_redisson(mode: str, version: str, caplog: pytest.LogCaptureFix
 
 
 ROOT = "username: u\npassword: p\ntcpKeepAlive: false"
+SLAVES = "slaveAddresses:\n- redis://a:2\n- redis://[::1]:3"
 SENTINELS = "sentinelAddresses: ['redis://su:sp@a', 'redis://su:sp@b']"
 OF_SENTINELS = {"sentinel_username": "su", "sentinel_password": "sp"}
 PORTS = {Address("172.17.0.2", 7000): Address("10.0.0.1", 17000)}
