@@ -244,8 +244,7 @@ class TestServersOfAConfig:
         [
             *(({}, "localhost:6379/0"), ({"host": "::1", "port": 1, "database": 2}, "[::1]:1/2")),
             ({"path": "/run/r.sock"}, "/run/r.sock/0"),
-            ({"topology": "cluster", "nodes": NODES}, "cluster of h1:7000, h2:7001"),
-            ({"topology": "cluster", "nodes": NODES[::-1]}, "cluster of h1:7000, h2:7001"),
+            *(({"topology": "cluster", "nodes": each}, "cluster of h1:7000, h2:7001") for each in (NODES, NODES[::-1])),
             ({"topology": "replicated", "nodes": NODES, "database": 3}, "master of h1:7000, h2:7001/3"),
             (SENTINEL | {"nodes": [("::1", 26379)]}, "m of Sentinels [::1]:26379/0"),
         ],

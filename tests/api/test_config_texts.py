@@ -84,14 +84,11 @@ sentinels_at = partial(nodes_at, "sentinel", master_name="m")
 @pytest.mark.parametrize(
     ("url", "fields"),
     [
-        ("redis://", {}),
-        ("redis://h", {"host": "h"}),
+        *(("redis://", {}), ("redis://h", {"host": "h"}), ("valkey://h:1", {"host": "h", "port": 1})),
         ("redis://h:7000/5", {"host": "h", "port": 7000, "database": 5}),
-        ("redis://[::1]:7000", {"host": "::1", "port": 7000}),
-        ("redis://h/?db=4", {"host": "h", "database": 4}),
+        *(("redis://[::1]:7000", {"host": "::1", "port": 7000}), ("redis://h/?db=4", {"host": "h", "database": 4})),
         ("redis://:p%40%2F%23@h", {"host": "h", "password": "p@/#"}),
         ("redis://us%3Aer:p@h", {"host": "h", "username": "us:er", "password": "p"}),
-        ("valkey://h:1", {"host": "h", "port": 1}),
         ("unix:///run/redis.sock", {"path": "/run/redis.sock"}),
         ("unix://u:p@/r.sock?db=2", {"path": "/r.sock", "database": 2, "username": "u", "password": "p"}),
         ("unix:///r.sock?password=p%25", {"path": "/r.sock", "password": "p%"}),
@@ -102,13 +99,14 @@ sentinels_at = partial(nodes_at, "sentinel", master_name="m")
         ("redis+cluster://h1:7000,h2:7001", cluster_at(("h1", 7000), ("h2", 7001))),
         ("redis+cluster://h1,[::1],10.0.0.1:7/", cluster_at(("h1", 6379), ("::1", 6379), ("10.0.0.1", 7))),
         ("redis+cluster://[fe80::1%25eth0]:7000", cluster_at(("fe80::1%eth0", 7000))),
-        ("redis+cluster://h/0?db=0", cluster_at(("h", 6379))),
+        *(
+            (url, cluster_at(("h", 6379)))
+            for url in ("redis+cluster://h/0?db=0", "redis+cluster://@h", "valkey+cluster://h")
+        ),
         ("redis+cluster://u%3Aser:p%40%2F%23%2C@h", cluster_at(("h", 6379), username="u:ser", password="p@/#,")),
         ("redis+cluster://:p,q@h1,h2", cluster_at(("h1", 6379), ("h2", 6379), password="p,q")),
-        ("redis+cluster://@h", cluster_at(("h", 6379))),
         ("redis+cluster://h?socket_timeout=2&client_name=a", cluster_at(("h", 6379), timeout=2, client_name="a")),
         ("redis+cluster://h?username=u&password=p@q", cluster_at(("h", 6379), username="u", password="p@q")),
-        ("valkey+cluster://h", cluster_at(("h", 6379))),
         ("redis+replicated://:p@h1,h2:1/3", replicated_at(("h1", 6379), ("h2", 1), database=3, password="p")),
         ("redis+sentinel://s1,s2:5/m", sentinels_at(("s1", 26379), ("s2", 5))),
         ("redis+sentinel://s1/my%2Fm%40/2", sentinels_at(("s1", 26379), master_name="my/m@", database=2)),
@@ -225,20 +223,16 @@ class TestTls:
     @pytest.mark.parametrize(
         ("text", "of_servers", "of_sentinels"),
         [
-            ("redis://h", None, None),
-            ("rediss://h:6380", CHECKED, None),
+            *(("redis://h", None, None), ("rediss://h:6380", CHECKED, None), ("rediss+sentinel://s/m", CHECKED, None)),
             ("rediss://h?ssl_check_hostname=false", BY_CA, None),
             *((f"{scheme}://h?ssl_cert_reqs=none", UNCHECKED, None) for scheme in OVER_TLS),
-            ("rediss+sentinel://s/m", CHECKED, None),
             ("redis+sentinel://s/m?sentinel_ssl=true&sentinel_ssl_check_hostname=false", None, BY_CA),
             *((f"redis+sentinel://s/m?sentinel_ssl={yes}", None, CHECKED) for yes in ("True", "1", "yes")),
             # The options are for both, unless the Sentinels have their own.
             ("redis+sentinel://s/m?sentinel_ssl=true&ssl_cert_reqs=none", None, UNCHECKED),
             (f"rediss+sentinel://s/m?sentinel_ssl=1&ssl_cert_reqs=none&{FOR_SENTINELS}", UNCHECKED, CHECKED),
-            (tls(""), CHECKED, None),
-            (tls("sslVerificationMode: STRICT"), CHECKED, None),
-            (tls("sslVerificationMode: CA_ONLY"), BY_CA, None),
-            (tls("sslVerificationMode: NONE"), UNCHECKED, None),
+            *((tls(""), CHECKED, None), (tls("sslVerificationMode: STRICT"), CHECKED, None)),
+            *((tls("sslVerificationMode: CA_ONLY"), BY_CA, None), (tls("sslVerificationMode: NONE"), UNCHECKED, None)),
             (tls("sslEnableEndpointIdentification: true"), CHECKED, None),
             (tls("sslEnableEndpointIdentification: false"), UNCHECKED, None),
             (tls("sslVerificationMode: STRICT\nsslEnableEndpointIdentification: false"), CHECKED, None),
@@ -295,6 +289,7 @@ SLAVES = "slaveAddresses:\n- redis://a:2\n- redis://[::1]:3"
 SENTINELS = "sentinelAddresses: ['redis://su:sp@a', 'redis://su:sp@b']"
 OF_SENTINELS = {"sentinel_username": "su", "sentinel_password": "sp"}
 PORTS = {Address("172.17.0.2", 7000): Address("10.0.0.1", 17000)}
+MODES = ("auto", "on", "off")
 HOSTS = AddressMap(hosts={"a": "b"})
 ADDRESSES = ('["redis://h:7000"]', '"valkey://h:7000"', "redis://h:7000", '"redis://u:p@h:7000"')
 PAIR = '{"172.17.0.2:7000": "10.0.0.1:17000"}'
@@ -318,8 +313,7 @@ PAIR = '{"172.17.0.2:7000": "10.0.0.1:17000"}'
         (several("cluster", "['redis://u:p@a', 'redis://u:p@b']"), {"username": "u", "password": "p"}),
         (sentinel(f"{SENTINELS}\nusername: u\npassword: p"), {"username": "u", "password": "p"} | OF_SENTINELS),
         (sentinel(f"{SENTINELS}\nsentinelPassword: q"), {"sentinel_password": "q"}),
-        *((cluster(f"shardedSubscriptionMode: {each.upper()}"), {"sharded_pubsub": each}) for each in ("auto", "on")),
-        (cluster("shardedSubscriptionMode: OFF"), {"sharded_pubsub": "off"}),
+        *((cluster(f"shardedSubscriptionMode: {each.upper()}"), {"sharded_pubsub": each}) for each in MODES),
         (cluster(f"natMap: {PAIR}"), {"address_mapper": AddressMap(PORTS)}),
         (cluster(f"natMapper: !<x.HostPortNatMapper> {{hostsPortMap: {PAIR}}}"), {"address_mapper": AddressMap(PORTS)}),
         (cluster('natMapper: !<x.HostNatMapper> {hostsMap: {"a": "b"}}'), {"address_mapper": HOSTS}),
@@ -368,8 +362,7 @@ UNUSABLE_FILES: list[tuple[str, list[str]]] = [
         *((text, message) for message, texts in [*UNUSABLE_URLS, *UNUSABLE_FILES] for text in texts),
         (single("conectTimeout: 1"), "conectTimeout; did you mean connectTimeout?"),
         (single("", "lockWatchDogTimeout: 1"), "lockWatchDogTimeout; did you mean lockWatchdogTimeout?"),
-        (single("xyzzy: 1"), "unknown setting xyzzy"),
-        (single("threads: 1"), "threads"),
+        *((single("xyzzy: 1"), "unknown setting xyzzy"), (single("threads: 1"), "threads")),
         (single("timeout: [1]"), "timeout must be a single value"),
         (single("keepAlive: perhaps"), "keepAlive must be true or false"),
         (single("password: ${MISSING}"), "password: MISSING isn't set"),

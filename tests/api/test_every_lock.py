@@ -401,8 +401,7 @@ class TestBackoff:
         ("backoff", "random", "pauses"),
         [
             # The largest that chance allows.
-            (ExponentialBackoff(), 1.0, DOUBLED),
-            (ExponentialBackoff(1, 20, 3), 1.0, [1, 3, 9, 20, 20]),
+            *((ExponentialBackoff(), 1.0, DOUBLED), (ExponentialBackoff(1, 20, 3), 1.0, [1, 3, 9, 20, 20])),
             (ExponentialBackoff(1, 1), 1.0, [1, 1, 1]),
             # They never overflow.
             (ExponentialBackoff(1, 4, 1e308), 1.0, [1] + [4] * 1999),
@@ -410,8 +409,7 @@ class TestBackoff:
             (ExponentialBackoff(1, 4, jitter="full"), 0.0, [0, 0, 0]),
             (ExponentialBackoff(1, 4, jitter="full"), 0.5, [0.5, 1, 2]),
             *((ConstantBackoff(), 0.3, [0.064] * 3), (ConstantBackoff(2), 0.3, [2, 2])),
-            (ConstantBackoff(HALF), 0.3, [0.5, 0.5]),
-            (ExponentialBackoff(HALF, HALF), 1.0, [0.5, 0.5]),
+            *((ConstantBackoff(HALF), 0.3, [0.5, 0.5]), (ExponentialBackoff(HALF, HALF), 1.0, [0.5, 0.5])),
         ],
     )
     def test_pauses(self, backoff: ExponentialBackoff | ConstantBackoff, random: float, pauses: list[float]) -> None:
@@ -425,8 +423,7 @@ class TestBackoff:
             (ExponentialBackoff, {"max_delay": 0.5, "initial_delay": 1}, ValueError),
             *((ExponentialBackoff, {"multiplier": wrong}, ValueError) for wrong in (0.5, 0, -2, math.nan)),
             *((ExponentialBackoff, {"multiplier": wrong}, TypeError) for wrong in ("2", True, None)),
-            (ExponentialBackoff, {"jitter": "some"}, ValueError),
-            (ConstantBackoff, {"delay": "1"}, TypeError),
+            *((ExponentialBackoff, {"jitter": "some"}, ValueError), (ConstantBackoff, {"delay": "1"}, TypeError)),
         ],
     )
     def test_what_cannot_be(self, kind: type[Any], fields: dict[str, Any], error: type[Exception]) -> None:
