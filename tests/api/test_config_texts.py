@@ -1,7 +1,4 @@
-"""Settings from texts: addresses as URLs, with TLS, user names and passwords; and Redisson's YAML files.
-
-The files in `redisson_files` were written by the `toYAML` of those versions of Redisson.
-"""
+"""Settings from texts: addresses as URLs, with TLS, user names and passwords; and Redisson's YAML files."""
 
 import dataclasses
 import io
@@ -26,6 +23,7 @@ from .test_config_fields import BY_CA, CHECKED, SECRET, UNCHECKED, checks
 
 FOR_SENTINELS = "sentinel_ssl_cert_reqs=required&sentinel_ssl_check_hostname=true"
 FILES = Path(__file__).parent / "redisson_files"
+"""They were written by the `toYAML` of those versions of Redisson."""
 SET_IN_EACH_FILE: dict[str, Any] = {
     "username": "u",
     "password": "p",

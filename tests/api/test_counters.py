@@ -127,14 +127,12 @@ async def test_java_releases_by_id(stock: Stock) -> None:
 
 
 async def test_java_wakes_one_after_the_other(stock: Stock) -> None:
-    """The first one hears Java's message. Each one that has come wakes the next one, as long as permits are free.
-
-    The second one hears Java when the first one has left.
-    """
+    """The first one hears Java's message. Each one that has come wakes the next one, as long as permits are free."""
     await (await stock.made(1)).acquire()
     listed = partial(stock.redis.zcard, "pyredisson_waiting:{stock}")
     leaver = await stock.backend.begin(partial(stock.open().try_acquire, 1, 1), lambda: listed() == 1)
     others = [await stock.waiter(stock.open()) for _ in range(6)]
+    # The second one hears Java when the first one has left.
     assert not await leaver.result()
     await stock.backend.until(lambda: listed() == 6)
     for number in range(3):

@@ -230,10 +230,7 @@ class TestHandingOn:
 
     @pytest.mark.parametrize("what", ["a dead waiter before it", "its place was lost", "it was spoilt"])
     async def test_a_queue_that_has_changed(self, backend: Backend, queue: Queue, what: str) -> None:
-        """The dead waiter is dropped by the same call. A waiter without a place enters the queue again.
-
-        If the server refuses the script, the lock is released as without a waiter.
-        """
+        """The dead waiter is dropped by the same call. A waiter without a place enters the queue again."""
         holder, waiter, other = await one_waits(backend, backend.connect(), "fair")
         before, dead = queue.scripts(), what == "a dead waiter before it"
         if dead:
@@ -243,6 +240,7 @@ class TestHandingOn:
             queue.redis.delete(QUEUE, SCORES)
         if what == "it was spoilt":
             queue.redis.set(QUEUE, "text")
+            # As the server refuses the script, the lock is released as without a waiter.
             await fails(Exception, holder.unlock, match="WRONGTYPE")
             queue.redis.delete(QUEUE)
         else:

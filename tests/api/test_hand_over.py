@@ -275,10 +275,7 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, state: 
 
 
 class TestBatches:
-    """All permits are taken, as many callers of an event loop wait for one each, and all are released at once.
-
-    Hand-overs that come while another one is on its way share a command.
-    """
+    """All permits are released at once, for which callers wait. Hand-overs behind one on its way share a command."""
 
     @pytest.fixture
     def semaphore(self, tasks: Backend, proxy: Proxy) -> Any:

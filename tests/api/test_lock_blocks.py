@@ -22,10 +22,7 @@ from .kinds import all_blocks, left, lock_of
 
 
 def serve(lock: Callable[[], Any], work: Callable[[], None]) -> None:
-    """60 requests, 6 at a time, each of which has a lock and works in it.
-
-    Requests enter blocks on threads of one pool and leave them on others, as a web framework does with dependencies.
-    """
+    """60 requests, 6 at a time, each of which has a lock and works in it."""
 
     @contextlib.contextmanager
     def dependency() -> Iterator[None]:
@@ -33,6 +30,7 @@ def serve(lock: Callable[[], Any], work: Callable[[], None]) -> None:
             yield
 
     def request() -> None:
+        # As a web framework does it: on threads of one pool it enters blocks, and on others it leaves them.
         block = dependency()
         first.submit(block.__enter__).result(TIME_LIMIT)
         try:

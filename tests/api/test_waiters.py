@@ -200,10 +200,7 @@ class TestDeadlocks:
     async def test_of_a_group_that_waits_for_a_member(
         self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch, group: str
     ) -> None:
-        """A multi-lock needs it. A red lock may get a majority as soon as the third client releases its member.
-
-        A multi-lock holds a member while it waits for the others, but not for long.
-        """
+        """A multi-lock needs it. A red lock may get a majority as soon as the third client releases its member."""
         for module in (multi_lock, red_lock):
             monkeypatch.setattr(module, "MEMBER_WAIT", 10.0)
         one, two = backend.connect(), backend.connect()
@@ -212,6 +209,7 @@ class TestDeadlocks:
         if group == "begins again":
             scene.start([two.get_lock("b")], two.get_lock("a"), lambda: bool(waiting_field(admin, one)))
             await backend.until(lambda: scene.held == 1)
+            # It holds a member while it waits for the others, but not for long.
             scene.start([], one.get_multi_lock(members[0], one.get_lock("b")), lambda: True)
         else:
             wanted = one.get_multi_lock(members[0]) if group == "needs it" else one.get_red_lock(*members)

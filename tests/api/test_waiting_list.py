@@ -80,10 +80,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("clients", [1, 3])
     async def test_one_for_each_message(self, backend: Backend, state: ServerState, clients: int) -> None:
-        """Each message wakes one waiter, which finds the lock taken again and sleeps after one call.
-
-        Of the clients that wait, the first two listen to Redisson's messages.
-        """
+        """Each message wakes one waiter, which finds the lock taken again and sleeps after one call."""
         hold_elsewhere(state)
         connected = [backend.connect(local_hand_over_time=LONG) for _ in range(clients)]
         others = []
@@ -93,6 +90,7 @@ class TestCalls:
             others += await start_waiters(backend, client, WAITERS - 1, present=1)
             # None behind another waiter.
             assert state.scripts() == before
+        # Of the clients that wait, the first two listen to Redisson's messages.
         before, listening = state.scripts(), min(clients, 2)
         for number in range(1, MESSAGES + 1):
             assert state.redis.publish(CHANNEL, "0") == listening
