@@ -125,8 +125,7 @@ async def test_threads_that_make_the_same_owner_at_once_get_one() -> None:
             assert len(set(map(id, same))) == 1
 
 
-async def test_a_waiter_that_is_refused_leaves_the_hold_alone(backend: Backend, state: ServerState) -> None:
-    client = backend.connect()
+async def test_a_refused_waiter_leaves_the_hold_alone(backend: Backend, client: Any, state: ServerState) -> None:
     holder, lock = client.get_lock("orders", owner=1), client.get_non_reentrant_lock("orders", owner=7)
     await holder.lock()
 

@@ -96,8 +96,7 @@ class AsInThreading:
         else:
             self._semaphore.release([self._acquired.pop() for _ in range(permits)])
 
-    def __enter__(self) -> None:
-        self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -24,20 +24,10 @@ from .test_config_fields import BY_CA, CHECKED, SECRET, UNCHECKED, checks
 FOR_SENTINELS = "sentinel_ssl_cert_reqs=required&sentinel_ssl_check_hostname=true"
 FILES = Path(__file__).parent / "redisson_files"
 """They were written by the `toYAML` of those versions of Redisson."""
-SET_IN_EACH_FILE: dict[str, Any] = {
-    "username": "u",
-    "password": "p",
-    "client_name": "me",
-    "timeout": 2.5,
-    "connect_timeout": 9.0,
-    "retry_attempts": 3,
-    "ping_interval": 20.0,
-    "connection_pool_size": 32,
-    "socket_keepalive": False,
-    "lock_watchdog_timeout": 20.0,
-    "check_lock_synced_replicas": False,
-    "replicas_sync_timeout": 1.5,
-}
+SET_IN_EACH_FILE: dict[str, Any] = {"username": "u", "password": "p", "client_name": "me", "timeout": 2.5}
+SET_IN_EACH_FILE |= {"connect_timeout": 9.0, "retry_attempts": 3, "ping_interval": 20.0, "connection_pool_size": 32}
+SET_IN_EACH_FILE |= {"socket_keepalive": False, "lock_watchdog_timeout": 20.0, "check_lock_synced_replicas": False}
+SET_IN_EACH_FILE |= {"replicas_sync_timeout": 1.5}
 EXPECTED = {
     "single": "redis://h1:7000/3",
     "cluster": "redis+cluster://h1:7000,h2:7001",

@@ -368,22 +368,16 @@ class TestLatch:
 ACQUIRE, UNDO = (script(f"semaphore_{name}", with_shebang=FLAGS).sha for name in ("acquire", "undo"))
 COUNTED: dict[str, list[tuple[str, str, list[int], Any, int]]] = {
     "latch": [
-        ("latch_set", "try_set_count", [2], True, 2),
-        ("latch_count_down", "count_down", [], None, 1),
+        *(("latch_set", "try_set_count", [2], True, 2), ("latch_count_down", "count_down", [], None, 1)),
         ("exactly_once_delete", "delete", [], True, 0),
     ],
     "semaphore": [
-        ("semaphore_acquire", "try_acquire", [2], True, 3),
-        ("semaphore_acquire", "try_acquire", [2], True, 1),
-        ("semaphore_add", "release", [2], None, 3),
-        ("semaphore_add", "release", [1], None, 4),
-        ("semaphore_add", "release_if_exists", [2], True, 6),
-        ("semaphore_add", "add_permits", [3], None, 9),
-        ("semaphore_add", "reduce_permits", [1], None, 8),
-        ("semaphore_acquire", "drain_permits", [], 8, 0),
+        *(("semaphore_acquire", "try_acquire", [2], True, count) for count in (3, 1)),
+        *(("semaphore_add", "release", [2], None, 3), ("semaphore_add", "release", [1], None, 4)),
+        *(("semaphore_add", "release_if_exists", [2], True, 6), ("semaphore_add", "add_permits", [3], None, 9)),
+        *(("semaphore_add", "reduce_permits", [1], None, 8), ("semaphore_acquire", "drain_permits", [], 8, 0)),
         ("exactly_once_delete", "delete", [], True, 0),
-        ("semaphore_set", "try_set_permits", [6], True, 6),
-        ("semaphore_set", "try_set_permits", [7], False, 6),
+        *(("semaphore_set", "try_set_permits", [permits], permits == 6, 6) for permits in (6, 7)),
     ],
 }
 """Scripts, calls that send them, their results, and the count after that."""

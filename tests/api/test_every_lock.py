@@ -314,8 +314,7 @@ async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, l
     assert silent.closed
 
 
-async def test_closing_releases_held_locks_and_no_others(backend: Backend, state: ServerState) -> None:
-    client = backend.connect()
+async def test_closing_releases_held_locks_and_no_others(backend: Backend, client: Any, state: ServerState) -> None:
     await in_turn(lock_of(client, kind, kind).lock for kind in [*KINDS, *GROUPS, "lock"])
     await client.get_lock("stock", owner=1).lock(60)
     await client.get_lock("taken").lock(60)

@@ -328,12 +328,9 @@ class TestSql:
 
         async def execute(statement: str) -> None: ...
 
-        # Of asyncio: a cursor has coroutine functions, or has to be awaited itself.
-        cursors = {"Psycopg": SimpleNamespace(execute=execute), "Aiosqlite": object()}
-        kinds = [
-            type(name, (sqlite3.Connection,), {"cursor": lambda _, cursor=cursor: cursor})
-            for name, cursor in cursors.items()
-        ]
+        # Of asyncio: a cursor has coroutine functions, as in psycopg, or has to be awaited itself, as in aiosqlite.
+        cursors = (SimpleNamespace(execute=execute), object())
+        kinds = [type("Other", (sqlite3.Connection,), {"cursor": lambda _, made=made: made}) for made in cursors]
         for made, resource, text in (
             (connection, b"report", "resource"),
             # No module says how the statements of that connection are written.

@@ -40,21 +40,20 @@ async def refused(lock: Any, match: str | None = None, wait: float = 0) -> LockT
 
 
 @kinds
-async def test_errors_name_the_holder(backend: Backend, kind: str) -> None:
-    holder = backend.connect()
-    await lock_of(holder, rival_of(kind)).lock()
+async def test_errors_name_the_holder(backend: Backend, client: Any, kind: str) -> None:
+    await lock_of(client, rival_of(kind)).lock()
     error: Any = await refused(lock_of(backend.connect(), kind), wait=0.02)
     found = error.holder
     about: Any = pytest.approx(30, abs=2)
-    assert found == Holder(holder.id, owner_id=found.owner_id, time_to_live=about, foreign=False)
+    assert found == Holder(client.id, owner_id=found.owner_id, time_to_live=about, foreign=False)
     assert "orders" in error.name
     assert re.search(r"free in (2\d|30)\.\d s at the latest", str(error)), str(error)
-    for text in (f"{holder.id}:{found.owner_id}", error.owner):
+    for text in (f"{client.id}:{found.owner_id}", error.owner):
         assert text in str(error)
     twin = pickle.loads(pickle.dumps(error))
     assert (str(twin), twin.name, twin.owner, twin.holder) == (str(error), error.name, error.owner, found)
     caught: Any = await fails(LockNotHeldError, lock_of(backend.connect(), kind).unlock)
-    assert (caught.name is None, caught.owner is None, caught.holder.client_id) == (False, False, holder.id)
+    assert (caught.name is None, caught.owner is None, caught.holder.client_id) == (False, False, client.id)
 
 
 async def test_holders_without_an_announcement(lock: Any, redis: Any) -> None:

@@ -141,10 +141,8 @@ class TestDeadlocks:
         self, backend: Backend, admin: Redis, scene: Scene, warned: Callable[[], list[str]], first: str, second: str
     ) -> None:
         one, two = backend.connect(), backend.connect()
-        await scene.wait_for_each_other(
-            ([lock_of(one, first, "orders")], lock_of(one, second, "stock")),
-            ([lock_of(two, second, "stock")], lock_of(two, first, "orders")),
-        )
+        a, b = ((lock_of(each, first, "orders"), lock_of(each, second, "stock")) for each in (one, two))
+        await scene.wait_for_each_other(([a[0]], a[1]), ([b[1]], b[0]))
         for key in (b"orders", b"stock"):
             [deadlock] = await confirmed(backend, one, key)
             assert {wait.key for wait in deadlock.waits} == {b"orders", b"stock"}
@@ -163,10 +161,9 @@ class TestDeadlocks:
     async def test_a_writer_that_waits_for_one_of_several_readers(self, backend: Backend, scene: Scene) -> None:
         clients = [backend.connect() for _ in range(3)]
         _ = await held(clients[2], "read")
-        await scene.wait_for_each_other(
-            ([lock_of(clients[0], "read")], lock_of(clients[0], "lock", "stock")),
-            ([lock_of(clients[1], "lock", "stock")], lock_of(clients[1], "write")),
-        )
+        reader, writer = (lock_of(client, kind) for client, kind in zip(clients, ("read", "write"), strict=False))
+        stock = [lock_of(client, "lock", "stock") for client in clients]
+        await scene.wait_for_each_other(([reader], stock[0]), ([stock[1]], writer))
         [deadlock] = await confirmed(backend, clients[2], b"stock")
         assert {wait.holder.client_id for wait in deadlock.waits} == {clients[0].id, clients[1].id}
 

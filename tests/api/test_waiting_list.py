@@ -58,8 +58,7 @@ async def start_waiters(backend: Backend, client: Client, count: int, present: i
 
 class TestCalls:
     @pytest.mark.parametrize("kind", ["lock", "read", *PERMITS])
-    async def test_none_while_waiting(self, backend: Backend, state: ServerState, kind: str) -> None:
-        client = backend.connect()
+    async def test_none_while_waiting(self, backend: Backend, client: Any, state: ServerState, kind: str) -> None:
         holder = await held(client, rival_of(kind))
         before = state.scripts()
         other = backend.spawn(partial(take, turn_of(client, kind)))
