@@ -112,9 +112,10 @@ async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) ->
 
 
 @pytest.mark.parametrize(("announce", "first_after"), [(True, 3600.0), (True, math.inf), (False, 0.0)])
-async def test_a_short_program_sends_none_and_it_can_be_switched_off(
-    backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, announce: bool, first_after: float
+async def test_none_is_sent(
+    backend: Backend, proxy: Proxy, monkeypatch: Any, announce: bool, first_after: float
 ) -> None:
+    """By a short program, or where it is switched off."""
     monkeypatch.setattr(announcement, "FIRST_AFTER", first_after)
     client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, announce=announce)
     async with client.get_lock(NAME):
@@ -226,20 +227,18 @@ async def test_closing_removes_it(backend: Backend, redis: Any, proxy: Proxy, ca
 
 
 @pytest.mark.parametrize("first_after", [0.0, 3600.0])
-async def test_closing_while_a_lock_is_kept(
-    backend: Backend, admin: Redis, monkeypatch: pytest.MonkeyPatch, first_after: float
-) -> None:
+async def test_closing_while_a_lock_is_kept(backend: Backend, redis: Any, monkeypatch: Any, first_after: float) -> None:
     """Others shall see who has done the work, also if the client was too short-lived to announce itself before."""
     monkeypatch.setattr(announcement, "FIRST_AFTER", first_after)
     client = backend.connect(lock_watchdog_timeout=LEASE)
     async with client.singleton(NAME, at_least=20):
         if not first_after:
-            await backend.until(lambda: len(listed(admin, client)) == 1)
+            await backend.until(lambda: len(listed(redis, client)) == 1)
     await client.close()
-    assert not listed(admin, client)
+    assert not listed(redis, client)
     # That of the lock is read first. And the key's began a little later: it was computed before it was sent.
-    kept_for = admin.pttl(NAME)
-    assert 15_000 < admin.pttl(key_of(client)) <= kept_for + 2_000
+    kept_for = redis.pttl(NAME)
+    assert 15_000 < redis.pttl(key_of(client)) <= kept_for + 2_000
     found: Any = await backend.connect(announce=False).get_lock(NAME).holder()
     assert (found.kept, found.host, found.pid) == (True, identity().host, identity().pid)
 

@@ -57,7 +57,7 @@ class TestCalls:
             *(("semaphore", 1, 1.8), ("semaphore", 8, 1.8)),
         ],
     )
-    async def test_each_acquisition(
+    async def test_many_turns(
         self, backend: Backend, state: ServerState, kind: str, permits: int, calls: float
     ) -> None:
         client = backend.connect(local_hand_over_time=LONG)

@@ -137,14 +137,12 @@ async def suspected(backend: Backend, admin: Redis, clients: list[Any], *keys: b
 
 class TestDeadlocks:
     @pytest.mark.parametrize(("first", "second"), [("lock", "lock"), ("fair", "fenced"), ("write", "lock")])
-    async def test_of_two_clients(
-        self, backend: Backend, admin: Redis, scene: Scene, warned: Callable[[], list[str]], first: str, second: str
-    ) -> None:
-        one, two = backend.connect(), backend.connect()
+    async def test_of_two_clients(self, admin: Redis, scene: Scene, warned: Any, first: str, second: str) -> None:
+        one, two = scene.backend.connect(), scene.backend.connect()
         a, b = ((lock_of(each, first, "orders"), lock_of(each, second, "stock")) for each in (one, two))
         await scene.wait_for_each_other(([a[0]], a[1]), ([b[1]], b[0]))
         for key in (b"orders", b"stock"):
-            [deadlock] = await confirmed(backend, one, key)
+            [deadlock] = await confirmed(scene.backend, one, key)
             assert {wait.key for wait in deadlock.waits} == {b"orders", b"stock"}
             here = f"{socket.gethostname()} (pid {os.getpid()}), owner "
             assert (deadlock.text.count(here), deadlock.text.count("holds orders and waits for stock")) == (2, 1)
@@ -155,7 +153,7 @@ class TestDeadlocks:
         search = DeadlockSearch(inspector(one))
         assert (await search.look([b"orders"]), bool(search.suspected)) == ([], True)
         assert await lock_of(two, second, "stock").force_unlock()
-        await backend.until(lambda: not waiting_field(admin, one))
+        await scene.backend.until(lambda: not waiting_field(admin, one))
         assert (await search.look([b"orders", b"stock"]), bool(search.suspected)) == ([], False)
 
     async def test_a_writer_that_waits_for_one_of_several_readers(self, backend: Backend, scene: Scene) -> None:
@@ -168,14 +166,13 @@ class TestDeadlocks:
         assert {wait.holder.client_id for wait in deadlock.waits} == {clients[0].id, clients[1].id}
 
     @pytest.mark.parametrize(("held_as", "wanted_as"), [("lock", "lock"), ("read", "write"), ("write", "read")])
-    async def test_of_one_client_is_logged_once(
-        self, backend: Backend, client: Any, scene: Scene, warned: Callable[[], list[str]], held_as: str, wanted_as: str
-    ) -> None:
+    async def test_of_one_client(self, client: Any, scene: Scene, warned: Any, held_as: str, wanted_as: str) -> None:
+        """It is logged once."""
         holds, wanted = ([lock_of(client, kind, name) for name in "abc"] for kind in (held_as, wanted_as))
         await scene.wait_for_each_other(*(([holds[n]], wanted[(n + 1) % 3]) for n in range(3)))
-        await backend.until(lambda: bool(warned()))
+        await scene.backend.until(lambda: bool(warned()))
         # Many looks later.
-        await confirmed(backend, client, b"a")
+        await confirmed(scene.backend, client, b"a")
         [warning] = warned()
         assert "of this client holds a and waits for b" in warning
 
@@ -194,21 +191,19 @@ class TestDeadlocks:
         await working.aclose()
 
     @pytest.mark.parametrize("group", ["needs it", "has a majority soon", "begins again"])
-    async def test_of_a_group_that_waits_for_a_member(
-        self, backend: Backend, admin: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch, group: str
-    ) -> None:
+    async def test_of_a_group_that_waits(self, admin: Redis, scene: Scene, monkeypatch: Any, group: str) -> None:
         """A multi-lock needs it. A red lock may get a majority as soon as the third client releases its member."""
         for module in (multi_lock, red_lock):
             monkeypatch.setattr(module, "MEMBER_WAIT", 10.0)
-        one, two = backend.connect(), backend.connect()
-        _ = await held(backend.connect(), "lock")
+        one, two = scene.backend.connect(), scene.backend.connect()
+        _ = await held(scene.backend.connect(), "lock")
         members = [one.get_lock(name) for name in ("a", "orders", "c")]
         if group == "begins again":
             scene.start([two.get_lock("b")], two.get_lock("a"), lambda: bool(waiting_field(admin, one)))
-            await backend.until(lambda: scene.held == 1)
+            await scene.backend.until(lambda: scene.held == 1)
             # It holds a member while it waits for the others, but not for long.
             scene.start([], one.get_multi_lock(members[0], one.get_lock("b")), lambda: True)
         else:
             wanted = one.get_multi_lock(members[0]) if group == "needs it" else one.get_red_lock(*members)
             await scene.wait_for_each_other(([one.get_lock("x")], wanted), ([two.get_lock("a")], two.get_lock("x")))
-        assert await suspected(backend, admin, [one, two], b"a", b"b", b"x") == (group == "needs it")
+        assert await suspected(scene.backend, admin, [one, two], b"a", b"b", b"x") == (group == "needs it")
