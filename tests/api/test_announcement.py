@@ -111,12 +111,10 @@ async def test_what_is_counted(backend: Backend, admin: Redis, ticking: None) ->
     await backend.until(lambda: int(announced(admin, holder).get("lost", "0")) >= 1)
 
 
-@pytest.mark.parametrize(("announce", "first_after"), [(True, 3600.0), (True, math.inf), (False, 0.0)])
-async def test_none_is_sent(
-    backend: Backend, proxy: Proxy, monkeypatch: Any, announce: bool, first_after: float
-) -> None:
+@pytest.mark.parametrize(("announce", "after"), [(True, 3600.0), (True, math.inf), (False, 0.0)])
+async def test_none_is_sent(backend: Backend, proxy: Proxy, monkeypatch: Any, announce: bool, after: float) -> None:
     """By a short program, or where it is switched off."""
-    monkeypatch.setattr(announcement, "FIRST_AFTER", first_after)
+    monkeypatch.setattr(announcement, "FIRST_AFTER", after)
     client = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, announce=announce)
     async with client.get_lock(NAME):
         assert not await backend.connect(proxy.url, announce=False).get_lock(NAME).try_lock(0.01)
