@@ -16,11 +16,9 @@ def threads() -> None:
     with pyredisson.connect("redis://localhost", lock_watchdog_timeout=timedelta(seconds=10)) as client:
         lock = client.get_lock(b"orders", owner=3)
         assert_type(lock, pyredisson.Lock)
-        assert_type(lock.try_lock(wait_time=1, lease_time=0.5), bool)
-        assert_type(lock.acquire(blocking=True, timeout=1.5), bool)
+        assert_type([lock.try_lock(wait_time=1, lease_time=0.5), lock.acquire(blocking=True, timeout=1.5)], list[bool])
+        assert_type([lock.lost.wait(1), lock.is_held_by(3)], list[bool])
         assert_type(lock.remain_time_to_live(), float | None)
-        assert_type(lock.lost.wait(1), bool)
-        assert_type(lock.is_held_by(3), bool)
         assert_type(client.adopt(lock.hand_off(), owner=3), pyredisson.Lock)
         with lock as entered, lock.hold(wait_time=timedelta(1)) as held:
             assert_type([entered, held], list[pyredisson.Lock])
