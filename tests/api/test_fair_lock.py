@@ -10,7 +10,7 @@ from redis import Redis
 from pyredisson import ClosedError
 from pyredisson.logic.locks import fair_queue
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished, in_turn
 from tests.support.fair_ageing import AGE
 from tests.support.server_state import ServerState
 from tests.support.waiting import fair_waiters
@@ -119,9 +119,7 @@ async def test_scripts_for_a_hand_off(backend: Backend, queue: Queue, seconds: f
         await backend.until(lambda: queue.scripts() >= before + attempts)  # noqa: B023
         await backend.sleep(0.05)
         assert queue.scripts() == before + attempts
-        await holder.unlock()
-        await other.result()
-        await lock.unlock()
+        await in_turn((holder.unlock, other.result, lock.unlock))
         assert queue.scripts() == before + attempts + (2 if seconds else 3)
 
 
@@ -204,9 +202,7 @@ async def test_waiters_of_a_closed_client_leave_in_one_call(backend: Backend, qu
     assert queue.scripts() == before + 10
     [owner] = queue.owners()
     assert owner.startswith(other.id)
-    await holder.unlock()
-    await last.result()
-    await behind.unlock()
+    await in_turn((holder.unlock, last.result, behind.unlock))
     assert left(queue.redis) <= {WAITERS}
 
 
@@ -268,6 +264,4 @@ class TestHandingOn:
         slow.deliver()
         await finished([releasing, other])
         assert (last.done(), list(ServerState(queue.redis).holds("orders"))) == (False, places[:1])
-        await waiter.unlock()
-        await last.result()
-        await theirs.unlock()
+        await in_turn((waiter.unlock, last.result, theirs.unlock))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, fails, finished
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, fails, finished, in_turn
 from tests.support.server_state import ServerState
 
 from .kinds import LONG, held, listening, lock_of, one_waits, rival_of, sleeping, turn_of, whole
@@ -221,8 +221,5 @@ async def test_a_series_ends(stock: Stock) -> None:
     await semaphore.release()
     await mine[0].result()
     await stock.backend.sleep(0.4)
-    await semaphore.release()
-    await theirs.result()
-    await other.release()
-    await mine[1].result()
+    await in_turn((semaphore.release, theirs.result, other.release, mine[1].result))
     assert stock.free() == 0
