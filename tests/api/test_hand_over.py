@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished, in_turn
+from tests.support.backends import TIME_LIMIT, Backend, fails, finished, in_turn
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
@@ -36,10 +36,6 @@ kinds = pytest.mark.parametrize("kind", HAND_OVER)
 
 class Contention:
     """A permit or a lock, its holder, and another caller of the same client that waits for it."""
-
-    releasing: asyncio.Future[None]
-    reply: Any
-    waiting: OtherOwner[Any]
 
     def __init__(self, backend: Backend, state: ServerState, kind: str, url: Any = None, **fields: Any) -> None:
         self.backend, self.kind, self._redis = backend, kind, state.redis

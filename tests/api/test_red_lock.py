@@ -32,14 +32,12 @@ class Red:
 
     def __init__(self, backend: Backend, places: Sequence[Server | Proxy], redises: list[Redis]) -> None:
         self.backend, self.places, self.redises = backend, places, list[Any](redises)
-        self.locks: list[Any] = []
-        self.red: Any = None
 
     def make(self, **fields: Any) -> Any:
         """A red lock of new clients. `locks` are its members from now on."""
         clients = [self.backend.connect(each.url, **fields) for each in self.places]
         self.locks = [client.get_lock("a") for client in clients]
-        self.red = clients[0].get_red_lock(*self.locks)
+        self.red: Any = clients[0].get_red_lock(*self.locks)
         return self.red
 
     async def lock(self, lease: float | None = None) -> Any:
