@@ -70,8 +70,8 @@ class MemoryCluster:
         return self.owners[slot(name.encode())]
 
     def values(self, name: str) -> list[bytes]:
-        """Those of the fields of that key."""
-        return self.owner(name).keys.keyspace.do_hvals(name.encode())
+        """Those of the fields of that key, wherever it is."""
+        return [value for node in self.nodes for value in node.keys.keyspace.do_hvals(name.encode())]
 
     def name_on(self, node: ClusterNode, prefix: str = "name") -> str:
         return next(name for name in (f"{prefix}-{number}" for number in range(10_000)) if self.owner(name) is node)

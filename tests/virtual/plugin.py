@@ -1,7 +1,4 @@
-"""`pytest --virtual`: the tests of the asyncio backend that need no real server, in virtual time.
-
-It puts the client on the virtual clock: what is on threads of its own otherwise runs on the event loop.
-"""
+"""`pytest --virtual`: the tests of the asyncio backend that need no real server, without threads, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -180,19 +177,19 @@ def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
         finally:
             RELEASING.discard(client)
 
-    patch.setattr(threading.Thread, "start", _refuse_to_start)
+    patch.setattr(threading.Thread, "start", _refuse)
     patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=clock.random.getrandbits(128), version=4))
     patch.setattr(permit_expirable_semaphore, "urandom", clock.random.randbytes)
-    patch.setattr(socket, "getaddrinfo", _refuse_to_connect)
-    patch.setattr(socket.socket, "connect", _refuse_to_connect)
+    patch.setattr(socket, "getaddrinfo", _refuse)
+    patch.setattr(socket.socket, "connect", _refuse)
     patch.setattr(ClientLifecycle, "start_loop", _start_loop)
-    patch.setattr(SingleServer, "watchdog_runtime", lambda server: WatchdogRuntime(server.node, _post_nothing))
+    patch.setattr(SingleServer, "watchdog_runtime", lambda server: WatchdogRuntime(server.node, _refuse))
     patch.setattr(CallbackThreads, "call", lambda _, callback: asyncio.get_running_loop().call_soon(callback))
     patch.setattr(Delivery, "_start", _deliver_soon)
     patch.setattr(Delivery, "drain", _deliver_now)
     patch.setattr(FinalRelease, "send", lambda release, **_: _send_beside(clock, release))
     patch.setattr(ClientLifecycle, "send_final_releases", one_after_another)
-    patch.setattr(connections, "run_in_thread", _run_beside)
+    patch.setattr(connections, "run_in_thread", lambda work, _: asyncio.get_running_loop().run_in_executor(None, work))
     patch.setattr(connection, "IdleCheck", MemoryIdleCheck)
     patch.setattr(lifecycle, "start_thread", threading.Thread.run)
 
@@ -226,12 +223,9 @@ def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     patch.setattr(time, "time_ns", lambda: int(time_of_day() * 1e9))
 
 
-def _refuse_to_start(thread: threading.Thread) -> NoReturn:
-    raise AssertionError(f"{thread.name} would run beside the event loop, in real time")
-
-
-def _refuse_to_connect(*address: object, **_: object) -> NoReturn:
-    raise AssertionError(f"a socket would connect in real time: {address}")
+def _refuse(*what: object, **_: object) -> NoReturn:
+    """Of a thread, a connection of a socket, or a command that the watchdog posts."""
+    raise AssertionError(f"it would happen beside the event loop, in real time: {what}")
 
 
 def _start_loop(_: ClientLifecycle, loop: Loop) -> None:
@@ -257,10 +251,6 @@ class WithoutLoop(BackendRuntime):
 
 
 class WatchdogRuntime(WithoutLoop, AioRuntime): ...
-
-
-def _post_nothing(_: bytes) -> NoReturn:
-    raise AssertionError("the watchdog posts nothing")
 
 
 def _deliver_soon(delivery: Delivery) -> None:
@@ -292,16 +282,9 @@ def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
     for address, batch in batches.items():
         if (server := SERVERS.get(address)) is not None:
             outcomes.append(outcome := bytearray())
-            sessions.append(server.open_session(outcome.extend, partial(_end, outcome)))
+            # The end of a connection, too, ends the wait for its replies.
+            sessions.append(server.open_session(outcome.extend, lambda _, outcome=outcome: outcome.extend(PONG)))
             sessions[-1].receive(b"".join(batch) + PING)
     clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release.deadline - clock())
     for session in sessions:
         session.left()
-
-
-def _end(outcome: bytearray, _: bool) -> None:
-    outcome.extend(PONG)
-
-
-def _run_beside(work: Callable[[], object], _: str) -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().run_in_executor(None, work)

@@ -53,7 +53,8 @@ class MemoryProxy(Proxy):
             return client
         behind = End(self)
         behind.peer = server.open_session(behind.receive, behind.left)
-        self._relays.append(Relay(as_socket(client), as_socket(behind), self._ends, self._conditions))
+        sockets: list[Any] = [client, behind]
+        self._relays.append(Relay(*sockets, self._ends, self._conditions))
         return client
 
     def pass_on(self) -> None:
@@ -142,10 +143,6 @@ class End:
 
     def setsockopt(self, _: int, option: int, __: object) -> None:
         self._reset = self._reset or option == socket.SO_LINGER
-
-
-def as_socket(end: End) -> socket.socket:
-    return cast(socket.socket, end)
 
 
 class Ends(selectors.BaseSelector):

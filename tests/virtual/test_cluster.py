@@ -52,7 +52,9 @@ PAIRS = [pair for pair in product(("auto", "both", "on", "off"), repeat=2) if se
 async def test_a_waiter_is_woken_wherever_the_slot_is(
     world: World, synced: MemoryCluster, moves: str, releasing: str, waiting: str, method: str
 ) -> None:
-    async def hand_on(kind: str) -> None:
+    # The other kinds have several keys: a node refuses these until it has all of them.
+    kinds = ("lock", "spin") if moves in ("keys", "both") else ("lock", "read", "write", "fenced")
+    for kind in kinds if releasing == waiting else kinds[:1]:
         async with synced.client(sharded_pubsub=releasing) as one, synced.client(sharded_pubsub=waiting) as two:
             holder = LOCKS[kind](one, kind)
             await acquire(holder)
@@ -73,11 +75,6 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
                 await waiter
             if moves in ("keys", "both"):
                 synced.finish_move(kind)
-
-    # The other kinds have several keys: a node refuses these until it has all of them.
-    kinds = ("lock", "spin") if moves in ("keys", "both") else ("lock", "read", "write", "fenced")
-    for kind in kinds if releasing == waiting else kinds[:1]:
-        await hand_on(kind)
 
 
 async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: MemoryCluster) -> None:
@@ -120,12 +117,8 @@ async def test_waiters_without_a_message_make_an_attempt_of_their_own(world: Wor
         keys.do_set(permits.encode(), b"0")
         keys.do_set(latch.encode(), b"1")
         began = world.clock()
-        waits = (
-            client.get_semaphore(permits).acquire,
-            client.get_count_down_latch(latch).wait,
-            client.get_lock(lock).lock,
-        )
-        waiting = [asyncio.create_task(wait()) for wait in waits]
+        waits: list[Any] = [client.get_semaphore(permits).acquire(), client.get_count_down_latch(latch).wait()]
+        waiting = [asyncio.create_task(wait) for wait in (*waits, client.get_lock(lock).lock())]
         await asyncio.sleep(1)
         # Nothing is published.
         keys.do_del(lock.encode(), latch.encode())

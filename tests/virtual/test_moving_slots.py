@@ -103,11 +103,6 @@ def fields(cluster: MemoryCluster, move: Move) -> dict[str, Any]:
     return {"local_hand_over_time": 60, "check_lock_synced_replicas": move is go_away}
 
 
-def values(cluster: MemoryCluster, name: str = NAME) -> list[bytes]:
-    """Those of the fields of a key, wherever it is."""
-    return [value for node in cluster.nodes for value in node.keys.keyspace.do_hvals(name.encode())]
-
-
 @pytest.mark.parametrize("move", MOVES)
 async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCluster, move: Move) -> None:
     async with cluster.client(**fields(cluster, move)) as client:
@@ -133,20 +128,15 @@ async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCl
                 asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
                 await call
                 await asyncio.sleep(1)
-                assert values(cluster) == levels
+                assert cluster.values(NAME) == levels
                 assert (await semaphore.available_permits(), await latch.get_count()) == (permits, count)
-            assert values(cluster, "fenced{a}") == [b"1"]
+            assert cluster.values("fenced{a}") == [b"1"]
             tokens.append(fenced.token)
             await fenced.unlock()
     assert tokens == sorted(set(tokens))
 
 
-NEXT: dict[str, tuple[str, ...]] = {
-    "lock": ("lock", "lock"),
-    "fair": ("fair", "fair", "fair"),
-    "write": ("read", "read"),
-    "read": ("write", "write"),
-}
+NEXT = {"lock": ["lock"] * 2, "fair": ["fair"] * 3, "write": ["read"] * 2, "read": ["write"] * 2}
 """The kinds of the locks that get a lock from its holder, one after the other or together, by its kind."""
 
 
@@ -167,7 +157,8 @@ async def test_a_lock_is_handed_on_once(
         async def use(owner: int) -> None:
             await waiters[owner].lock()
             entered.append(owner)
-            assert kind == "write" or [each for each in values(cluster) if each.isdigit()] == [b"1"], "it is not alone"
+            levels = [each for each in cluster.values(NAME) if each.isdigit()]
+            assert kind == "write" or levels == [b"1"], "it is not alone"
             assert await waiters[owner].get_hold_count() == 1
             await asyncio.sleep(0.1)
             await waiters[owner].unlock()
@@ -192,7 +183,7 @@ async def test_a_lock_is_handed_on_once(
             in_order = kind == "fair" and move is not go_away
             assert (entered if in_order else sorted(entered)) == list(waiters)
             await asyncio.sleep(1)
-            assert not values(cluster)
+            assert not cluster.values(NAME)
             entered.clear()
 
 

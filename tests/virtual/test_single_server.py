@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +47,10 @@ def test_a_watchdog_renews_in_virtual_time(world: World) -> None:
     assert LONGEST / 10 <= world.server.calls["evalsha"] <= LONGEST / 10 + 2
 
 
-def test_the_time_of_day_is_the_servers(world: World) -> None:
+def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
+    """The time of day is the server's."""
     seconds, _ = world.server.keys.keyspace.do_time()
     assert dt.datetime.now(dt.UTC).timestamp() == time.time() == int(seconds) == EPOCH + START
-
-
-def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
     with pytest.raises(AssertionError, match="nothing can happen"):
         world.run(asyncio.Event().wait)
     with pytest.raises(AssertionError, match="3600 virtual seconds"):
@@ -113,17 +110,12 @@ MOST = 1.0
 WAITING = b"pyredisson_waiting:{orders}"
 
 
-@dataclass
 class Contention:
     """What the clients of one schedule do, by its seed. They contend for both sides, or for a lock of another kind."""
 
-    seed: int
-    both_sides: bool
-    holders: Counter[str] = field(default_factory=Counter)
-    waited: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
+    def __init__(self, seed: int, both_sides: bool) -> None:
+        self.both_sides, self.holders, self.waited = both_sides, Counter[str](), list[float]()
+        self.random = random.Random(seed)
         choice = self.random.choice
         self.kind = "write" if self.both_sides else choice(["lock", "fenced", "non-reentrant"])
         self.clients, self.callers = choice([2, 3, 5]), choice([1, 2, 3])
@@ -289,43 +281,32 @@ async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World
     assert world.clock() < START + 3
 
 
-async def test_a_failed_renewal_tells_how_many_locks(
+async def test_errors_of_a_server(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A failed renewal tells how many locks it was for, and a call is tried as often as it was set."""
+    calls = []
+
     def broken(name: bytes, words: list[bytes]) -> Any:
         # The renewal has the keys of all.
         return ResponseError("ERR broken") if words[1:2] == [b"3"] and b"b" in words else run(name, words)
 
+    def busy(name: bytes, words: list[bytes]) -> Any:
+        calls.append((name, b"d" in words))
+        return ResponseError("BUSY Redis is busy running a script.")
+
     run = world.server.keys.run
-    async with world.client() as client:
+    async with world.client(retry_attempts=5) as client:
         await hold_all(client, "a", "b", "c")
         monkeypatch.setattr(world.server.keys, "run", broken)
         await asyncio.sleep(12)
-        monkeypatch.setattr(world.server.keys, "run", run)
-    assert "renewing 3 locks failed" in caplog.text
-
-
-async def test_a_call_is_tried_as_often_as_it_was_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def busy(name: bytes, _: list[bytes]) -> Any:
-        calls.append(name)
-        return ResponseError("BUSY Redis is busy running a script.")
-
-    async with pyredisson.asyncio.connect(world.server.url, retry_attempts=5) as client:
         monkeypatch.setattr(world.server.keys, "run", busy)
         with pytest.raises(ResponseError, match="BUSY"):
-            await client.get_lock("a").try_lock()
-        assert calls.count(b"EVALSHA") == 1 + 5
-
-
-async def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text(world: World) -> None:
-    async with world.client() as client:
-        (lock,) = await hold_all(client, "a")
-        for _ in range(3):
-            world.server.keys.flush_scripts()
-            await asyncio.sleep(30)
-        await lock.unlock()
+            await client.get_lock("d").try_lock()
+        # The others are renewals.
+        assert calls.count((b"EVALSHA", True)) == 1 + 5
+        monkeypatch.setattr(world.server.keys, "run", run)
+    assert "renewing 3 locks failed" in caplog.text
 
 
 async def test_replies_are_read_after_an_interrupt(world: World) -> None:
@@ -341,8 +322,14 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     pipeline.close()
 
 
-async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World) -> None:
+async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
+    """A server that has forgotten its scripts is sent their text, and a task that has ended in a block is forgotten."""
     async with world.client() as client:
+        (other,) = await hold_all(client, "b")
+        for _ in range(3):
+            world.server.keys.flush_scripts()
+            await asyncio.sleep(30)
+        await other.unlock()
         lock = client.get_lock("a", owner="order")
         entering = asyncio.create_task(lock.__aenter__())
         await entering
@@ -355,18 +342,14 @@ async def test_a_task_that_has_ended_inside_of_a_block_is_forgotten(world: World
 
 
 @pytest.mark.usefixtures("announced")
-async def test_the_end_of_a_client_is_told_once(world: World) -> None:
+async def test_the_end_of_a_client(world: World) -> None:
+    """It is told once, and what is repaired behind it is left to the client."""
     async with world.client() as client:
-        announcement: Any = client._lifecycle.session.announcement
+        session = client._lifecycle.session
+        announcement: Any = session.announcement
         announcement._may_exist = True
-        scripts = client._lifecycle.session.runtime.scripts
-        assert [announcement.last(scripts) is None for _ in range(2)] == [False, True]
-
-
-async def test_what_is_repaired_behind_the_end_is_left_to_the_client(world: World) -> None:
-    async with world.client() as client:
-        watchdog = client._lifecycle.session.watchdog
-    assert watchdog._renewer_of(object()).repairs._closed
+        assert [announcement.last(session.runtime.scripts) is None for _ in range(2)] == [False, True]
+    assert session.watchdog._renewer_of(object()).repairs._closed
 
 
 async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold(world: World) -> None:
