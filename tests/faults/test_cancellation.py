@@ -16,6 +16,7 @@ from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._core import ReleaseCall
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import finished, in_turn
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, AtSteps, ctrl_c
 from tests.support.kinds import LOCKS
@@ -37,13 +38,12 @@ def one(tasks: RawBackend, proxy: Proxy, admin: Redis, kind: str) -> Used:
 
 async def whole(one: Used, levels: int = 0) -> None:
     """So much is taken, and that doesn't change any more."""
-    backend, client = one.backend, one.client
-    await backend.until(lambda: one.taken() == levels * one.each, 5)
+    await one.backend.until(lambda: one.taken() == levels * one.each, 5)
     # All that was posted has run, as it came before this.
     await one.connect()
     assert one.taken() == levels * one.each
     assert levels or one.knows_nothing()
-    assert client._session.permits.in_doubt == {}
+    assert one.client._session.permits.in_doubt == {}
 
 
 async def use(one: Used, seconds: float) -> None:
@@ -198,24 +198,27 @@ sys.stderr = None
 """
 
 
-async def test_a_loop_that_ends_in_the_middle_of_an_acquire(proxy: Proxy, admin: Redis, child: Start) -> None:
-    """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply."""
+@pytest.mark.parametrize("ends", ["loop", "exit"])
+async def test_a_loop_that_ends_in_the_middle_of_an_acquire(
+    proxy: Proxy, admin: Redis, child: Start, capfd: Output, ends: str
+) -> None:
+    """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply.
+
+    Where only the exit ends the tasks, nothing can be sent and no thread started: it is as if the process was killed.
+    """
     prepare(admin, "semaphore")
     for name in ("lock_acquire", "semaphore_acquire"):
         proxy.hold_reply(sha(name))
-    user = child(ENDS_IN_THE_MIDDLE, proxy.url, "loop")
+    user = child(ENDS_IN_THE_MIDDLE, proxy.url, ends)
+    if ends == "exit":
+        assert user.wait(CHILD_LIMIT) == 0
+        assert "Exception ignored" not in capfd.readouterr().err
+        return
     assert user.receive() == "loop ended"
     for name in ("lock_acquire", "lock_release", "semaphore_acquire", "semaphore_undo"):
         proxy.wait_for(sha(name))
     # The process must live: its end would release everything.
     eventually(lambda: not admin.exists("lock") and admin.get("a") == b"5", 5)
-
-
-async def test_a_task_that_only_the_exit_ends(proxy: Proxy, child: Start, capfd: Output) -> None:
-    """Nothing can be sent any more, and no thread started. The process ends at once, as if it had been killed."""
-    proxy.hold_reply(sha("lock_acquire"))
-    assert child(ENDS_IN_THE_MIDDLE, proxy.url, "exit").wait(CHILD_LIMIT) == 0
-    assert "Exception ignored" not in capfd.readouterr().err
 
 
 async def released(backend: RawBackend, server: Server, lock: Any, levels: int, kind: str = "lock") -> None:
@@ -254,14 +257,11 @@ async def test_one_releases_what_the_other_acquires(tasks: RawBackend, server: S
 
     await asyncio.gather(take_and_give_back(), lock.lock())
     await released(tasks, server, lock, 1, kind)
-    await lock.lock()
-    await lock.lock()
-    await asyncio.gather(lock.unlock(), lock.unlock())
-    assert not admin.exists("a")
-    await lock.lock()
-    outcomes = await asyncio.gather(lock.unlock(), lock.unlock(), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [type(None), LockNotHeldError]
-    assert not admin.exists("a")
+    for levels, expected in ((2, [type(None)] * 2), (1, [type(None), LockNotHeldError])):
+        await in_turn([lock.lock] * levels)
+        outcomes = await asyncio.gather(lock.unlock(), lock.unlock(), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == expected
+        assert not admin.exists("a")
     # A lost hold is released while the lock is acquired again.
     await lock.lock(lease_time=0.03)
     await lock.lost.wait()
@@ -294,18 +294,12 @@ async def test_a_release_interrupted_in_turn(threads: RawBackend, server: Server
     late = proxy.hold_reply(ACQUIRE)
     other = await threads.started(late.held.is_set, lock.lock)
     waits = threading.Event()
-
-    def deliver() -> None:
-        assert waits.wait(TIME_LIMIT)
-        late.deliver()
-
-    delivery = threads.start(deliver)
+    delivery = threads.start(lambda: waits.wait(TIME_LIMIT) and late.deliver())
     steps = AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c))
     with pytest.raises(KeyboardInterrupt), steps:
         lock.unlock()
     assert steps.happened
-    await delivery.result()
-    await other.result()
+    assert await finished([delivery, other]) == [None, None]
     await released(threads, server, lock, levels)
 
 
@@ -351,12 +345,10 @@ async def test_many_calls_of_one_owner_are_served_in_order(tasks: RawBackend, se
     began = time.monotonic()
     async with asyncio.timeout(20):
         await asyncio.gather(*[asyncio.create_task(take(number)) for number in range(1000)])
-    taken = time.monotonic() - began
+    taken = time.monotonic()
     assert order == list(range(1000))
-    began = time.monotonic()
-    for _ in range(1000):
-        await lock.unlock()
-    assert taken < 5 * (time.monotonic() - began) + 1
+    await in_turn([lock.unlock] * 1000)
+    assert taken - began < 5 * (time.monotonic() - taken) + 1
     assert not admin.exists("a")
 
 
@@ -368,8 +360,7 @@ async def test_threads_of_one_owner_have_turns(threads: RawBackend, client: pyre
             with lock:
                 continue
 
-    for call in [threads.start(use) for _ in range(16)]:
-        await call.result(20)
+    await finished([threads.start(use) for _ in range(16)], 20)
     assert not admin.exists("a")
 
 
