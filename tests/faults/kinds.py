@@ -162,6 +162,11 @@ async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9)
     return other
 
 
+async def in_turn(backend: RawBackend, *calls: Callable[[], Any]) -> list[Any]:
+    """The results of these calls of clients, one after the other."""
+    return [await backend.do(call()) for call in calls]
+
+
 def away(proxy: Proxy) -> None:
     """The server can't be reached any more."""
     proxy.refuse(True)

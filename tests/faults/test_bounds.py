@@ -23,15 +23,14 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import within
 
-from .kinds import Patch, Trouble, busy, taken_by_another, unreachable, usual
+from .kinds import Patch, Trouble, busy, in_turn, taken_by_another, unreachable, usual
 from .stub import Answer, Stub, bulk, shake
 
 TIMEOUT = 0.3
 LATE = 1.5
 """Seconds that a deadline of less than a second may be late, on a busy machine."""
 LONGEST = 1.0 + LATE
-"""About three reply deadlines and a pause, and what a busy machine adds. The default timeout is 3 s, and the
-default retries take at least 2.6 s."""
+"""About three reply deadlines and a pause, and what a busy machine adds. The default retries take at least 2.6 s."""
 
 
 @contextlib.contextmanager
@@ -59,9 +58,7 @@ async def test_a_server_that_hangs(backend: RawBackend, own_server: Server, root
     finally:
         own_server.resume()
     # What was given up is undone, a release is done later, and all is well again.
-    await backend.do(lock.lock())
-    assert await backend.do(lock.get_hold_count()) == 1
-    await backend.do(lock.unlock())
+    assert (await in_turn(backend, lock.lock, lock.get_hold_count, lock.unlock))[1] == 1
     await backend.until(lambda: not root.exists("b"), 5)
 
 
@@ -92,8 +89,7 @@ async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: Ra
 
 async def test_after_a_script_flush_one_more_round_trip_does(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     lock = backend.connect(proxy.url).get_lock("a")
-    await backend.do(lock.lock())
-    await backend.do(lock.unlock())
+    await in_turn(backend, lock.lock, lock.unlock)
     admin.script_flush()
     before = scripts_run(admin)
     for expected in ([b"EVALSHA", b"EVAL"], [b"EVALSHA"]):
@@ -110,8 +106,7 @@ async def test_a_temporary_error_passes_within_the_callers_deadline(
 ) -> None:
     client = await backend.connected(own_server.url, timeout=2)
     lock, other = (client.get_lock(name, owner=1) for name in "ab")
-    calls: list[Callable[[], Any]] = [lambda: lock.try_lock(10), lock.unlock]
-    for call in calls:
+    for call in (lambda: lock.try_lock(10), lock.unlock):
         trouble(root)
         with fails(RedisError, match=error):
             await backend.do(other.try_lock(0.3))
@@ -142,8 +137,7 @@ async def test_loading_passes_within_the_callers_deadline(backend: RawBackend) -
 
 async def test_out_of_memory_only_a_release_works(backend: RawBackend, own_server: Server, root: Redis) -> None:
     lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
-    for _ in range(2):
-        await backend.do(lock.lock())
+    await in_turn(backend, lock.lock, lock.lock)
     root.config_set("maxmemory", 1)
     with fails(OutOfMemoryError):
         await backend.do(lock.lock())
@@ -180,20 +174,14 @@ async def test_a_server_that_cannot_be_served(backend: RawBackend, answer: Answe
         assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate() if thread not in before}
 
 
-@pytest.mark.parametrize(
-    ("options", "fields"),
-    [
-        ({"config": {"rename-command": "HELLO ''"}}, {}),
-        ({"users": ("app on >secret ~* &* +@all -info -hello",)}, {"username": "app", "password": "secret"}),
-    ],
-    ids=["INFO has the version", "neither has it"],
-)
-async def test_a_server_without_hello(backend: RawBackend, options: dict[str, Any], fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("has_info", [True, False])
+async def test_a_server_without_hello(backend: RawBackend, has_info: bool) -> None:
     """Some providers rename it. A server whose version can't be asked is taken for one that can be served."""
-    with Server(**options) as server:
+    users = ["app on >secret ~* &* +@all -info -hello"]
+    fields = {} if has_info else {"username": "app", "password": "secret"}
+    with Server(config={"rename-command": "HELLO ''"}) if has_info else Server(users=users) as server:
         lock = backend.connect(server.url, **fields).get_lock("a")
-        await backend.do(lock.lock())
-        await backend.do(lock.unlock())
+        await in_turn(backend, lock.lock, lock.unlock)
 
 
 @pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])
@@ -250,19 +238,11 @@ async def test_silent_addresses_share_the_time(
         assert not await backend.do(lock.is_locked())
 
 
-async def errors_of(backend: RawBackend, call: Callable[[int], Any], number: int) -> list[BaseException]:
-    """What so many owners at the same time get, all of them an error."""
-    errors: list[BaseException] = []
-    for outcome in [backend.start(call, i) for i in range(number)]:
-        with pytest.raises(RedisError) as raised:
-            await outcome.result(30)
-        errors.append(raised.value)
-    return errors
-
-
-def check(errors: list[BaseException], kind: type[Exception]) -> None:
-    assert {type(error) for error in errors} == {kind}
-    assert len({id(error) for error in errors}) == len(errors)
+async def all_fail(backend: RawBackend, kind: type[Exception], call: Callable[[int], Any], number: int) -> None:
+    """So many owners at the same time get an error each, of its own and with a short traceback."""
+    outcomes = [backend.start(call, i) for i in range(number)]
+    errors = [await backend.fails(RedisError, outcome.result, 30) for outcome in outcomes]
+    assert ({type(error) for error in errors}, len(set(map(id, errors)))) == ({kind}, number)
     for error in errors:
         link: BaseException | None = error
         while link is not None:
@@ -279,7 +259,7 @@ async def test_a_connection_that_many_tasks_need(
 ) -> None:
     url = "redis://127.0.0.1:1" if password is None else server.url
     client = tasks.connect(url, password=password, retry_attempts=0)
-    check(await errors_of(tasks, lambda i: client.get_lock(f"a{i}").try_lock(), number), kind)
+    await all_fail(tasks, kind, lambda i: client.get_lock(f"a{i}").try_lock(), number)
 
 
 async def test_a_connection_of_many_tasks_is_cut(tasks: RawBackend, proxy: Proxy) -> None:
@@ -292,7 +272,7 @@ async def test_a_connection_of_many_tasks_is_cut(tasks: RawBackend, proxy: Proxy
             proxy.close()
         await client.get_lock(f"a{i}").try_lock()
 
-    check(await errors_of(tasks, cut, 100), ConnectionError)
+    await all_fail(tasks, ConnectionError, cut, 100)
 
 
 async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -310,11 +290,10 @@ async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admi
             asking.deliver()
         await backend.do(client.get_lock("a").lock())
 
-    check(await errors_of(backend, take, 10), NoPermissionError)
+    await all_fail(backend, NoPermissionError, take, 10)
     admin.delete("a")
     # Alone it can take the lock, and give it back though its message is refused.
-    await backend.do(client.get_lock("a").lock())
-    await backend.do(client.get_lock("a").unlock())
+    await in_turn(backend, client.get_lock("a").lock, client.get_lock("a").unlock)
     assert not admin.exists("a")
     admin.acl_deluser("deaf")
 
@@ -334,24 +313,18 @@ class Picky(Odd):
         return super().__new__(cls, f"{where}: {code}")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Odd(3, where="there"),
-        OSError(2, "nothing there", "a file"),
-        UnicodeDecodeError("ascii", b"\xff", 0, 1, "not ASCII"),
-        ExceptionGroup("several", [ValueError("one"), KeyError("two")]),
-        KeyError("key"),
-        Exception(),
-    ],
-)
+ERRORS = [Odd(3, where="there"), OSError(2, "nothing there", "a file"), KeyError("key"), Exception()]
+ERRORS.append(UnicodeDecodeError("ascii", b"\xff", 0, 1, "not ASCII"))
+ERRORS.append(ExceptionGroup("several", [ValueError("one"), KeyError("two")]))
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_copy_has_the_text_of_the_original(error: Exception) -> None:
     cause = ValueError("why")
     error.__cause__ = cause
     twin = copy_error(error)
     assert twin is not error
-    assert type(twin) is type(error)
-    assert (twin.args, str(twin), vars(twin)) == (error.args, str(error), vars(error))
+    assert (type(twin), twin.args, str(twin), vars(twin)) == (type(error), error.args, str(error), vars(error))
     assert twin.__cause__ is cause
     with pytest.raises(type(error)):
         raise twin
