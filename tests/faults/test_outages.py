@@ -26,7 +26,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 from tests.support.waiting import TIME_LIMIT, asleep, eventually, within
 
-from .kinds import GROUPS, KINDS, Log, Patch, Used, away, excluding, lock_of, prepare, taken_by_another
+from .kinds import GROUPS, KINDS, Log, Patch, Used, away, excluding, in_turn, lock_of, prepare, taken_by_another
 
 AT_ONCE = 1.0
 """Seconds; a command that is sent again, or waited for, takes longer."""
@@ -63,8 +63,8 @@ async def outlasts(backend: RawBackend, proxy: Proxy, client: Any, kind: str, wa
 @pytest.fixture
 def quick(monkeypatch: Patch) -> None:
     """Pauses of a fiftieth, so that more tries than a call without a limit once had fit into a test."""
-    monkeypatch.setattr(retry, "FIRST_DELAY", retry.FIRST_DELAY / 50)
-    monkeypatch.setattr(retry, "LONGEST_DELAY", retry.LONGEST_DELAY / 50)
+    for name in ("FIRST_DELAY", "LONGEST_DELAY"):
+        monkeypatch.setattr(retry, name, getattr(retry, name) / 50)
 
 
 @pytest.fixture
@@ -203,8 +203,7 @@ class TestLog:
             proxy.cut()
         assert warnings(caplog) == []
         mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
-        await backend.do(mine.lock())
-        await backend.do(other.lock())
+        await in_turn(backend, mine.lock, other.lock)
         waiting = await backend.started(lambda: proxy.seen(b"SUBSCRIBE") > 0, client.get_lock("b").lock)
         begun = time.monotonic()
         away(proxy)
@@ -212,16 +211,13 @@ class TestLog:
         # All of them fail, more than once: the waiter, the subscription and the watchdog.
         await backend.sleep(1.3)
         proxy.refuse(False)
-        await backend.do(mine.unlock())
-        await backend.do(other.unlock())
-        await waiting.result()
-        said = warnings(caplog)
-        assert len(said) == 2, said
-        assert "is not available: " in said[0]
-        text, _, seconds = said[1].removesuffix(" s").rpartition(" after ")
+        await in_turn(backend, mine.unlock, other.unlock, waiting.result)
+        warning, over = warnings(caplog)
+        assert "is not available: " in warning
+        text, _, seconds = over.removesuffix(" s").rpartition(" after ")
         assert text.endswith("is available again")
         assert 1.2 < float(seconds) < time.monotonic() - begun + 0.1
-        assert all(proxy.url.split("/")[2] in line for line in said)
+        assert all(proxy.url.split("/")[2] in line for line in (warning, over))
 
     async def test_one_connection_fails(self, backend: RawBackend, proxy: Proxy, admin: Redis, caplog: Log) -> None:
         client = backend.connect(proxy.url, timeout=2, client_name="overtaking")
@@ -237,8 +233,7 @@ class TestLog:
         # The one for the subscription has failed by then.
         await backend.until(lambda: listeners(admin, "a") == 1)
         assert warnings(caplog) == []
-        await backend.do(client.get_lock("a", owner=1).unlock())
-        await waiting.result()
+        await in_turn(backend, client.get_lock("a", owner=1).unlock, waiting.result)
 
     async def test_a_server_refuses(self, backend: RawBackend, own_server: Server, root: Redis, caplog: Log) -> None:
         root.replicaof("127.0.0.1", 1)
@@ -246,10 +241,9 @@ class TestLog:
         await backend.waits(call, 1.2)
         root.replicaof("NO", "ONE")
         await call.result()
-        said = warnings(caplog)
-        assert len(said) == 2, said
-        assert "is not available: READONLY" in said[0]
-        assert "is available again after" in said[1]
+        warning, over = warnings(caplog)
+        assert "is not available: READONLY" in warning
+        assert "is available again after" in over
 
 
 class TestKnownLosses:
@@ -278,8 +272,7 @@ class TestKnownLosses:
         assert time.monotonic() - ended < AT_ONCE
         proxy.refuse(False)
         # The loss was of these levels: the next hold is held.
-        await backend.do(lock.lock())
-        await backend.do(lock.unlock())
+        await in_turn(backend, lock.lock, lock.unlock)
         await backend.until(lambda: not admin.exists("a", "b"))
 
     async def test_a_lease_that_ends_while_its_release_is_sent_again(self, backend: RawBackend, proxy: Proxy) -> None:
@@ -324,8 +317,7 @@ async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind:
     """None of its levels."""
     lock = lock_of(backend.connect(url), kind)
     levels = 1 if kind == "non-reentrant" else 2
-    for _ in range(levels):
-        await backend.do(lock.lock())
+    await in_turn(backend, *[lock.lock] * levels)
     # All locks belong to another client now.
     admin.flushdb()
     for name in "abc":
@@ -340,15 +332,13 @@ async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind:
 @pytest.mark.usefixtures("long_pauses")
 async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: Server, admin: Redis) -> None:
     client = backend.connect(server.url, retry_attempts=0)
-    lock = client.get_lock("a")
-    semaphore = client.get_semaphore("s")
+    lock, semaphore = client.get_lock("a"), client.get_semaphore("s")
     await backend.do(semaphore.try_set_permits(2))
     for call in (lock.lock, lock.is_locked, lock.lock, lock.unlock, semaphore.acquire, semaphore.release, lock.unlock):
         hang_up(admin)
         with within(WITHOUT_PAUSE):
             await backend.do(call())
-    assert not admin.exists("a")
-    assert admin.get("s") == b"2"
+    assert (admin.exists("a"), admin.get("s")) == (0, b"2")
 
 
 async def test_renewals_over_closed_connections(backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
@@ -366,12 +356,10 @@ async def test_renewals_over_closed_connections(backend: RawBackend, server: Ser
 async def test_several_idle_connections_cost_one_try(server: Server, admin: Redis) -> None:
     """They are likely to have ended together."""
     with pyredisson.connect(server.url, retry_attempts=0) as client:
-        lock = client.get_lock("a")
         pool: Any = pool_of(client)
-        connections = [pool._connect_or_wait() for _ in range(3)]
-        pool._idle.extend(connections)
+        pool._idle.extend([pool._connect_or_wait() for _ in range(3)])
         hang_up(admin)
-        lock.lock()
+        client.get_lock("a").lock()
         assert len(pool._all) == 1
 
 

@@ -100,8 +100,7 @@ def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, chi
     assert admin.hgetall("a") == owner
     parent.send()
     holds, identity = parent.receive().rsplit(" ", 1)
-    assert holds == "child holds"
-    assert owners(admin, "b") == [identity.encode()]
+    assert (holds, owners(admin, "b")) == ("child holds", [identity.encode()])
     assert owners(admin, "a") != [identity.encode()]
     # Its own watchdog renews.
     is_renewed(admin, "b")
@@ -109,17 +108,14 @@ def test_a_forked_child_is_a_client_of_its_own(server: Server, admin: Redis, chi
     assert parent.receive() == "child left 0 1 False"
     # It gave back what it held when it ended, and the parent does so now.
     assert not admin.exists("b")
-    assert parent.wait() == 0
-    assert not admin.exists("a")
+    assert (parent.wait(), admin.exists("a")) == (0, 0)
     # With the same session slots the calls of one process would count as late copies of the other's.
     assert admin.get("stock") == b"5"
 
 
 def mutexes_of(client: pyredisson.Client) -> list[Any]:
     """All that the objects of a client have, and the one of all holds."""
-    found: list[Any] = []
-    seen: set[int] = set()
-    left: list[Any] = [client, holds._listening]
+    found, seen, left = list[Any](), set[int](), [client, holds._listening]
     while left:
         each = left.pop()
         if id(each) in seen:
@@ -276,24 +272,15 @@ def ended(holder: Child, number: signal.Signals | None) -> int:
         return holder.wait()
 
 
-def held(admin: Any) -> list[str]:
-    """What is left of the locks, and semaphores that are not whole."""
-    names = [key.decode() for key in admin.scan_iter() if not key.startswith(b"pyredisson_once:{p")]
-    return [name for name in names if name[0] != "p" or admin.get(name) != b"3"]
-
-
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
 
 @pytest.mark.parametrize(
     ("kind", "end", "number", "status", "says", "latency"),
     [
-        *[(kind, "return", None, 0, "", 0.0) for kind in ("threads", "asyncio")],
-        *[(kind, "raise", None, 1, "", 0.0) for kind in ("threads", "asyncio")],
-        ("threads", "exit", None, 3, "", 0.0),
-        ("threads", "many", None, 0, "", 0.0),
-        *[("threads", "daemons", None, 0, "", latency) for latency in (0.0, 0.05)],
-        *[("threads", "daemons", TERM, -TERM, "", latency) for latency in (0.0, 0.05)],
+        *[(kind, end, None, end == "raise", "", 0.0) for kind in ("threads", "asyncio") for end in ("return", "raise")],
+        *[("threads", end, None, status, "", 0.0) for end, status in (("exit", 3), ("many", 0))],
+        *[("threads", "daemons", each, -(each or 0), "", latency) for each in (None, TERM) for latency in (0.0, 0.05)],
         *[(kind, end, TERM, -TERM, "", 0.0) for kind in ("threads", "asyncio") for end in ("signal", "waits")],
         *[("asyncio", end, INT, 7, "", 0.0) for end in ("signal", "waits")],
         ("threads", "signal", INT, 7, "interrupted True", 0.0),
@@ -302,7 +289,7 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
     ],
 )
 def test_the_end_of_a_process_releases_what_is_held(
-    proxy: Proxy, admin: Redis, child: Start, kind: str, end: str, number: Any, status: int, says: str, latency: float
+    proxy: Proxy, admin: Any, child: Start, kind: str, end: str, number: Any, status: int, says: str, latency: float
 ) -> None:
     """And what daemon threads are acquiring. With `release_on_signals` a signal ends it as it would have without."""
     if end == "waits":
@@ -323,7 +310,9 @@ def test_the_end_of_a_process_releases_what_is_held(
         # The next release finds out that the client is gone, and takes it out of the list.
         assert admin.pttl("pyredisson_waiting:{other}") <= 60_000
         admin.delete("other", "pyredisson_waiting:{other}")
-    assert held(admin) == []
+    # But for whole semaphores.
+    names = [key.decode() for key in admin.scan_iter() if not key.startswith(b"pyredisson_once:{p")]
+    assert [name for name in names if name[0] != "p" or admin.get(name) != b"3"] == []
 
 
 def test_a_signal_releases_nothing_unasked(server: Server, admin: Redis, child: Start) -> None:
@@ -343,12 +332,9 @@ def test_a_signal_while_the_main_thread_acquires_a_lock(proxy: Proxy, admin: Red
 @pytest.mark.parametrize(
     ("kind", "end", "number", "trouble"),
     [
-        ("threads", "return", None, "hung"),
-        ("asyncio", "return", None, "hung"),
-        ("threads", "many", None, "hung"),
-        ("threads", "many", None, "dead"),
-        ("threads", "signal", TERM, "hung"),
-        ("threads", "slow", TERM, "hung"),
+        *[(kind, "return", None, "hung") for kind in ("threads", "asyncio")],
+        *[("threads", "many", None, trouble) for trouble in ("hung", "dead")],
+        *[("threads", end, TERM, "hung") for end in ("signal", "slow")],
     ],
 )
 def test_the_end_of_a_process_is_not_held_up_by_a_server(
