@@ -4,6 +4,7 @@ import _thread
 import asyncio
 import logging
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,19 +13,18 @@ from redis.exceptions import ConnectionError
 
 import pyredisson
 from pyredisson._backends.threads.runtime import start as start_loop
-from pyredisson._protocol.scripts import script
 from pyredisson.logic import announcement
 from pyredisson.logic.loops import weak_loop
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.chores import Append, Failing
-from tests.support.faults import FLAGS, LOSSES, RELEASE, RENEW, Credentials, Lose
+from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually, within
 
-from .kinds import Log, Output, Patch, Trouble, busy, lock_of, out_of_memory, taken, unreachable, usual
+from .kinds import Log, Output, Patch, Trouble, busy, in_turn, lock_of, out_of_memory, sha, taken, unreachable, usual
 
 LEASE, LONGER = 2.0, 3.0
 
@@ -32,8 +32,7 @@ LEASE, LONGER = 2.0, 3.0
 async def lives(backend: RawBackend, lock: Any) -> None:
     """It is still held, and can be released."""
     assert not lock.lost.is_set()
-    assert await backend.do(lock.is_held())
-    await backend.do(lock.unlock())
+    assert await in_turn(backend, lock.is_held, lock.unlock) == [True, None]
 
 
 class TestNoLockIsLost:
@@ -75,8 +74,7 @@ class TestNoLockIsLost:
         """It stops no other one."""
         client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
         locks = [client.get_lock(f"a{number}") for number in range(250)]
-        for lock in locks:
-            await backend.do(lock.lock())
+        await in_turn(backend, *[lock.lock for lock in locks])
         notified: list[Any] = []
         for number in (0, 99, 120, 249):
             locks[number].on_lost(notified.append)
@@ -94,12 +92,10 @@ class TestNoLockIsLost:
         client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
         locks = [client.get_lock(f"a{number}") for number in range(500)]
         before = set(threading.enumerate())
-        for lock in locks:
-            await backend.do(lock.lock())
+        await in_turn(backend, *[lock.lock for lock in locks])
         await backend.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
         await backend.until(lambda: admin.pttl("a499") > LEASE * 1000 * 0.9, 5)
-        new = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("pyredisson")]
-        assert len(new) == 2
+        assert sum(thread.name.startswith("pyredisson") for thread in set(threading.enumerate()) - before) == 2
         assert not any(lock.lost.is_set() for lock in locks)
 
     async def test_short_nested_leases_never_put_the_renewal_off(self, backend: RawBackend, server: Server) -> None:
@@ -221,8 +217,7 @@ async def test_an_idle_holder_learns_that_the_server_was_restarted_empty(
 @pytest.mark.usefixtures("restarts_noticed")
 async def test_a_server_that_closes_connections_costs_no_lock(backend: RawBackend, own_server: Server) -> None:
     locks = [backend.connect(own_server.url, lock_watchdog_timeout=120).get_lock(name) for name in "ab"]
-    for lock, lease in zip(locks, (None, 100), strict=True):
-        await backend.do(lock.lock(lease))
+    await in_turn(backend, locks[0].lock, partial(locks[1].lock, 100))
     with own_server.redis() as admin:
         # Each client and its watchdog.
         await backend.until(lambda: len(admin.client_list()) >= 5, TIME_LIMIT)
@@ -231,9 +226,8 @@ async def test_a_server_that_closes_connections_costs_no_lock(backend: RawBacken
         # The check extends what the watchdog renews.
         await backend.until(lambda: admin.pttl("a") > 60_000, TIME_LIMIT)
         assert 60_000 < admin.pttl("b") <= 100_100
-    for lock in locks:
-        assert not lock.lost.is_set()
-        await backend.do(lock.unlock())
+    assert not any(lock.lost.is_set() for lock in locks)
+    await in_turn(backend, *[lock.unlock for lock in locks])
 
 
 async def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
@@ -257,35 +251,27 @@ SAID = "is renewed although the thread or task that took it"
 
 
 async def take_and_end(backend: RawBackend, *locks: Any) -> None:
-    async def scenario() -> None:
-        for lock in locks:
-            await backend.do(lock.lock())
-
-    await backend.start(scenario).result()
+    await backend.start(in_turn, backend, *[lock.lock for lock in locks]).result()
 
 
 async def test_it_is_logged_once_for_each_hold(backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
     """Fixed leases, explicit owners and owners that live are nothing to talk about."""
     client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE)
-
-    async def others() -> None:
-        await backend.do(client.get_lock("fixed").lock(60))
-        await backend.do(client.get_read_write_lock("reader").read_lock().lock(60))
-        await backend.do(client.get_lock("explicit", owner=pyredisson.new_owner()).lock())
+    fixed = client.get_lock("fixed"), client.get_read_write_lock("reader").read_lock()
+    others = *(partial(lock.lock, 60) for lock in fixed), client.get_lock("explicit", owner=pyredisson.new_owner()).lock
 
     with caplog.at_level(logging.WARNING, "pyredisson"):
         if backend.threads:
             # A thread that Python did not start.
             _thread.start_new_thread(client.get_lock("a").lock, ())
         await take_and_end(backend, *map(client.get_lock, "b" if backend.threads else "ab"))
-        await backend.start(others).result()
+        await backend.start(in_turn, backend, *others).result()
         await backend.do(client.get_lock("mine").lock())
         await backend.until(lambda: caplog.text.count(SAID) == 2)
         # Two more rounds.
         await backend.sleep(2 * SHORT_LEASE / 3 + 0.1)
-    said = [record.getMessage() for record in caplog.records if SAID in record.getMessage()]
-    assert len(said) == 2
-    assert all("'a'" in line or "'b'" in line for line in said)
+    said = [message for message in caplog.messages if SAID in message]
+    assert ["'a'" in line or "'b'" in line for line in said] == [True, True]
     assert client.id in caplog.text
     assert admin.exists("a", "b", "mine") == 3
 
@@ -296,8 +282,7 @@ async def test_on_request_it_is_released(backend: RawBackend, server: Server, ad
     lock = lock_of(client, kind)
     notified = threading.Event()
     lock.on_lost(lambda _: notified.set())
-    mine = client.get_lock("mine")
-    await backend.do(mine.lock())
+    await backend.do(client.get_lock("mine").lock())
     await take_and_end(backend, lock, *([lock] if kind == "lock" else []))
     await backend.until(lambda: not admin.exists("a"))
     await backend.until(notified.is_set)
@@ -321,9 +306,7 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
     monkeypatch.setattr(logging.getLogger("pyredisson"), "filters", [refuse])
     client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE)
     held, gone, over = (client.get_lock(name) for name in ("held", "gone", "over"))
-    await backend.do(gone.lock())
-    await backend.do(over.lock(lease_time=0.05))
-    await backend.do(held.lock())
+    await in_turn(backend, gone.lock, partial(over.lock, lease_time=0.05), held.lock)
     owner = pyredisson.new_owner()
     mine = [held, *(client.get_lock(f"mine{number}", owner=owner) for number in range(20))]
     # Due in the same round as the hold that is logged, and before it.
@@ -344,7 +327,7 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
     assert "no request id" in capsys.readouterr().err
 
 
-ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
+ANNOUNCE = sha("client_announce")
 RIGHTS = (
     "app on >secret resetchannels ~a ~pyredisson_waiting:{a} ~pyredisson_woken:{a} ~pyredisson_client:* &* "
     "+hello +ping +select +client +info +eval +evalsha +hset "
@@ -381,14 +364,13 @@ class TestChores:
             await backend.do(lock.lock())
             # A hold that is to be removed has HDEL run.
             await backend.until(lambda: proxy.seen(RENEW) > 0)
-            await backend.do(lock.unlock())
-            await backend.do(other.lock())
+            await in_turn(backend, lock.unlock, other.lock)
             await backend.until(lambda: client._session.announcement._is_denied)
             proxy.forget()
             await backend.until(lambda: proxy.seen(RENEW) >= 3)
             assert not proxy.seen(ANNOUNCE)
             assert await backend.do(other.is_held())
-            assert len([record for record in caplog.records if "who this client is" in record.getMessage()]) == 1
+            assert sum("who this client is" in message for message in caplog.messages) == 1
             assert not admin.exists(key_of(client)) or missing == "+hdel"
             await backend.do(client.close())
 
@@ -425,8 +407,7 @@ class TestChores:
     async def test_out_of_memory(self, backend: RawBackend, own_server: Server, root: Any) -> None:
         client, lock = await backend.locked(own_server.url, LONGER)
         others = [client.get_lock(name) for name in "bcd"]
-        for each in others:
-            await backend.do(each.lock())
+        await in_turn(backend, *[each.lock for each in others])
         announced = client._session.announcement
         await backend.until(lambda: is_complete(root, client) and len(announced._listed) == 4)
         root.config_set("maxmemory", 1)
@@ -434,8 +415,7 @@ class TestChores:
         renewals = root.info("commandstats")["cmdstat_evalsha"]["calls"]
         await backend.until(lambda: root.info("commandstats")["cmdstat_evalsha"]["calls"] > renewals + 3)
         assert not root.exists(key_of(client))
-        for each in others:
-            await backend.do(each.unlock())
+        await in_turn(backend, *[each.unlock for each in others])
         # What has ended is forgotten: it would grow without bound.
         await backend.until(lambda: list(announced._changed) == list(announced._listed) != [])
         root.config_set("maxmemory", 0)
