@@ -17,12 +17,12 @@ from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import OtherOwner
+from tests.support.backends import OtherOwner, finished
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
 
-from .kinds import Log, NoThread, Patch
+from .kinds import Log, NoThread, Patch, in_turn
 
 CALLS = 60
 NAME = "to-be-closed"
@@ -73,8 +73,7 @@ async def close(backend: RawBackend, client: Any, calls: list[OtherOwner[Any]]) 
     """Closes the client, which takes about a second at most, and ends these calls."""
     with within(LONGEST):
         await backend.do(client.close())
-    for call in calls:
-        await call.result()
+    await finished(calls)
 
 
 def is_connected(admin: Redis) -> bool:
@@ -86,8 +85,7 @@ class TestInFlight:
         client = backend.connect(proxy.url)
         await backend.do(client.get_lock("a").lock())
         proxy.latency(0.02)
-        for each in [backend.start(client.close) for _ in range(3)]:
-            await each.result()
+        await finished([backend.start(client.close) for _ in range(3)])
         assert not admin.exists("a")
 
     @pytest.mark.parametrize("latency", [0.0, 0.05, 0.1])
@@ -124,8 +122,7 @@ class TestInFlight:
 
     async def test_a_server_hangs(self, backend: RawBackend, proxy: Proxy, caplog: Log) -> None:
         client = backend.connect(proxy.url, timeout=30)
-        for number in range(3):
-            await backend.do(client.get_lock(f"held{number}", owner=1).lock())
+        await in_turn(backend, *[client.get_lock(f"held{number}", owner=1).lock for number in range(3)])
         calls = begun(backend, client, 20)
         await backend.until(lambda: proxy.seen(ACQUIRE) > 40)
         proxy.stall()
@@ -173,8 +170,7 @@ def test_commands_after_a_final_release_start_one_more(proxy: Proxy, admin: Redi
     proxy.latency(0.02)
     for payload in payloads:
         client._session.repair(payload)
-    eventually(lambda: admin.keys() == [])
-    eventually(lambda: not any(thread.name == FINAL_RELEASE for thread in threading.enumerate()))
+    eventually(lambda: admin.keys() == [] and FINAL_RELEASE not in {thread.name for thread in threading.enumerate()})
     # The first one may be gone by the time that the last one comes.
     assert 1 <= started_threads.count(FINAL_RELEASE) <= 2
     assert len(proxy.commands) < before + 200 + 20
@@ -217,9 +213,7 @@ class TestTasks:
         cancelled, at_the_end = (asyncio.create_task(client.get_lock("a").lock()) for _ in range(2))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.get_lock("a").lock(), 0.02)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
+        assert await cancel_after(0, cancelled)
         assert not any(call.done() for call in calls)
         with within(LONGEST):
             at_the_end.cancel()

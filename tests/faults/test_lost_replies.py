@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.raw_backends import RawBackend
 
-from .kinds import PERMITS, Used, excluding, kinds, locks, prepare, sha, taken, used
+from .kinds import PERMITS, Used, excluding, in_turn, kinds, locks, prepare, sha, taken, taken_by_another, used
 from .stub import Stub
 
 TIMEOUT = 0.25
@@ -45,9 +46,7 @@ async def test_a_call_whose_reply_is_lost_runs_once(one: Used, server: Server, p
             assert bool(one.admin.exists("a")) is bool(held)
     await excluding(one.backend, one.backend.connect(server.url), one.kind)
     before, fault = one.taken(), lose(proxy, one.acquiring)
-    assert await one.attempt() is False
-    assert fault.happened.is_set()
-    assert one.taken() == before
+    assert (await one.attempt(), fault.happened.is_set(), one.taken()) == (False, True, before)
     assert one.knows_nothing()
     assert one.client._session.permits.in_doubt == {}
 
@@ -108,8 +107,7 @@ async def test_a_failed_release_is_done(backend: RawBackend, proxy: Proxy, admin
     assert fault.happened.is_set()
     await backend.until(lambda: one.taken() == 0)
     assert one.knows_nothing()
-    await one.acquire()
-    await one.release()
+    await in_turn(backend, one.acquire, one.release)
     assert one.taken() == 0
 
 
@@ -126,36 +124,33 @@ async def test_a_release_in_doubt_is_repeated_beyond_the_lease(backend: RawBacke
     await backend.until(lambda: not admin.exists("a"), 5)
 
 
-@pytest.mark.parametrize(("kind", "identified"), [("lock", True), ("write", True), ("permits", True), ("lock", False)])
-async def test_a_release_in_doubt_that_another_server_answers(backend: RawBackend, kind: str, identified: bool) -> None:
-    """It may have run, but this server never had it; if the user may not ask for its identity, it is believed."""
-    app: Any = {} if identified else {"username": "app", "password": "secret"}
-    options: Any = {} if identified else {"users": ["app on >secret ~* &* +@all -info"]}
+@pytest.mark.parametrize(
+    ("kind", "answered"), [*product(("lock", "write", "permits"), ("second copy", "both copies")), ("lock", "unknown")]
+)
+async def test_a_release_in_doubt_that_another_server_answers(backend: RawBackend, kind: str, answered: str) -> None:
+    """It may have run, but this server never had it; if the user may not ask for its identity, it is believed.
+
+    Where both copies reach the new server, the first one hasn't released what was never there.
+    """
+    app: Any = {"username": "app", "password": "secret"} if answered == "unknown" else {}
+    options: Any = {"users": ["app on >secret ~* &* +@all -info"]} if answered == "unknown" else {}
     with Server(**options) as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
         prepare(admin, kind)
-        one = Used(backend, backend.connect(proxy.url, **app), kind, owner=1)
-        await one.acquire()
-        held = proxy.hold_request(b"EVALSHA")
-        releasing = await backend.started(held.held.is_set, one.release)
-        await backend.run_blocking(server.restart)
-        if identified:
-            await backend.fails((pyredisson.LockLostError, pyredisson.PermitNotHeldError), releasing.result)
-        else:
-            await releasing.result()
-
-
-@pytest.mark.parametrize("kind", ["lock", "write", "permits"])
-async def test_a_release_in_doubt_on_a_server_that_never_had_the_hold(backend: RawBackend, kind: str) -> None:
-    """Both copies reach the new server. The first one hasn't released what was never there."""
-    with Server() as server, Proxy(server.host, server.port) as proxy, server.redis() as admin:
-        prepare(admin, kind)
-        client = backend.connect(proxy.url)
+        client = backend.connect(proxy.url, **app)
         one = Used(backend, client, kind, owner=1)
         await one.acquire()
-        await backend.run_blocking(server.restart)
-        assert not await backend.do(client.get_lock("other").is_locked())
-        fault = proxy.cut_reply(b"EVALSHA")
-        await backend.fails((pyredisson.LockLostError, pyredisson.PermitNotHeldError), one.release)
+        if answered == "both copies":
+            await backend.run_blocking(server.restart)
+            assert not await backend.do(client.get_lock("other").is_locked())
+            fault, releasing = proxy.cut_reply(b"EVALSHA"), backend.start(one.release)
+        else:
+            fault = proxy.hold_request(b"EVALSHA")
+            releasing = await backend.started(fault.happened.is_set, one.release)
+            await backend.run_blocking(server.restart)
+        if answered == "unknown":
+            await releasing.result()
+        else:
+            await backend.fails((pyredisson.LockLostError, pyredisson.PermitNotHeldError), releasing.result)
         assert fault.happened.is_set()
 
 
@@ -167,11 +162,6 @@ async def test_an_inner_release_that_finds_nothing_is_a_loss(backend: RawBackend
     fault = proxy.cut_reply(RELEASE)
     await backend.fails(pyredisson.LockLostError, lock.unlock)
     assert fault.happened.is_set()
-
-
-def ping(connection: socket.socket) -> None:
-    connection.sendall(b"PING\r\n")
-    assert connection.recv(100) == b"+PONG\r\n"
 
 
 async def test_a_restart_behind_a_unix_socket_cuts_no_other_client(backend: RawBackend, own_server: Server) -> None:
@@ -188,15 +178,16 @@ async def test_a_restart_behind_a_unix_socket_cuts_no_other_client(backend: RawB
         for other in others:
             other.connect(own_server.path)
             other.settimeout(5)
-            ping(other)
-        await backend.do(lock.is_locked())
-        for other in others:
-            ping(other)
+        for first in (True, False):
+            for other in others:
+                other.sendall(b"PING\r\n")
+                assert other.recv(100) == b"+PONG\r\n"
+            assert not first or not await backend.do(lock.is_locked())
 
 
 async def test_force_unlock_is_not_sent_twice(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """A second run could take the lock away from its next holder."""
-    admin.hset("a", "another:1", 1)
+    taken_by_another(admin)
     lock = (await backend.connected(proxy.url, timeout=0.8)).get_lock("a")
     proxy.cut_reply(FORCE_RELEASE)
     await backend.fails(ConnectionError, lock.force_unlock)
@@ -229,8 +220,7 @@ class TestTheLeaseIsOver:
         other = await excluding(backend, backend.connect(server.url), kind)
         late.deliver()
         assert (await started.result())[0] is False
-        assert await backend.do(one.handle.get_hold_count()) == 0
-        assert await backend.do(other.handle.is_held())
+        assert await in_turn(backend, one.handle.get_hold_count, other.handle.is_held) == [0, True]
         await other.release()
         assert taken(admin, kind) == 0
 
@@ -251,8 +241,7 @@ class TestTheLeaseIsOver:
         lock = (await backend.connected(proxy.url, timeout=1)).get_lock("a")
         fault = proxy.drop_reply(ACQUIRE)
         assert await backend.do(lock.try_lock(3, lease_time=0.9)) is True
-        assert fault.happened.is_set()
-        assert not lock.lost.is_set()
+        assert (fault.happened.is_set(), lock.lost.is_set()) == (True, False)
         assert await backend.do(lock.is_held())
 
 
@@ -270,8 +259,7 @@ async def test_an_acquire_with_an_odd_answer_is_undone(backend: RawBackend, serv
         lock = (await backend.connected(stub.url)).get_lock("a")
         await backend.fails(InvalidResponse, lock.try_lock, match=r"lock 'a' .*OK")
         await backend.until(lambda: not admin.exists("a"), 5)
-        assert await backend.do(lock.try_lock()) is True
-        await backend.do(lock.unlock())
+        assert await in_turn(backend, lock.try_lock, lock.unlock) == [True, None]
 
 
 PERMIT_ACQUIRE, PERMIT_RELEASE = sha("permit_acquire"), sha("permit_release")

@@ -68,7 +68,6 @@ def disconnect(channels: ChannelRegistry) -> None:
         lambda channels, _: channels.sweep(),
         lambda channels, _: channels.wake_all(),
     ],
-    ids=["join", "leave", "deliver", "subscribed", "disconnected", "sweep", "wake_all"],
 )
 def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, ThreadWakeup], object]) -> None:
     def scenario() -> DuringCall:
@@ -81,12 +80,8 @@ def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, T
 @pytest.mark.parametrize(
     ("kind", "need", "payload"),
     [
-        (Channel, 1, b"0"),
-        (Channel, 1, b"1"),
-        (PermitChannel, 2, b"me:1:2 2"),
-        (LatchChannel, 1, b"0"),
-        (ReadWriteChannel, READER, b"0"),
-        (ReadWriteChannel, WRITER, b"1"),
+        *[(Channel, 1, b"0"), (Channel, 1, b"1"), (PermitChannel, 2, b"me:1:2 2"), (LatchChannel, 1, b"0")],
+        *[(ReadWriteChannel, READER, b"0"), (ReadWriteChannel, WRITER, b"1")],
     ],
 )
 def test_a_waiter_collected_during_a_wakeup_loses_no_wakeup(kind: type[Channel], need: int, payload: bytes) -> None:
@@ -104,10 +99,8 @@ def test_a_waiter_collected_during_a_wakeup_loses_no_wakeup(kind: type[Channel],
         return act, lambda: channels.leave(b"a", one)
 
     functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
-    if kind is ReadWriteChannel:
-        functions += [ReadWriteChannel._wake]
-    elif kind is PermitChannel:
-        functions += [PermitChannel.wake_for, PermitChannel.on_free]
+    functions += [ReadWriteChannel._wake] if kind is ReadWriteChannel else []
+    functions += [PermitChannel.wake_for, PermitChannel.on_free] if kind is PermitChannel else []
     collect_at_each_line(functions, scenario)
     assert all(signal.is_set() for signal in woken)
 
@@ -354,8 +347,7 @@ def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
     registry, (leader, single, second) = registry_with(PermitChannel, 3, 1, 2)
     assert registry.become_leader(b"a", leader)
     registry.leave(b"a", leader)
-    assert second.is_set()
-    assert not single.is_set()
+    assert (second.is_set(), single.is_set()) == (True, False)
     assert registry.become_leader(b"a", second)
 
 
@@ -371,8 +363,7 @@ def test_a_failure_breaks_the_present_connection_only() -> None:
     role.disconnected()
     role.connected(present)
     role.fail(earlier, OSError("late"))
-    unread.append(role.unread)
-    assert unread == [False, True, False, True]
+    assert [*unread, role.unread] == [False, True, False, True]
     assert earlier.connection.shut_down.call_count == 1
     assert (present.connection.shut_down.call_count, role.failure) == (0, None)
 

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,14 +19,14 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import channels
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import OtherOwner, _finished
+from tests.support.backends import OtherOwner, _finished, finished
 from tests.support.children import CHILD_LIMIT, forked
 from tests.support.faults import LOSSES, Lose
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 from tests.support.waiting import asleep
 
-from .kinds import Log, Patch, Start, Used, given_back, lock_of, sha, taken_by_another
+from .kinds import Log, Patch, Start, Used, given_back, in_turn, lock_of, sha, taken_by_another
 
 LONG = 30.0
 """Seconds: what a waiter reads as the time left to the holder."""
@@ -52,10 +53,7 @@ def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> OtherOwner[
     lock = lock_of(client, kind)
 
     async def take() -> float:
-        await backend.do(lock.lock())
-        taken = time.monotonic()
-        await backend.do(lock.unlock())
-        return taken
+        return float((await in_turn(backend, lock.lock, time.monotonic, lock.unlock))[1])
 
     return backend.start(take)
 
@@ -65,8 +63,7 @@ async def contended(
 ) -> OtherOwner[Any]:
     """A client at `url` holds the lock, and a client at `other` waits for it."""
     lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
-    await backend.do(lock.lock(LONG))
-    await backend.do(lock.lock())
+    await in_turn(backend, partial(lock.lock, LONG), lock.lock)
     waiter = waiting(backend, backend.connect(other), wanted)
     await backend.until(lambda: any(b"{a}" in channel for channel in admin.pubsub_channels()))
     # The waiter looks once more when it is known that messages arrive.
@@ -101,8 +98,7 @@ async def test_a_thread_that_waits_for_something_else_does_not_read_messages(
     waiters = [waiting(threads, client) for _ in range(2)]
     await threads.sleep(0.5)
     given_back(admin)
-    for waiter in waiters:
-        await waiter.result(5)
+    await finished(waiters, 5)
     wakeup.set()
     await other.result(5)
     assert caplog.messages == []
@@ -119,8 +115,7 @@ async def test_one_connection_listens_for_all_locks(backend: RawBackend, server:
     assert [entry["sub"] for entry in admin.client_list() if int(entry["sub"])] == ["40"]
     for name in names:
         given_back(admin, name)
-    for call in calls:
-        assert await call.result() is True
+    assert await finished(calls) == [True] * 20
 
 
 @pytest.mark.parametrize("by", ["a PING", "a command without a reply"])
@@ -221,34 +216,24 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     client = backend.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
     held = proxy.hold_reply(refused.upper())
 
-    async def wait_for(name: str, seconds: float) -> Any:
-        return await backend.do(client.get_lock(name).try_lock(seconds))
-
-    assert await wait_for("a", SHORT) is False
-    if refused == b"ping":
-        first = backend.start(wait_for, "a", 5)
+    assert await backend.do(client.get_lock("a").try_lock(SHORT)) is False
+    calls = [backend.start(client.get_lock("a").try_lock, 5)] if refused == b"ping" else []
     await backend.run_blocking(held.held.wait, 5)
-    waiting = backend.start(wait_for, "b", 5)
+    calls.append(backend.start(client.get_lock("b").try_lock, 5))
     await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}")
     await backend.run_blocking(held.deliver)
     await backend.until(lambda: listeners(admin, "b") == 1)
     for name in "ab":
         given_back(admin, name)
-    assert await waiting.result(2) is True
-    if refused == b"ping":
-        assert await first.result(2) is True
+    assert await finished(calls, 2) == [True] * len(calls)
     assert not caplog.messages
 
 
-def queued(admin: Redis) -> int:
-    return int(admin.llen(QUEUE))
-
-
-async def in_line(backend: RawBackend, admin: Redis, client: Any) -> OtherOwner[Any]:
+async def in_line(backend: RawBackend, admin: Any, client: Any) -> OtherOwner[Any]:
     """A waiter behind all that are in the queue already."""
-    before = queued(admin)
+    before = admin.llen(QUEUE)
     waiter = waiting(backend, client, "fair")
-    await backend.until(lambda: queued(admin) == before + 1)
+    await backend.until(lambda: admin.llen(QUEUE) == before + 1)
     return waiter
 
 
@@ -276,7 +261,7 @@ async def test_a_waiter_whose_acquire_is_lost_keeps_its_place(
         fault = lose(proxy, ACQUIRE)
     else:
         await backend.until(lambda: fault.happened.is_set() and proxy.seen(ACQUIRE) >= 2)
-        assert queued(admin) == 2
+        assert admin.llen(QUEUE) == 2
     await backend.do(holder.unlock())
     assert await first.result() < await second.result()
     assert fault.happened.is_set()
@@ -364,9 +349,7 @@ async def test_the_waiters_owner_acquires_it_by_another_call(threads: RawBackend
     calls.in_flight = Mock(wraps=in_flight, enter=enter)
     await threads.fails(LockLostError, holder.unlock)
     await waiting.result()
-    for levels in (2, 1):
-        assert lock.get_hold_count() == levels
-        lock.unlock()
+    assert await in_turn(threads, lock.get_hold_count, *[lock.unlock, lock.get_hold_count] * 2) == [2, None, 1, None, 0]
     assert not admin.exists("a")
 
 
@@ -404,15 +387,10 @@ asyncio.run(main()) if world == "asyncio" else _finished(main())
 """
 
 
-def owners(admin: Any) -> list[str]:
-    """Who holds the lock, as the server knows."""
-    return sorted(field.decode() for field in admin.hkeys("a") if field != b"mode")
-
-
-def check_entered(admin: Redis, kind: str) -> list[str]:
-    """The server has entered those that waited, and nobody else."""
-    found = owners(admin)
-    assert all(name.endswith(end) for name, end in zip(found, ENTERED[kind], strict=True))
+def owners(admin: Any, kind: str = "") -> list[str]:
+    """Who holds the lock, as the server knows. `kind`: it has entered those that waited for it, and nobody else."""
+    found = sorted(field.decode() for field in admin.hkeys("a") if field != b"mode")
+    assert not kind or all(name.endswith(end) for name, end in zip(found, ENTERED[kind], strict=True))
     return found
 
 
@@ -429,8 +407,7 @@ async def test_the_process_is_killed(
     lock = lock_of(client, other)
 
     async def take() -> float:
-        await backend.do(lock.lock())
-        return time.monotonic()
+        return float((await in_turn(backend, lock.lock, time.monotonic))[1])
 
     waiter = await backend.started(lambda: asleep(client, "a", other), take)
     fault = proxy.drop_reply(HAND_OVER[kind])
@@ -438,7 +415,7 @@ async def test_the_process_is_killed(
     assert await backend.run_blocking(fault.happened.wait, CHILD_LIMIT)
     killed.signal(signal.SIGKILL)
     await backend.run_blocking(killed.wait)
-    check_entered(admin, kind)
+    owners(admin, kind)
     # The clock first: the lease doesn't end before `began + left`.
     began, left = time.monotonic(), admin.pttl("a") / 1000
     assert not waiter.done()
@@ -459,17 +436,14 @@ async def test_the_process_is_forked(backend: RawBackend, proxy: Proxy, admin: R
 
     async def wait(owner: int) -> None:
         lock = lock_of(client, kind, owner)
-        await do(lock.lock())
-        await do(lock.unlock())
+        await in_turn(backend, lock.lock, lock.unlock)
 
     async def live() -> bool:
         assert client.id != parent_id
         assert parent.knows_nothing()
         # It is a client of its own.
         own = client.get_lock("own")
-        await do(own.lock())
-        assert await do(own.is_held())
-        await do(own.unlock())
+        assert await in_turn(backend, own.lock, own.is_held, own.unlock) == [None, True, None]
         assert not await do(holder.is_held())
         assert await do(lock_of(client, kind).is_locked())
         for lock in (holder, lock_of(client, kind, 2)):
@@ -483,11 +457,10 @@ async def test_the_process_is_forked(backend: RawBackend, proxy: Proxy, admin: R
     calls.append(await backend.started(lambda: asleep(client, "a", kind) == 2, wait, 3))
     slow = proxy.hold_reply(HAND_OVER[kind])
     calls.append(await backend.started(slow.held.is_set, holder.unlock))
-    entered = check_entered(admin, kind)
+    entered = owners(admin, kind)
     assert forked(lambda: _finished(live()) if backend.threads else asyncio.run(live()))
     assert owners(admin) == entered
     slow.deliver()
-    for call in calls:
-        await call.result()
+    await finished(calls)
     await backend.until(parent.knows_nothing)
     assert admin.keys() == []

@@ -48,7 +48,7 @@ SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|maxmemor
 REAL_ONLY = {
     "access rights": (
         "api/test_announcement.py::test_a_user_may_lack_the_right",
-        "faults/test_lost_replies.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-False]",
+        "faults/test_lost_replies.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-unknown]",
         "faults/test_bounds.py::test_a_connection_that_many_tasks_need[wrong-AuthenticationError-100]",
         "faults/test_waiting.py::test_a_refusal_belongs_to_the_command_that_was_refused",
     ),
