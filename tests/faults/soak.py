@@ -71,38 +71,30 @@ class Soak:
         self._processes, self._owners = processes, owners
         self._started = 0
         self._children: list[Child] = []
-        self._ended: list[Child] = []
         self._resets: list[Reset] = []
+        self._closing = contextlib.ExitStack()
 
     def run(self, server: Server, seconds: float, *, deadly: bool = False) -> Report:
         """The server is this soak's own, and empty. `deadly`: with kills."""
-        try:
-            with Proxy(server.host, server.port) as proxy, server.redis() as redis:
-                return self._run(server, proxy, redis, seconds, deadly)
-        finally:
-            for child in (*self._children, *self._ended):
-                child.close()
-
-    def _run(self, server: Server, proxy: Proxy, redis: Redis, seconds: float, deadly: bool) -> Report:
         choice = random.Random(f"{self._seed}/{self._backend}")
-        prepare(server)
-        for _ in range(self._processes):
-            self._children.append(self._start(proxy))
-        troubles = Troubles(proxy, self._children, choice)
-        if deadly:
-            troubles.all += [lambda: self._kill(choice, troubles, proxy), lambda: self._reset(choice, server)]
-        troubles.run(clock() + seconds)
-        found = self._end()
-        journals = Journals.read(self._directory)
-        found += judge(journals, self._resets)
-        found += self._left(redis, deadly)
-        return Report(found, journals, len(self._ended), len(self._resets))
+        with self._closing, Proxy(server.host, server.port) as proxy, server.redis() as redis:
+            prepare(server)
+            self._children += [self._start(proxy) for _ in range(self._processes)]
+            troubles = Troubles(proxy, self._children, choice)
+            if deadly:
+                troubles.all += [lambda: self._kill(choice, troubles, proxy), lambda: self._reset(choice, server)]
+            troubles.run(clock() + seconds)
+            found = self._end()
+            journals = Journals.read(self._directory)
+            found += judge(journals, self._resets) + self._left(redis, deadly)
+            return Report(found, journals, self._started - self._processes, len(self._resets))
 
     def _start(self, proxy: Proxy) -> Child:
         self._started += 1
         journal, seed = self._directory / f"{self._started}.journal", f"{self._seed}/{self._started}"
         wanted, options = json.dumps([WANTED] * self._owners), json.dumps(OPTIONS)
         child = Child(PROGRAM, proxy.url, self._backend, journal, seed, wanted, options, "unruly")
+        self._closing.callback(child.close)
         if child.receive() != "ready":
             raise RuntimeError("a process of the soak has not started")
         return child
@@ -112,7 +104,6 @@ class Soak:
         child = self._children[index]
         if choice.random() < 0.3 and child is not troubles.stopped:
             child.signal(signal.SIGKILL)
-            self._ended.append(child)
             self._children[index] = self._start(proxy)
 
     def _reset(self, choice: random.Random, server: Server) -> None:
@@ -324,8 +315,7 @@ def _until_reset(hold: Hold, resets: Sequence[Reset]) -> Hold | None:
 
 
 def _overlaps(holds: list[Hold]) -> list[str]:
-    found = []
-    active: list[Hold] = []
+    found, active = [], list[Hold]()
     for hold in holds:
         active = [other for other in active if other.end > hold.begin]
         if hold.mode.isdigit():

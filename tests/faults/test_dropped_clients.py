@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-import subprocess
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ import pyredisson
 import pyredisson.asyncio
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-from tests.support.children import CHILD_LIMIT
+from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
 from tests.support.observers import Recorder, check_pairs
 from tests.support.raw_backends import RawBackend
@@ -115,30 +115,19 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
         assert not client.get_lock("b").try_lock(0.05)
     # The command by which the client leaves the list of waiting clients ends first.
     eventually(lambda: not admin.exists("pyredisson_waiting:{b}"))
-    channels, watchdog = client._session.channels, client._session.watchdog
-    lifecycle_reference = weakref.ref(client._lifecycle)
-    held, release = threading.Event(), threading.Event()
-
-    def hold(mutexes: list[threading.RLock]) -> None:
-        with contextlib.ExitStack() as stack:
-            for mutex in mutexes:
-                stack.enter_context(mutex)
-            held.set()
-            release.wait(30)
-
-    pool, lifecycle = pool_of(client), client._lifecycle
-    mutexes = [channels.mutex, watchdog._starting, pool._mutex, lifecycle._releasing, lifecycle._starting]
-    holder = threading.Thread(target=hold, args=(mutexes,))
-    holder.start()
-    assert held.wait(5)
-    try:
+    session, lifecycle = client._session, client._lifecycle
+    mutexes = [session.channels.mutex, session.watchdog._starting, pool_of(client)._mutex]
+    mutexes += [lifecycle._releasing, lifecycle._starting]
+    lifecycle_reference = weakref.ref(lifecycle)
+    with ThreadPoolExecutor(1) as holder:
+        for mutex in mutexes:
+            assert holder.submit(mutex.acquire).result(5)
         with warned():
-            del client, channels, watchdog, pool, lifecycle
+            del client, session, lifecycle
             eventually(lambda: is_freed(lifecycle_reference))
         eventually(lambda: connections(admin) == 0)
-    finally:
-        release.set()
-        holder.join()
+        for mutex in mutexes:
+            holder.submit(mutex.release).result(5)
 
 
 def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Redis) -> None:
@@ -198,10 +187,9 @@ client.close()
 
 @pytest.mark.parametrize("program", [AT_EXIT, AFTER_FORK], ids=["at exit", "in a child that has not used it"])
 def test_where_it_is_as_one_that_is_not_dropped(server: Server, program: str) -> None:
-    command = [sys.executable, "-W", "error::ResourceWarning:__main__", "-c", program, server.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_LIMIT, check=True)
-    assert done.stdout == "0\n"
-    assert not done.stderr
+    command = (sys.executable, "-W", "error::ResourceWarning:__main__", "-c", program, server.url)
+    done = completed(*command, timeout=CHILD_LIMIT, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_what_it_has_still_to_send_is_sent(proxy: Proxy, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,8 +241,7 @@ def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     assert not threading.Event().wait(3.6)
     gc.collect()
     assert admin.exists("a")
-    alive = lifecycle_reference()
-    assert alive is not None
+    alive: Any = lifecycle_reference()
     alive.end()
     alive._drop_subscriptions()
     alive._runtime.drop()

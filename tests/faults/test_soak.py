@@ -27,9 +27,7 @@ READER = ["hold a read x shared 1 1", "still a 2"]
 READER_WITHIN = ["hold b read x shared 1.5 1.5", "still b 3"]
 OTHER = ["hold b lock y exclusive 1 1", "still b 2"]
 PERMITS = [
-    line
-    for identity in ("a", "b", "c")
-    for line in (f"hold {identity} permit x 2 1 1", f"still {identity} {9 if identity == 'a' else 2}")
+    line for each in "abc" for line in (f"hold {each} permit x 2 1 1", f"still {each} {9 if each == 'a' else 2}")
 ]
 SEMAPHORE = [line.replace("permit", "semaphore").replace("9", "2") for line in PERMITS]
 RELEASED_AFTER = ["hold a lock x exclusive 1 1", "released a 7"]
