@@ -153,9 +153,7 @@ class ClusterNode(MemoryServer):
             self.keys.load(script(name, with_shebang=True, pubsub=pubsub).text)
 
     def open_session(self, send: Send, close: Close) -> Session:
-        session = NodeSession(self, next(self._numbers), send, close)
-        self.sessions[session.number] = session
-        return session
+        return NodeSession(self, send, close)
 
     def _publish(self, channel: bytes, text: bytes) -> int:
         heard = self._send_message(b"message", channel, text)
@@ -211,11 +209,8 @@ class NodeSession(Session):
         return encoded(self.server.cluster.confirmed)
 
 
-# --- What a client has on threads of its own
-
-
 class VirtualKeeper:
-    """Applies what the nodes say: some time after it was asked for, and at an interval."""
+    """Applies what the nodes say: some time after it was asked for, and at an interval. It needs no thread."""
 
     def __init__(self, table: RoutingTable, cluster: MemoryCluster, interval: float) -> None:
         self.table, self._cluster, self._interval = table, cluster, interval
@@ -223,17 +218,16 @@ class VirtualKeeper:
         table.on_request = self.request
 
     def request(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._next is None or self._next.when() > loop.time() + REFRESHED_AFTER:
-            self._set_timer(loop, REFRESHED_AFTER)
+        if self._next is None or self._next.when() > asyncio.get_running_loop().time() + REFRESHED_AFTER:
+            self._set_timer(REFRESHED_AFTER)
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    def _set_timer(self, seconds: float) -> None:
         self.close()
-        self._next = loop.call_later(seconds, self._refresh)
+        self._next = asyncio.get_running_loop().call_later(seconds, self._refresh)
 
     def _refresh(self) -> None:
         self.table.apply(self._cluster.view(), self.table.begin_view())
-        self._set_timer(asyncio.get_running_loop(), self._interval)
+        self._set_timer(self._interval)
 
     def wait_until_known(self, wake: Wake) -> None:
         self._refresh()

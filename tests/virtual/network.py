@@ -112,8 +112,6 @@ class MemorySocket:
 
 
 class MemoryIdleCheck(IdleCheck):
-    """Looks at such a socket."""
-
     def __init__(self, socket: MemorySocket | int) -> None:
         super().__init__(-1)
         self._socket = None if isinstance(socket, int) else socket

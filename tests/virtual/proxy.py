@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import hiredis
@@ -183,27 +184,18 @@ class MemoryStub:
     def __exit__(self, *_: object) -> None:
         del SERVERS["127.0.0.1", self.port]
 
-    def open_session(self, send: Send, _: Close) -> StubSession:
+    def open_session(self, send: Send, _: Close) -> Connection:
         self.connections += 1
-        return StubSession(self, send)
+        reader = hiredis.Reader()
 
+        def receive(data: bytes) -> None:
+            reader.feed(data)
+            while (words := reader.gets()) is not False:
+                reply = self.answer(words)
+                if not self.drip:
+                    send(reply)
+                    continue
+                for number, byte in enumerate(reply):
+                    self.clock.call_beside(self.clock() + number * self.drip, partial(send, bytes([byte])))
 
-class StubSession:
-    """One connection of a stub."""
-
-    def __init__(self, stub: MemoryStub, send: Send) -> None:
-        self._stub, self._send = stub, send
-        self._reader = hiredis.Reader()
-
-    def receive(self, data: bytes) -> None:
-        self._reader.feed(data)
-        while (words := self._reader.gets()) is not False:
-            reply = self._stub.answer(words)
-            if not self._stub.drip:
-                self._send(reply)
-                continue
-            for number, byte in enumerate(reply):
-                when = self._stub.clock() + number * self._stub.drip
-                self._stub.clock.call_beside(when, partial(self._send, bytes([byte])))
-
-    def left(self) -> None: ...
+        return cast(Connection, SimpleNamespace(receive=receive, left=lambda: None))

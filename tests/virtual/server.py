@@ -36,8 +36,7 @@ class MemoryServer:
         self.clock = clock
         self.paused = False
         self.sessions: dict[int, Session] = {}
-        self._numbers = count(1)
-        self._starts = count(1)
+        self.numbers, self._starts = count(1), count(1)
 
     @property
     def running(self) -> bool:
@@ -92,9 +91,7 @@ class MemoryServer:
         self.stop()
 
     def open_session(self, send: Send, close: Close) -> Session:
-        session = Session(self, next(self._numbers), send, close)
-        self.sessions[session.number] = session
-        return session
+        return Session(self, send, close)
 
     def redis(self, **options: Any) -> Redis:
         options |= {"connection_class": MemoryConnection, "server": self, "protocol": 2}
@@ -126,13 +123,13 @@ class MemoryServer:
 class Session:
     """One connection, as the server sees it."""
 
-    def __init__(self, server: MemoryServer, number: int, send: Send, close: Close) -> None:
-        self.server, self.number, self._send, self._close = server, number, send, close
+    def __init__(self, server: MemoryServer, send: Send, close: Close) -> None:
+        self.server, self.number, self._send, self._close = server, next(server.numbers), send, close
+        server.sessions[self.number] = self
         self.name = b""
         self.channels: dict[bytes, dict[bytes, None]] = {b"message": {}, b"smessage": {}, b"pmessage": {}}
         self._reader = hiredis.Reader()
-        self._open = True
-        self._left = False
+        self._open, self._left = True, False
         self._queued: list[list[bytes]] | None = None
         """The commands since MULTI; None: there is no transaction."""
         self._output: list[bytes] = []
@@ -268,26 +265,23 @@ class Session:
             return encoded(OK)
         raise ResponseError(f"ERR unknown subcommand {what!r}")
 
-    def _subscribe(self, verb: bytes, kind: bytes, *channels: bytes) -> bytes:
+    def _listen(self, verb: bytes, kind: bytes, *channels: bytes) -> bytes:
+        """Or no longer: without channels, to none of that kind. Returns the confirmations."""
+        ours: dict[Any, None] = self.channels[kind]
         confirmed = []
-        for channel in channels:
-            self.channels[kind][channel] = None
-            confirmed.append(encoded([verb, channel, len(self.channels[kind])]))
+        for channel in channels or tuple(ours) or (None,):
+            if b"un" in verb:
+                ours.pop(channel, None)
+            else:
+                ours[channel] = None
+            confirmed.append(encoded([verb, channel, len(ours)]))
         return b"".join(confirmed)
 
-    def _unsubscribe(self, verb: bytes, kind: bytes, *channels: bytes) -> bytes:
-        confirmed = []
-        for channel in channels or tuple(self.channels[kind]) or (None,):
-            if channel is not None:
-                self.channels[kind].pop(channel, None)
-            confirmed.append(encoded([verb, channel, len(self.channels[kind])]))
-        return b"".join(confirmed)
-
-    do_subscribe = partialmethod(_subscribe, b"subscribe", b"message")
-    do_ssubscribe = partialmethod(_subscribe, b"ssubscribe", b"smessage")
-    do_psubscribe = partialmethod(_subscribe, b"psubscribe", b"pmessage")
-    do_unsubscribe = partialmethod(_unsubscribe, b"unsubscribe", b"message")
-    do_sunsubscribe = partialmethod(_unsubscribe, b"sunsubscribe", b"smessage")
+    do_subscribe = partialmethod(_listen, b"subscribe", b"message")
+    do_ssubscribe = partialmethod(_listen, b"ssubscribe", b"smessage")
+    do_psubscribe = partialmethod(_listen, b"psubscribe", b"pmessage")
+    do_unsubscribe = partialmethod(_listen, b"unsubscribe", b"message")
+    do_sunsubscribe = partialmethod(_listen, b"sunsubscribe", b"smessage")
 
 
 def encoded(reply: Reply) -> bytes:

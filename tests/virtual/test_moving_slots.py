@@ -1,7 +1,4 @@
-"""A slot moves, or its node fails, at any moment of a call: the call changes its number once, in virtual time.
-
-A replica that takes over knows what stays held, and what it lacks is lost or extended.
-"""
+"""A slot moves, or a replica takes over, at any moment: a call counts once, a hold stays or is known to be lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
