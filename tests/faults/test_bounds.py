@@ -51,12 +51,10 @@ async def test_a_server_that_hangs(backend: RawBackend, own_server: Server, root
         await backend.do(held.lock())
         calls.append(held.unlock)
     own_server.pause()
-    try:
-        for call in calls:
-            with fails():
-                await backend.do(call())
-    finally:
-        own_server.resume()
+    for call in calls:
+        with fails():
+            await backend.do(call())
+    own_server.resume()
     # What was given up is undone, a release is done later, and all is well again.
     assert (await in_turn(backend, lock.lock, lock.get_hold_count, lock.unlock))[1] == 1
     await backend.until(lambda: not root.exists("b"), 5)
@@ -223,9 +221,8 @@ async def test_silent_addresses_share_the_time(
     real = socket.getaddrinfo
 
     def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host != "several.test":
-            return real(host, *args, **kwargs)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+        ours = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+        return ours if host == "several.test" else real(host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")

@@ -317,9 +317,7 @@ async def test_a_release_that_is_cancelled_before_its_turn_releases_its_level(
             async with lock:
                 await leaves.wait()
         else:
-            await lock.lock()
-            await leaves.wait()
-            await lock.unlock()
+            await in_turn([lock.lock, leaves.wait, lock.unlock])
 
     user = asyncio.create_task(use())
     await tasks.until(lambda: admin.exists("a"))

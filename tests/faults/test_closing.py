@@ -182,7 +182,6 @@ def test_commands_after_a_final_release_start_one_more(proxy: Proxy, admin: Redi
         *[("threads", step) for step in (ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close)],
         ("asyncio", AioListener.stop),
     ],
-    ids=lambda value: getattr(value, "__qualname__", value),
 )
 async def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis, kind: str, step: Any) -> None:
     backend = RawBackend(kind)

@@ -14,6 +14,7 @@ from .kinds import PERMITS, Start
 
 TAKE_AND_GIVE_BACK = """
 import builtins, faulthandler, json, random, signal, sys, threading, time, traceback
+from concurrent.futures import ThreadPoolExecutor
 import pyredisson
 from tests.support.kinds import LOCKS
 # Who hangs says where.
@@ -176,16 +177,13 @@ over.set()
 for contender in contenders:
     contender.join()
 
-def use():
-    with client.get_lock(threading.current_thread().name):
+def use(name):
+    with client.get_lock(name):
         inside_all.wait(10)
 
 inside_all = threading.Barrier(3)
-users = [threading.Thread(target=use) for _ in range(3)]
-for user in users:
-    user.start()
-for user in users:
-    user.join()
+with ThreadPoolExecutor(3) as pool:
+    list(pool.map(use, "xyz"))
 waiters = sum(len(channel.waiters) for channel in client._session.channels.by_name.values())
 waiters += len(client._session.lock_queues) + len(client._session.fair_queues)
 print(json.dumps({"interrupts": interrupts, "kept": kept, "errors": other_errors, "waiters": waiters}))

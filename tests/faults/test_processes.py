@@ -28,7 +28,6 @@ import os, sys
 import pyredisson
 client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=1.2)
 lock, semaphore = client.get_lock("a"), client.get_semaphore("stock")
-statuses = []
 
 def fork(work):
     pid = os.fork()
@@ -60,8 +59,7 @@ def live():
 with lock:
     lock.lock()
     lock.unlock()
-    for leave in (lambda: os._exit(0), sys.exit, fail):
-        statuses.append(left(fork(leave)))
+    statuses = [left(fork(leave)) for leave in (lambda: os._exit(0), sys.exit, fail)]
     print("children left", statuses, lock.get_hold_count(), lock.lost.is_set(), flush=True)
     semaphore.acquire()
     sys.stdin.readline()

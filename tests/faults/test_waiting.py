@@ -200,9 +200,8 @@ def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: Patch) ->
     """The user `app` may do everything but this."""
     for module in (channels, listener, aio_listener):
         monkeypatch.setattr(module, "LINGER", SHORT)
-    admin.acl_setuser(
-        "app", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{request.param}"]
-    )
+    rights = ["+@all", f"-{request.param}"]
+    admin.acl_setuser("app", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=rights)
     yield request.param.encode()
     admin.acl_deluser("app")
 

@@ -90,8 +90,6 @@ TESTS = str(Path(__file__).parents[1])
 
 
 class InVirtualTime:
-    """What differs from a usual run."""
-
     def pytest_collectstart(self) -> None:
         # Not before: other plugins have started their threads. And before the tests import `time`.
         install_once()

@@ -6,7 +6,6 @@ import gc
 import os
 import random
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
 from tests.support.backends import hold_all, in_turn
+from tests.support.children import completed
 
 from .cluster import install_cluster
 from .conftest import World
@@ -61,7 +61,6 @@ def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
         socket.create_connection(("localhost", 1))
 
 
-ROOT = Path(__file__).parents[2]
 TESTS = "tests/faults/test_lost_replies.py::test_a_late_copy_never_runs"
 TRACING = """
 import os
@@ -90,19 +89,15 @@ def pytest_unconfigure():
 
 
 def test_two_runs(tmp_path: Path) -> None:
+    """They send the same. The order of a set of strings depends on the seed of their hashes."""
     (tmp_path / "tracing.py").write_text(TRACING)
-    first, second = (trace(tmp_path, hash_seed) for hash_seed in "12")
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--virtual", "-p", "tracing", "--randomly-seed=1", TESTS]
+    for seed in "12":
+        env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path), "TRACE": str(tmp_path / seed)}
+        completed(*command, cwd=Path(__file__).parents[2], env=env, check=True)
+    first, second = ((tmp_path / seed).read_text() for seed in "12")
     assert first.count("EVALSHA") > 10
     assert first.splitlines() == second.splitlines()
-
-
-def trace(folder: Path, hash_seed: str) -> str:
-    """What a run sends. The order of a set of strings depends on the seed of their hashes."""
-    file = folder / hash_seed
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--virtual", "-p", "tracing", "--randomly-seed=1", TESTS]
-    changes = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(folder), "TRACE": str(file)}
-    subprocess.run(command, cwd=ROOT, env=os.environ | changes, check=True, stdout=subprocess.DEVNULL)
-    return file.read_text()
 
 
 MOST = 1.0

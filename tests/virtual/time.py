@@ -34,7 +34,6 @@ class VirtualClock:
         return self.now
 
     def restart(self) -> None:
-        """As it was at first."""
         self.now = START
         self.random.seed(0)
         self._beside.clear()
