@@ -48,14 +48,16 @@ locks = pytest.mark.parametrize("kind", LOCKS)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def taken_by_another(admin: Redis, name: str = "a") -> None:
-    """As by a holder that never goes."""
-    admin.hset(name, "another:1", 1)
+def taken_by_another(admin: Redis, *names: str) -> None:
+    """As by a holder that never goes. Without names it is the lock `a`."""
+    for name in names or "a":
+        admin.hset(name, "another:1", 1)
 
 
-def given_back(admin: Redis, name: str = "a") -> None:
-    admin.delete(name)
-    admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
+def given_back(admin: Redis, *names: str) -> None:
+    for name in names or "a":
+        admin.delete(name)
+        admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
 
 
 def sha(name: str) -> bytes:
@@ -162,7 +164,7 @@ async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9)
     return other
 
 
-async def in_turn(backend: RawBackend, *calls: Callable[[], Any]) -> list[Any]:
+async def do_all(backend: RawBackend, *calls: Callable[[], Any]) -> list[Any]:
     """The results of these calls of clients, one after the other."""
     return [await backend.do(call()) for call in calls]
 

@@ -23,7 +23,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import within
 
-from .kinds import Patch, Trouble, busy, in_turn, taken_by_another, unreachable, usual
+from .kinds import Patch, Trouble, busy, do_all, taken_by_another, unreachable, usual
 from .stub import Answer, Stub, bulk, shake
 
 TIMEOUT = 0.3
@@ -56,7 +56,7 @@ async def test_a_server_that_hangs(backend: RawBackend, own_server: Server, root
             await backend.do(call())
     own_server.resume()
     # What was given up is undone, a release is done later, and all is well again.
-    assert (await in_turn(backend, lock.lock, lock.get_hold_count, lock.unlock))[1] == 1
+    assert (await do_all(backend, lock.lock, lock.get_hold_count, lock.unlock))[1] == 1
     await backend.until(lambda: not root.exists("b"), 5)
 
 
@@ -87,7 +87,7 @@ async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: Ra
 
 async def test_after_a_script_flush_one_more_round_trip_does(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
     lock = backend.connect(proxy.url).get_lock("a")
-    await in_turn(backend, lock.lock, lock.unlock)
+    await do_all(backend, lock.lock, lock.unlock)
     admin.script_flush()
     before = scripts_run(admin)
     for expected in ([b"EVALSHA", b"EVAL"], [b"EVALSHA"]):
@@ -135,7 +135,7 @@ async def test_loading_passes_within_the_callers_deadline(backend: RawBackend) -
 
 async def test_out_of_memory_only_a_release_works(backend: RawBackend, own_server: Server, root: Redis) -> None:
     lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
-    await in_turn(backend, lock.lock, lock.lock)
+    await do_all(backend, lock.lock, lock.lock)
     root.config_set("maxmemory", 1)
     with fails(OutOfMemoryError):
         await backend.do(lock.lock())
@@ -179,7 +179,7 @@ async def test_a_server_without_hello(backend: RawBackend, has_info: bool) -> No
     fields = {} if has_info else {"username": "app", "password": "secret"}
     with Server(config={"rename-command": "HELLO ''"}) if has_info else Server(users=users) as server:
         lock = backend.connect(server.url, **fields).get_lock("a")
-        await in_turn(backend, lock.lock, lock.unlock)
+        await do_all(backend, lock.lock, lock.unlock)
 
 
 @pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])
@@ -290,7 +290,7 @@ async def test_a_channel_that_is_refused(backend: RawBackend, proxy: Proxy, admi
     await all_fail(backend, NoPermissionError, take, 10)
     admin.delete("a")
     # Alone it can take the lock, and give it back though its message is refused.
-    await in_turn(backend, client.get_lock("a").lock, client.get_lock("a").unlock)
+    await do_all(backend, client.get_lock("a").lock, client.get_lock("a").unlock)
     assert not admin.exists("a")
     admin.acl_deluser("deaf")
 

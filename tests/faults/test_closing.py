@@ -22,7 +22,7 @@ from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
 
-from .kinds import Log, NoThread, Patch, in_turn
+from .kinds import Log, NoThread, Patch, do_all
 
 CALLS = 60
 NAME = "to-be-closed"
@@ -122,7 +122,7 @@ class TestInFlight:
 
     async def test_a_server_hangs(self, backend: RawBackend, proxy: Proxy, caplog: Log) -> None:
         client = backend.connect(proxy.url, timeout=30)
-        await in_turn(backend, *[client.get_lock(f"held{number}", owner=1).lock for number in range(3)])
+        await do_all(backend, *[client.get_lock(f"held{number}", owner=1).lock for number in range(3)])
         calls = begun(backend, client, 20)
         await backend.until(lambda: proxy.seen(ACQUIRE) > 40)
         proxy.stall()

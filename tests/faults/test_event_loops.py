@@ -66,16 +66,14 @@ sys.stderr = None
 def test_waiters_are_woken_in_every_loop(server: Server, admin: Redis, child: Start, capfd: Output, how: str) -> None:
     user = child(SEVERAL, server.url, how)
     for number in range(1, 4):
-        for name in "ab":
-            taken_by_another(admin, name)
+        taken_by_another(admin, "a", "b")
         user.send()
         assert user.receive() == "waiting"
         # What an abandoned loop had opened stays there until it is collected: nobody closes it.
         eventually(lambda: listeners(admin, "a") == {"run": 1, "abandon": number, "collect": min(number, 2)}[how])  # noqa: B023
         user.send()
         eventually(lambda: listeners(admin, "b") == (number if how == "abandon" else 1))  # noqa: B023
-        for name in "ab":
-            given_back(admin, name)
+        given_back(admin, "a", "b")
         # Unheard, it would look again at the end of a whole lease.
         assert user.receive(5) == "got it"
         assert not admin.exists("a", "b")

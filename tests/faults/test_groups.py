@@ -16,7 +16,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import cancel_after
 
-from .kinds import Patch, away, given_back, in_turn, taken_by_another
+from .kinds import Patch, away, do_all, given_back, taken_by_another
 
 groups = pytest.mark.parametrize("kind", ["multi", "red"])
 
@@ -56,16 +56,16 @@ async def test_a_nested_call(tasks: RawBackend, servers: list[Server], redises: 
     group = make(kind, connected(tasks, servers), owner=7)
     await group.lock()
     for turns in range(30):
-        if not await cancel_after(turns, asyncio.ensure_future(in_turn(tasks, group.lock))):
+        if not await cancel_after(turns, asyncio.ensure_future(do_all(tasks, group.lock))):
             await group.unlock()
         await tasks.until(lambda: all_once(redises), 5)
         if turns < 20:
             await group.lock()
             # A task that never ran has not called it.
-            await cancel_after(1 + turns, asyncio.ensure_future(in_turn(tasks, group.unlock)))
+            await cancel_after(1 + turns, asyncio.ensure_future(do_all(tasks, group.unlock)))
             await tasks.until(lambda: all_once(redises), 5)
         assert [member.hold_of(7).count for member in group._logic.members] == [1, 1, 1]
-    await cancel_after(1, asyncio.ensure_future(in_turn(tasks, group.unlock)))
+    await cancel_after(1, asyncio.ensure_future(do_all(tasks, group.unlock)))
     await tasks.until(lambda: not left(redises), 5)
 
 
@@ -162,4 +162,4 @@ async def test_a_wrong_password_on_one_server_of_a_red_lock(backend: RawBackend,
     with Server(password="secret") as closed:
         places = [servers[0].url, servers[1].url, closed.url.replace("secret", "wrong")]
         group = make("red", [backend.connect(each) for each in places])
-        assert await in_turn(backend, group.try_lock, group.unlock) == [True, None]
+        assert await do_all(backend, group.try_lock, group.unlock) == [True, None]

@@ -16,7 +16,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
 from tests.support.raw_backends import RawBackend
 
-from .kinds import PERMITS, Used, excluding, in_turn, kinds, locks, prepare, sha, taken, taken_by_another, used
+from .kinds import PERMITS, Used, do_all, excluding, kinds, locks, prepare, sha, taken, taken_by_another, used
 from .stub import Stub
 
 TIMEOUT = 0.25
@@ -107,7 +107,7 @@ async def test_a_failed_release_is_done(backend: RawBackend, proxy: Proxy, admin
     assert fault.happened.is_set()
     await backend.until(lambda: one.taken() == 0)
     assert one.knows_nothing()
-    await in_turn(backend, one.acquire, one.release)
+    await do_all(backend, one.acquire, one.release)
     assert one.taken() == 0
 
 
@@ -220,7 +220,7 @@ class TestTheLeaseIsOver:
         other = await excluding(backend, backend.connect(server.url), kind)
         late.deliver()
         assert (await started.result())[0] is False
-        assert await in_turn(backend, one.handle.get_hold_count, other.handle.is_held) == [0, True]
+        assert await do_all(backend, one.handle.get_hold_count, other.handle.is_held) == [0, True]
         await other.release()
         assert taken(admin, kind) == 0
 
@@ -259,7 +259,7 @@ async def test_an_acquire_with_an_odd_answer_is_undone(backend: RawBackend, serv
         lock = (await backend.connected(stub.url)).get_lock("a")
         await backend.fails(InvalidResponse, lock.try_lock, match=r"lock 'a' .*OK")
         await backend.until(lambda: not admin.exists("a"), 5)
-        assert await in_turn(backend, lock.try_lock, lock.unlock) == [True, None]
+        assert await do_all(backend, lock.try_lock, lock.unlock) == [True, None]
 
 
 PERMIT_ACQUIRE, PERMIT_RELEASE = sha("permit_acquire"), sha("permit_release")

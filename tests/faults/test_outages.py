@@ -26,7 +26,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 from tests.support.waiting import TIME_LIMIT, asleep, eventually, within
 
-from .kinds import GROUPS, KINDS, Log, Patch, Used, away, excluding, in_turn, lock_of, prepare, taken_by_another
+from .kinds import GROUPS, KINDS, Log, Patch, Used, away, do_all, excluding, lock_of, prepare, taken_by_another
 
 AT_ONCE = 1.0
 """Seconds; a command that is sent again, or waited for, takes longer."""
@@ -203,7 +203,7 @@ class TestLog:
             proxy.cut()
         assert warnings(caplog) == []
         mine, other = client.get_lock("a"), client.get_lock("b", owner=1)
-        await in_turn(backend, mine.lock, other.lock)
+        await do_all(backend, mine.lock, other.lock)
         waiting = await backend.started(lambda: proxy.seen(b"SUBSCRIBE") > 0, client.get_lock("b").lock)
         begun = time.monotonic()
         away(proxy)
@@ -211,7 +211,7 @@ class TestLog:
         # All of them fail, more than once: the waiter, the subscription and the watchdog.
         await backend.sleep(1.3)
         proxy.refuse(False)
-        await in_turn(backend, mine.unlock, other.unlock, waiting.result)
+        await do_all(backend, mine.unlock, other.unlock, waiting.result)
         warning, over = warnings(caplog)
         assert "is not available: " in warning
         text, _, seconds = over.removesuffix(" s").rpartition(" after ")
@@ -233,7 +233,7 @@ class TestLog:
         # The one for the subscription has failed by then.
         await backend.until(lambda: listeners(admin, "a") == 1)
         assert warnings(caplog) == []
-        await in_turn(backend, client.get_lock("a", owner=1).unlock, waiting.result)
+        await do_all(backend, client.get_lock("a", owner=1).unlock, waiting.result)
 
     async def test_a_server_refuses(self, backend: RawBackend, own_server: Server, root: Redis, caplog: Log) -> None:
         root.replicaof("127.0.0.1", 1)
@@ -272,7 +272,7 @@ class TestKnownLosses:
         assert time.monotonic() - ended < AT_ONCE
         proxy.refuse(False)
         # The loss was of these levels: the next hold is held.
-        await in_turn(backend, lock.lock, lock.unlock)
+        await do_all(backend, lock.lock, lock.unlock)
         await backend.until(lambda: not admin.exists("a", "b"))
 
     async def test_a_lease_that_ends_while_its_release_is_sent_again(self, backend: RawBackend, proxy: Proxy) -> None:
@@ -317,11 +317,10 @@ async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind:
     """None of its levels."""
     lock = lock_of(backend.connect(url), kind)
     levels = 1 if kind == "non-reentrant" else 2
-    await in_turn(backend, *[lock.lock] * levels)
+    await do_all(backend, *[lock.lock] * levels)
     # All locks belong to another client now.
     admin.flushdb()
-    for name in "abc":
-        taken_by_another(admin, name)
+    taken_by_another(admin, *"abc")
     hang_up(admin)
     for _ in range(levels):
         await backend.fails(LockLostError, lock.unlock)

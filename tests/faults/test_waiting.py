@@ -26,7 +26,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners, scripts_run
 from tests.support.waiting import asleep
 
-from .kinds import Log, Patch, Start, Used, given_back, in_turn, lock_of, sha, taken_by_another
+from .kinds import Log, Patch, Start, Used, do_all, given_back, lock_of, sha, taken_by_another
 
 LONG = 30.0
 """Seconds: what a waiter reads as the time left to the holder."""
@@ -53,7 +53,7 @@ def waiting(backend: RawBackend, client: Any, kind: str = "lock") -> OtherOwner[
     lock = lock_of(client, kind)
 
     async def take() -> float:
-        return float((await in_turn(backend, lock.lock, time.monotonic, lock.unlock))[1])
+        return float((await do_all(backend, lock.lock, time.monotonic, lock.unlock))[1])
 
     return backend.start(take)
 
@@ -63,7 +63,7 @@ async def contended(
 ) -> OtherOwner[Any]:
     """A client at `url` holds the lock, and a client at `other` waits for it."""
     lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
-    await in_turn(backend, partial(lock.lock, LONG), lock.lock)
+    await do_all(backend, partial(lock.lock, LONG), lock.lock)
     waiter = waiting(backend, backend.connect(other), wanted)
     await backend.until(lambda: any(b"{a}" in channel for channel in admin.pubsub_channels()))
     # The waiter looks once more when it is known that messages arrive.
@@ -108,13 +108,11 @@ async def test_one_connection_listens_for_all_locks(backend: RawBackend, server:
     """To a channel of its own for each, and to Redisson's, as the holders may be Java's."""
     client = backend.connect(server.url)
     names = [f"a{number}" for number in range(20)]
-    for name in names:
-        taken_by_another(admin, name)
+    taken_by_another(admin, *names)
     calls = [backend.start(client.get_lock(name).try_lock, 20) for name in names]
     await backend.until(lambda: all(listeners(admin, name) == 1 for name in names))
     assert [entry["sub"] for entry in admin.client_list() if int(entry["sub"])] == ["40"]
-    for name in names:
-        given_back(admin, name)
+    given_back(admin, *names)
     assert await finished(calls) == [True] * 20
 
 
@@ -210,8 +208,7 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: Log
 ) -> None:
     """The reply to the refused command comes when a SUBSCRIBE, which is allowed, is on its way behind it."""
-    for name in "ab":
-        taken_by_another(admin, name)
+    taken_by_another(admin, "a", "b")
     client = backend.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
     held = proxy.hold_reply(refused.upper())
 
@@ -222,8 +219,7 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}")
     await backend.run_blocking(held.deliver)
     await backend.until(lambda: listeners(admin, "b") == 1)
-    for name in "ab":
-        given_back(admin, name)
+    given_back(admin, "a", "b")
     assert await finished(calls, 2) == [True] * len(calls)
     assert not caplog.messages
 
@@ -348,7 +344,7 @@ async def test_the_waiters_owner_acquires_it_by_another_call(threads: RawBackend
     calls.in_flight = Mock(wraps=in_flight, enter=enter)
     await threads.fails(LockLostError, holder.unlock)
     await waiting.result()
-    assert await in_turn(threads, lock.get_hold_count, *[lock.unlock, lock.get_hold_count] * 2) == [2, None, 1, None, 0]
+    assert await do_all(threads, lock.get_hold_count, *[lock.unlock, lock.get_hold_count] * 2) == [2, None, 1, None, 0]
     assert not admin.exists("a")
 
 
@@ -406,7 +402,7 @@ async def test_the_process_is_killed(
     lock = lock_of(client, other)
 
     async def take() -> float:
-        return float((await in_turn(backend, lock.lock, time.monotonic))[1])
+        return float((await do_all(backend, lock.lock, time.monotonic))[1])
 
     waiter = await backend.started(lambda: asleep(client, "a", other), take)
     fault = proxy.drop_reply(HAND_OVER[kind])
@@ -435,14 +431,14 @@ async def test_the_process_is_forked(backend: RawBackend, proxy: Proxy, admin: R
 
     async def wait(owner: int) -> None:
         lock = lock_of(client, kind, owner)
-        await in_turn(backend, lock.lock, lock.unlock)
+        await do_all(backend, lock.lock, lock.unlock)
 
     async def live() -> bool:
         assert client.id != parent_id
         assert parent.knows_nothing()
         # It is a client of its own.
         own = client.get_lock("own")
-        assert await in_turn(backend, own.lock, own.is_held, own.unlock) == [None, True, None]
+        assert await do_all(backend, own.lock, own.is_held, own.unlock) == [None, True, None]
         assert not await do(holder.is_held())
         assert await do(lock_of(client, kind).is_locked())
         for lock in (holder, lock_of(client, kind, 2)):

@@ -24,7 +24,7 @@ from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, eventually, within
 
-from .kinds import Log, Output, Patch, Trouble, busy, in_turn, lock_of, out_of_memory, sha, taken, unreachable, usual
+from .kinds import Log, Output, Patch, Trouble, busy, do_all, lock_of, out_of_memory, sha, taken, unreachable, usual
 
 LEASE, LONGER = 2.0, 3.0
 
@@ -32,7 +32,7 @@ LEASE, LONGER = 2.0, 3.0
 async def lives(backend: RawBackend, lock: Any) -> None:
     """It is still held, and can be released."""
     assert not lock.lost.is_set()
-    assert await in_turn(backend, lock.is_held, lock.unlock) == [True, None]
+    assert await do_all(backend, lock.is_held, lock.unlock) == [True, None]
 
 
 class TestNoLockIsLost:
@@ -74,7 +74,7 @@ class TestNoLockIsLost:
         """It stops no other one."""
         client = backend.connect(proxy.url, lock_watchdog_timeout=2 * LEASE)
         locks = [client.get_lock(f"a{number}") for number in range(250)]
-        await in_turn(backend, *[lock.lock for lock in locks])
+        await do_all(backend, *[lock.lock for lock in locks])
         notified: list[Any] = []
         for number in (0, 99, 120, 249):
             locks[number].on_lost(notified.append)
@@ -92,7 +92,7 @@ class TestNoLockIsLost:
         client = backend.connect(server.url, lock_watchdog_timeout=LEASE)
         locks = [client.get_lock(f"a{number}") for number in range(500)]
         before = set(threading.enumerate())
-        await in_turn(backend, *[lock.lock for lock in locks])
+        await do_all(backend, *[lock.lock for lock in locks])
         await backend.until(lambda: admin.pttl("a499") < LEASE * 1000 * 0.8)
         await backend.until(lambda: admin.pttl("a499") > LEASE * 1000 * 0.9, 5)
         assert sum(thread.name.startswith("pyredisson") for thread in set(threading.enumerate()) - before) == 2
@@ -217,7 +217,7 @@ async def test_an_idle_holder_learns_that_the_server_was_restarted_empty(
 @pytest.mark.usefixtures("restarts_noticed")
 async def test_a_server_that_closes_connections_costs_no_lock(backend: RawBackend, own_server: Server) -> None:
     locks = [backend.connect(own_server.url, lock_watchdog_timeout=120).get_lock(name) for name in "ab"]
-    await in_turn(backend, locks[0].lock, partial(locks[1].lock, 100))
+    await do_all(backend, locks[0].lock, partial(locks[1].lock, 100))
     with own_server.redis() as admin:
         # Each client and its watchdog.
         await backend.until(lambda: len(admin.client_list()) >= 5, TIME_LIMIT)
@@ -227,7 +227,7 @@ async def test_a_server_that_closes_connections_costs_no_lock(backend: RawBacken
         await backend.until(lambda: admin.pttl("a") > 60_000, TIME_LIMIT)
         assert 60_000 < admin.pttl("b") <= 100_100
     assert not any(lock.lost.is_set() for lock in locks)
-    await in_turn(backend, *[lock.unlock for lock in locks])
+    await do_all(backend, *[lock.unlock for lock in locks])
 
 
 async def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
@@ -251,7 +251,7 @@ SAID = "is renewed although the thread or task that took it"
 
 
 async def take_and_end(backend: RawBackend, *locks: Any) -> None:
-    await backend.start(in_turn, backend, *[lock.lock for lock in locks]).result()
+    await backend.start(do_all, backend, *[lock.lock for lock in locks]).result()
 
 
 async def test_it_is_logged_once_for_each_hold(backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
@@ -265,7 +265,7 @@ async def test_it_is_logged_once_for_each_hold(backend: RawBackend, server: Serv
             # A thread that Python did not start.
             _thread.start_new_thread(client.get_lock("a").lock, ())
         await take_and_end(backend, *map(client.get_lock, "b" if backend.threads else "ab"))
-        await backend.start(in_turn, backend, *others).result()
+        await backend.start(do_all, backend, *others).result()
         await backend.do(client.get_lock("mine").lock())
         await backend.until(lambda: caplog.text.count(SAID) == 2)
         # Two more rounds.
@@ -306,7 +306,7 @@ async def test_a_logging_filter_that_raises_costs_no_other_lock(
     monkeypatch.setattr(logging.getLogger("pyredisson"), "filters", [refuse])
     client = backend.connect(server.url, lock_watchdog_timeout=SHORT_LEASE)
     held, gone, over = (client.get_lock(name) for name in ("held", "gone", "over"))
-    await in_turn(backend, gone.lock, partial(over.lock, lease_time=0.05), held.lock)
+    await do_all(backend, gone.lock, partial(over.lock, lease_time=0.05), held.lock)
     owner = pyredisson.new_owner()
     mine = [held, *(client.get_lock(f"mine{number}", owner=owner) for number in range(20))]
     # Due in the same round as the hold that is logged, and before it.
@@ -364,7 +364,7 @@ class TestChores:
             await backend.do(lock.lock())
             # A hold that is to be removed has HDEL run.
             await backend.until(lambda: proxy.seen(RENEW) > 0)
-            await in_turn(backend, lock.unlock, other.lock)
+            await do_all(backend, lock.unlock, other.lock)
             await backend.until(lambda: client._session.announcement._is_denied)
             proxy.forget()
             await backend.until(lambda: proxy.seen(RENEW) >= 3)
@@ -407,7 +407,7 @@ class TestChores:
     async def test_out_of_memory(self, backend: RawBackend, own_server: Server, root: Any) -> None:
         client, lock = await backend.locked(own_server.url, LONGER)
         others = [client.get_lock(name) for name in "bcd"]
-        await in_turn(backend, *[each.lock for each in others])
+        await do_all(backend, *[each.lock for each in others])
         announced = client._session.announcement
         await backend.until(lambda: is_complete(root, client) and len(announced._listed) == 4)
         root.config_set("maxmemory", 1)
@@ -415,7 +415,7 @@ class TestChores:
         renewals = root.info("commandstats")["cmdstat_evalsha"]["calls"]
         await backend.until(lambda: root.info("commandstats")["cmdstat_evalsha"]["calls"] > renewals + 3)
         assert not root.exists(key_of(client))
-        await in_turn(backend, *[each.unlock for each in others])
+        await do_all(backend, *[each.unlock for each in others])
         # What has ended is forgotten: it would grow without bound.
         await backend.until(lambda: list(announced._changed) == list(announced._listed) != [])
         root.config_set("maxmemory", 0)

@@ -270,8 +270,7 @@ async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World
         await asyncio.sleep(1)
         await holder.unlock()
         await asyncio.gather(*both)
-        await lock.unlock()
-        await lock.unlock()
+        await in_turn([lock.unlock] * 2)
         await last
     assert world.clock() < START + 3
 
