@@ -24,7 +24,6 @@ from typing import Any
 
 import redis.exceptions
 
-import pyredisson
 import pyredisson.asyncio
 from tests.support.backends import _finished
 from tests.support.kinds import LOCKS

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.threads.runtime import ThreadRuntime
@@ -199,9 +198,7 @@ sys.stderr = None
 
 
 @pytest.mark.parametrize("ends", ["loop", "exit"])
-async def test_a_loop_that_ends_in_the_middle_of_an_acquire(
-    proxy: Proxy, admin: Redis, child: Start, capfd: Output, ends: str
-) -> None:
+async def test_a_loop_ends_in_an_acquire(proxy: Proxy, admin: Redis, child: Start, capfd: Output, ends: str) -> None:
     """asyncio.run cancels what is left and closes the loop: nobody is there to wait for a reply.
 
     Where only the exit ends the tasks, nothing can be sent and no thread started: it is as if the process was killed.

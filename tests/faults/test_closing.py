@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import ClosedError
 from pyredisson._backends.aio.listener import AioListener

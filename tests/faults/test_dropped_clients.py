@@ -16,7 +16,6 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server

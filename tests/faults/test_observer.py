@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson._client import callbacks, lifecycle, process
 from pyredisson._client.callbacks import Delivery

@@ -330,6 +330,7 @@ async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind:
 
 @pytest.mark.usefixtures("long_pauses")
 async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: Server, admin: Redis) -> None:
+    """And an unknown permit was not released over it."""
     client = backend.connect(server.url, retry_attempts=0)
     lock, semaphore = client.get_lock("a"), client.get_semaphore("s")
     await backend.do(semaphore.try_set_permits(2))
@@ -338,6 +339,14 @@ async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: S
         with within(WITHOUT_PAUSE):
             await backend.do(call())
     assert (admin.exists("a"), admin.get("s")) == (0, b"2")
+    permits = client.get_permit_expirable_semaphore("p")
+    await backend.do(permits.set_permits(2))
+    for _ in range(2):
+        hang_up(admin)
+        assert await backend.do(permits.try_release("0" * 32)) is False
+    permit = await backend.do(permits.acquire(0.001))
+    hang_up(admin)
+    await backend.fails(PermitNotHeldError, permits.release, permit)
 
 
 async def test_renewals_over_closed_connections(backend: RawBackend, server: Server, admin: Redis, caplog: Log) -> None:
@@ -360,17 +369,6 @@ async def test_several_idle_connections_cost_one_try(server: Server, admin: Redi
         hang_up(admin)
         client.get_lock("a").lock()
         assert len(pool._all) == 1
-
-
-async def test_a_permit_that_is_unknown_was_not_released(backend: RawBackend, server: Server, admin: Redis) -> None:
-    semaphore = backend.connect(server.url).get_permit_expirable_semaphore("p")
-    await backend.do(semaphore.set_permits(2))
-    for _ in range(2):
-        hang_up(admin)
-        assert await backend.do(semaphore.try_release("0" * 32)) is False
-    permit = await backend.do(semaphore.acquire(0.001))
-    hang_up(admin)
-    await backend.fails(PermitNotHeldError, semaphore.release, permit)
 
 
 async def test_a_connection_that_ends_with_its_handshake_is_not_waited_for(tasks: RawBackend, proxy: Proxy) -> None:

@@ -275,9 +275,7 @@ async def test_a_heartbeat_or_a_subscription_that_is_lost_costs_no_turn(
     assert await first.result() < await second.result()
 
 
-async def wanted(
-    threads: RawBackend, proxy: Proxy, kind: str = "lock", *args: object
-) -> tuple[Any, Any, OtherOwner[Any]]:
+async def wanted(threads: RawBackend, proxy: Proxy, kind: str = "lock", *args: Any) -> tuple[Any, Any, OtherOwner[Any]]:
     """The lock of owner 1, which holds it, and of owner 2, which acquires it on a thread, and keeps it."""
     client = threads.connect(proxy.url, local_hand_over_time=60)
     holder, lock = (lock_of(client, kind, owner) for owner in (1, 2))

@@ -380,10 +380,8 @@ async def test_leases_that_the_new_master_has_not_extended(world: World, synced:
     """
     async with synced.client(topology_refresh_interval=INTERVAL) as client:
         reader, writer = (client.get_read_write_lock(f"{{a}}{name}") for name in ("reader", "writer"))
-        locks = [
-            *(reader.read_lock(), writer.write_lock(), client.get_lock("{a}lock")),
-            *(client.get_fair_lock("{a}fair"), client.get_fenced_lock("{a}fenced")),
-        ]
+        locks: list[Any] = [reader.read_lock(), writer.write_lock(), client.get_lock("{a}lock")]
+        locks += [client.get_fair_lock("{a}fair"), client.get_fenced_lock("{a}fenced")]
         for lock in locks:
             await lock.lock(15)
             await lock.lock(60)

@@ -243,9 +243,7 @@ async def use(lock: Any) -> None:
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-async def test_a_refused_subscription_ends_the_wait(
-    world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool
-) -> None:
+async def test_refused_subscriptions_end_waits(world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool) -> None:
     def refuse(*_: object) -> bytes:
         raise NoPermissionError("NOPERM No permissions to access a channel")
 
@@ -275,9 +273,7 @@ async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World
     assert world.clock() < START + 3
 
 
-async def test_errors_of_a_server(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_server_errors(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A failed renewal tells how many locks it was for, and a call is tried as often as it was set."""
     calls = []
 
