@@ -32,8 +32,7 @@ LONGEST = 2.5
 
 @pytest.fixture
 def started_threads(monkeypatch: Patch) -> list[str]:
-    started: list[str] = []
-    begin = threading.Thread.start
+    started, begin = list[str](), threading.Thread.start
 
     def noted(thread: threading.Thread) -> None:
         started.append(thread.name)
@@ -60,8 +59,7 @@ def begun(backend: RawBackend, client: Any, count: int) -> list[OtherOwner[Any]]
         lock = client.get_lock(f"a{number}")
         with pytest.raises(ClosedError):
             while True:
-                await backend.do(lock.lock())
-                await backend.do(lock.unlock())
+                await do_all(backend, lock.lock, lock.unlock)
                 # Virtual time goes on only while all sleep.
                 await backend.sleep(0.001)
 

@@ -21,6 +21,7 @@ from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
+from tests.support.garbage import only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import eventually
@@ -31,10 +32,8 @@ NAME = "to-be-dropped"
 @pytest.fixture(autouse=True)
 def collect_only_what_is_new() -> Iterator[None]:
     """A collection of all that this process has may take seconds, in which no thread renews a lease."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    with only_collections_asked_for():
+        yield
 
 
 def connections(admin: Redis) -> int:
@@ -93,18 +92,14 @@ async def test_in_asyncio(tasks: RawBackend, server: Server, admin: Redis, other
             assert not await client.get_lock("b").try_lock(0.05)
         return weakref.ref(client._lifecycle)
 
-    gc.disable()
-    try:
-        with warned():
-            # In this task, which continues.
-            lifecycle_reference = await use()
+    with warned():
+        # In this task, which continues.
+        lifecycle_reference = await use()
 
-            def is_gone() -> bool:
-                return is_freed(lifecycle_reference) and not connections(admin) and threads() <= before
+        def is_gone() -> bool:
+            return is_freed(lifecycle_reference) and not connections(admin) and threads() <= before
 
-            await (asyncio.to_thread(eventually, is_gone) if other_thread else tasks.until(is_gone))
-    finally:
-        gc.enable()
+        await (asyncio.to_thread(eventually, is_gone) if other_thread else tasks.until(is_gone))
 
 
 def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:

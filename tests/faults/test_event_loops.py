@@ -310,8 +310,7 @@ async def test_every_way_to_the_server(run: Run, server: Server, tls_server: Ser
 @in_each_loop
 async def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, turns: int) -> None:
     """uvloop's transport raises when it is closed, where asyncio's drops what is sent."""
-    pipeline = await connect(Node(Config.of(server.url)))
-    subscribed = await connect(Node(Config.of(server.url)))
+    pipeline, subscribed = [await connect(Node(Config.of(server.url))) for _ in range(2)]
     for each in (pipeline, subscribed):
         assert each._transport is not None
         each._transport.abort()

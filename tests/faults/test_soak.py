@@ -26,9 +26,7 @@ WITHIN = ["hold b lock x exclusive 1 1.5", "still b 1.6"]
 READER = ["hold a read x shared 1 1", "still a 2"]
 READER_WITHIN = ["hold b read x shared 1.5 1.5", "still b 3"]
 OTHER = ["hold b lock y exclusive 1 1", "still b 2"]
-PERMITS = [
-    line for each in "abc" for line in (f"hold {each} permit x 2 1 1", f"still {each} {9 if each == 'a' else 2}")
-]
+PERMITS = [line for who in "abc" for line in (f"hold {who} permit x 2 1 1", f"still {who} {9 if who == 'a' else 2}")]
 SEMAPHORE = [line.replace("permit", "semaphore").replace("9", "2") for line in PERMITS]
 RELEASED_AFTER = ["hold a lock x exclusive 1 1", "released a 7"]
 AFTER_A_RESET = ["hold b lock x exclusive 6 6.1", "still b 8"]
