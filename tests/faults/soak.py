@@ -1,6 +1,4 @@
-"""A soak test: real processes acquire locks of every kind while the network, processes and the server fail.
-
-Then `judge` reads their journals and finds errors: two owners that relied on the same thing at one time.
+"""A soak test: processes acquire locks of every kind while network, processes and server fail; a judge of journals.
 
 In its long form: `python -m tests.faults.soak --seconds 600 [--backend both] [--seed 7]`; `test_soak.py` is the
 short form. A seed gives the same troubles and the same choices of all owners again, at times that are never the same.

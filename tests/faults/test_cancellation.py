@@ -148,8 +148,7 @@ async def test_a_wait_by_a_timeout(one: Used, tasks: RawBackend, admin: Redis, k
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(one.acquire(), 0.8)
     if kind == "permits":
-        assert one.client._session.watchdog.pending_repairs() == []
-        assert admin.keys("pyredisson_permit*") == []
+        assert (one.client._session.watchdog.pending_repairs(), admin.keys("pyredisson_permit*")) == ([], [])
         admin.set("a", 5)
     elif kind == "semaphore":
         await one.handle.release(5)

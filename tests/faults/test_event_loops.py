@@ -75,8 +75,7 @@ def test_waiters_are_woken_in_every_loop(server: Server, admin: Redis, child: St
         eventually(lambda: listeners(admin, "b") == (number if how == "abandon" else 1))  # noqa: B023
         given_back(admin, "a", "b")
         # Unheard, it would look again at the end of a whole lease.
-        assert user.receive(5) == "got it"
-        assert not admin.exists("a", "b")
+        assert (user.receive(5), admin.exists("a", "b")) == ("got it", 0)
     assert user.wait() == 0
     assert "ignored GeneratorExit" not in capfd.readouterr().err
 
@@ -117,8 +116,7 @@ def test_waiting_tasks_of_a_closed_loop(server: Server, admin: Redis, child: Sta
     """A lock is not handed on to them, as nobody would ever release it; and they prevent no release at the end."""
     user = child(CLOSED, server.url)
     # Otherwise it gets the lock when the lease of 30 s has ended.
-    assert user.receive(25) == "got it"
-    assert admin.exists("a", "other") == 2
+    assert (user.receive(25), admin.exists("a", "other")) == ("got it", 2)
     user.send()
     assert user.wait() == 0
     # The release of `other` has woken the client whose loop was closed: that is noted for 250 ms.
@@ -157,8 +155,7 @@ print("done", flush=True)
 def test_tasks_that_run_the_loop(server: Server, admin: Redis, child: Start, capfd: Output) -> None:
     """nest_asyncio allows that, and many notebooks use it. What they run in there gets its replies."""
     user = child(NESTED, server.url)
-    assert (user.receive(), user.wait(), admin.keys()) == ("done", 0, [])
-    assert capfd.readouterr().err == ""
+    assert (user.receive(), user.wait(), admin.keys(), capfd.readouterr().err) == ("done", 0, [], "")
 
 
 BESIDE_GEVENT = """
@@ -198,8 +195,7 @@ def test_replaced_modules_are_refused(server: Server, admin: Redis, child: Start
             assert "patch_all(socket=False, thread=False)" in printed
         else:
             assert printed == "made"
-    assert (user.receive(), user.wait()) == ("" if replaced else "False False", 0)
-    assert not admin.exists("a")
+    assert (user.receive(), user.wait(), admin.exists("a")) == ("" if replaced else "False False", 0, 0)
 
 
 # In a process of its own: a loop that stands still would take the test run with it.

@@ -47,8 +47,7 @@ async def test_a_call_whose_reply_is_lost_runs_once(one: Used, server: Server, p
     await excluding(one.backend, one.backend.connect(server.url), one.kind)
     before, fault = one.taken(), lose(proxy, one.acquiring)
     assert (await one.attempt(), fault.happened.is_set(), one.taken()) == (False, True, before)
-    assert one.knows_nothing()
-    assert one.client._session.permits.in_doubt == {}
+    assert (one.knows_nothing(), one.client._session.permits.in_doubt) == (True, {})
 
 
 @LOSSES
@@ -290,8 +289,7 @@ async def test_what_was_released_is_still_known(backend: RawBackend, proxy: Prox
     semaphore = await permits_of(backend, proxy.url, 2, timeout=0.3)
     one = await backend.do(semaphore.acquire())
     lose(proxy, PERMIT_RELEASE)
-    assert await backend.do(semaphore.try_release([one, "0" * 32])) == 0
-    assert taken(admin, "permits") == 1
+    assert (await backend.do(semaphore.try_release([one, "0" * 32])), taken(admin, "permits")) == (0, 1)
     ended = await backend.do(semaphore.acquire(0.001))
     await backend.sleep(0.005)
     lose(proxy, PERMIT_RELEASE)
@@ -316,8 +314,7 @@ async def test_all_else_whose_reply_is_lost(backend: RawBackend, proxy: Proxy, a
     assert (admin.get("a"), taken(admin, "permits")) == (b"2", 1)
     assert await call("permit_lease", "update_lease_time", permit, 50) is True
     assert await call("permit_count", "get_permits") == 3
-    assert await call("exactly_once_delete", "delete") is True
-    assert not admin.exists("a", "{a}:timeout")
+    assert (await call("exactly_once_delete", "delete"), admin.exists("a", "{a}:timeout")) == (True, 0)
 
 
 @pytest.mark.parametrize("undone", ["released", "released in parts", "not had", "closed"])

@@ -267,8 +267,7 @@ class TestFork:
         recorder = Calling(lambda _: outcomes.append(forked(lambda: True)))
         with pyredisson.connect(server.url, observer=recorder) as client:
             use(client)
-            assert whats(told(client)) == ["acquired", "released"]
-            assert outcomes == [True]
+            assert (whats(told(client)), outcomes) == (["acquired", "released"], [True])
 
 
 class TestTheEnd:
@@ -289,8 +288,7 @@ class TestTheEnd:
     def test_exit_of_the_interpreter(self, server: Server, child: Start, kind: str) -> None:
         said = ["hangs"] if kind == "hanging" else ["acquired", "released"]
         process = child(EXIT, server.url, kind)
-        assert [process.receive() for _ in [*said, ""]] == [*said, ""]
-        assert process.wait() == 0
+        assert ([process.receive() for _ in [*said, ""]], process.wait()) == ([*said, ""], 0)
 
 
 EXIT = """

@@ -302,8 +302,7 @@ def test_the_end_of_a_process_releases_what_is_held(
     if end == "handles" and kind == "threads":
         # It is ignored.
         holder.signal(INT)
-    assert ended(holder, number) == status
-    assert holder.receive() == says
+    assert (ended(holder, number), holder.receive()) == (status, says)
     if end == "waits":
         # The next release finds out that the client is gone, and takes it out of the list.
         assert admin.pttl("pyredisson_waiting:{other}") <= 60_000
@@ -399,8 +398,7 @@ def test_a_holder_stopped_for_more_knows(server: Server, admin: Any, child: Star
         holder.send()
         holder.signal(signal.SIGCONT)
         assert [holder.receive(), holder.receive()] == ["True", "lost"]
-        assert admin.hgetall("a") == {b"another:1": b"1"}
-        assert holder.wait() == 0
+        assert (admin.hgetall("a"), holder.wait()) == ({b"another:1": b"1"}, 0)
         assert {permit.hex() for permit in admin.zrange("{p}:timeout", 0, -1)} == set(permits)
         assert admin.get("p") == b"0"
 

@@ -220,8 +220,7 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     await backend.run_blocking(held.deliver)
     await backend.until(lambda: listeners(admin, "b") == 1)
     given_back(admin, "a", "b")
-    assert await finished(calls, 2) == [True] * len(calls)
-    assert not caplog.messages
+    assert (await finished(calls, 2), caplog.messages) == ([True] * len(calls), [])
 
 
 async def in_line(backend: RawBackend, admin: Any, client: Any) -> OtherOwner[Any]:
