@@ -29,30 +29,16 @@ from tests.support.inspecting import Scene
 from tests.support.items import awaits, depends_on_time
 
 DETERMINISTIC = (
-    "tests/cluster/test_keeper.py",
-    "tests/cluster/test_routed_channels.py",
-    "tests/cluster/test_routing_table.py",
-    "tests/core/",
-    "tests/docs/",
-    "tests/logic/",
-    "tests/lua/",
-    "tests/packaging/test_",
-    "tests/properties/",
+    *("tests/cluster/test_keeper.py", "tests/cluster/test_routed_channels.py", "tests/cluster/test_routing_table.py"),
+    *("tests/core/", "tests/docs/", "tests/logic/", "tests/lua/", "tests/packaging/test_", "tests/properties/"),
     "tests/virtual/",
 )
 """The tests that `make test` runs, by the beginning of their ids. All others are marked `real`: they depend on real
 time, or on faults of real processes and networks."""
 HEAVY = (
-    "tests/cluster/test_scenarios.py",
-    "tests/dashboard/test_browser.py",
-    "tests/frameworks/",
-    "tests/faults/test_soak.py",
-    "tests/interop/",
-    "tests/logic/test_planted_bugs.py",
-    "tests/logic/test_schedules.py",
-    "tests/packaging/test_packaging.py",
-    "tests/properties/",
-    "tests/testing/test_plugin.py",
+    *("tests/cluster/test_scenarios.py", "tests/dashboard/test_browser.py", "tests/faults/test_soak.py"),
+    *("tests/frameworks/", "tests/interop/", "tests/logic/test_planted_bugs.py", "tests/logic/test_schedules.py"),
+    *("tests/packaging/test_packaging.py", "tests/properties/", "tests/testing/test_plugin.py"),
 )
 """The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, run a whole
 pytest, or compute for long."""

@@ -48,18 +48,12 @@ class Program:
 
     def close(self) -> None:
         """Kills the process if it still runs."""
-        if self.process.poll() is None:
+        with self.process:
             self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+            self._reader.join()
 
     def _read(self) -> None:
-        stdout = self.process.stdout
-        assert stdout is not None
-        for line in stdout:
+        for line in self.process.stdout or ():
             self._on_line(line.rstrip("\n"))
         self._on_end()
 

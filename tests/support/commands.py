@@ -37,9 +37,8 @@ def clean_environment() -> dict[str, str]:
 class Commands:
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys = capsys
-        for name in os.environ:
-            if name.startswith("PYREDISSON_"):
-                monkeypatch.delenv(name)
+        for name in os.environ.keys() - clean_environment().keys():
+            monkeypatch.delenv(name)
         # Help doesn't depend on the terminal.
         monkeypatch.setenv("COLUMNS", "100")
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
 from typing import Any, Self
 
@@ -77,27 +77,23 @@ def traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
             gc.enable()
 
 
-class AtSteps:
+class AtSteps(ExitStack):
     """Does something at the first line of each of these functions on this thread, once."""
 
     def __init__(self, *steps: tuple[Callable[..., Any], Callable[[], object]]) -> None:
+        super().__init__()
         self._left: dict[CodeType, Callable[[], object]] = {function.__code__: action for function, action in steps}
-        self._traced = traced(self._trace)
 
     @property
     def happened(self) -> bool:
         return not self._left
 
     def __enter__(self) -> Self:
-        self._traced.__enter__()
+        self.enter_context(traced(self._trace))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._traced.__exit__(None, None, None)
-
     def _trace(self, frame: FrameType, event: str, _: object) -> None:
-        action = self._left.pop(frame.f_code, None)
-        if action is not None:
+        if (action := self._left.pop(frame.f_code, None)) is not None:
             action()
 
 

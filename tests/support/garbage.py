@@ -47,13 +47,11 @@ def collect_at_each_line(functions: Iterable[Any], scenario: Callable[[], During
     Returns how many lines there were.
     """
     codes = {function.__code__ for function in functions}
-    step = 0
-    while True:
-        step += 1
-        act, finalizer = scenario()
-        if not _with_collection(codes, step, act, finalizer):
-            assert step > 1, "no line of the functions was run"
-            return step - 1
+    steps = 1
+    while _with_collection(codes, steps, *scenario()):
+        steps += 1
+    assert steps > 1, "no line of the functions was run"
+    return steps - 1
 
 
 def _with_collection(codes: set[CodeType], step: int, act: Callable[[], Any], finalizer: Callable[[], Any]) -> bool:
@@ -64,11 +62,10 @@ def _with_collection(codes: set[CodeType], step: int, act: Callable[[], Any], fi
         nonlocal left
         if frame.f_code not in codes:
             return None
-        if event == "line":
-            left -= 1
-            if not left:
-                Garbage(finalizer)
-                gc.collect()
+        left -= event == "line"
+        if event == "line" and not left:
+            Garbage(finalizer)
+            gc.collect()
         return trace
 
     def run() -> None:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 from pyredisson.inspection.deadlocks import Deadlock, DeadlockSearch
 from pyredisson.inspection.discovery import Discovery
@@ -35,8 +35,7 @@ def add_foreign_keys(redis: Any) -> None:
 
 def session_of(client: Any) -> Session:
     """The inside of a client of either backend."""
-    session: Session = getattr(client, "_target", client)._session
-    return session
+    return cast(Session, getattr(client, "_target", client)._session)
 
 
 def inspector(client: Any) -> Inspector:
@@ -74,19 +73,9 @@ async def listed(client: Any, pattern: str = "*") -> dict[str, State]:
 
 def announce(redis: Any, client_id: str, holds: Mapping[str, str] = {}, **fields: object) -> None:
     """Announces a client. `holds`: for each owner and key, with a space between them, the kind."""
-    values: dict[str, object] = {
-        "n": 1,
-        "name": "billing@web-3:812",
-        "host": "web-3",
-        "pid": 812,
-        "program": "billing",
-        "version": "0.2.0",
-        "since": 1_795_167_377_228,
-        "lease": 30_000,
-        "waits": 12,
-        "waited": 8_311,
-        "lost": 1,
-    }
+    values: dict[str, object] = {"n": 1, "name": "billing@web-3:812", "host": "web-3", "pid": 812, "program": "billing"}
+    values |= {"version": "0.2.0", "since": 1_795_167_377_228, "lease": 30_000}
+    values |= {"waits": 12, "waited": 8_311, "lost": 1}
     values |= fields | {f"h:{hold}": f"1795167377900 {kind}" for hold, kind in holds.items()}
     key = f"pyredisson_client:{{{client_id}}}"
     redis.hset(key, mapping=values)

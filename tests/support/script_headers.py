@@ -42,15 +42,11 @@ def header(name: str) -> Header:
     comma = words.index(",")
     keys = words[:comma]
     described = re.findall(r"(?ms)^KEYS\[(.+?)\](.*?)(?=^KEYS|^ARGV|^returns|\Z)", "\n".join(lines))
-    texts = [_description(described, number) for number in range(1, len(keys) + 1)]
+    # The names of others are `i`, `#KEYS` and their like: described by the first or the last of these texts.
+    texts = [dict(described).get(f"{i + 1}", described[0 if i == 0 else -1][1]) for i in range(len(keys))]
     types = tuple(next((kind for words, kind in _TYPES if words in text), "string") for text in texts)
     prefixes = tuple("prefix of" in text for text in texts)
     return Header(tuple(lines), tuple(keys), tuple(words[comma + 1 :]), types, prefixes)
-
-
-def _description(described: list[tuple[str, str]], number: int) -> str:
-    """Of the key with that number. The names of others are `i`, `#KEYS` and their like: the first or the last line."""
-    return dict(described).get(str(number), described[0 if number == 1 else -1][1])
 
 
 # Damaged keys

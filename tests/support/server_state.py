@@ -6,15 +6,12 @@ from redis import Redis
 
 
 class ServerState:
-    """What the server knows, read with plain commands."""
-
     def __init__(self, redis: Any) -> None:
         self.redis = redis
 
     def holds(self, key: str | bytes) -> dict[str, str]:
         """The owners and the number of their holds, as stored in the lock's hash."""
-        found = self.redis.hgetall(key)
-        return {owner.decode(): count.decode() for owner, count in found.items()}
+        return {owner.decode(): count.decode() for owner, count in self.redis.hgetall(key).items()}
 
     def listeners(self, key: str) -> int:
         """How many clients wait for that lock, and have subscribed to the channels on which they are woken."""
