@@ -93,37 +93,30 @@ def test_a_redirect_counts_until_a_later_view(table: RoutingTable, recorder: Rec
     table.apply(THREE, begun)
     assert table.node_of_slot(7) is node, "the redirect is newer than the view"
     apply(table, agreeing)
-    assert table.node_of_slot(7) is node
-    assert table.redirect_target is None
+    assert (table.node_of_slot(7), table.redirect_target) == (node, None)
     changes = recorder.latest()
     assert (changes.moved_slots, changes.new_masters) == (frozenset({7}), (node,))
     apply(table, THREE)
     table.redirect(moved(7, 9), asked)
     apply(table, THREE)
-    assert table.redirect_target is None
-    assert (table.node_of_slot(7), table.nodes.get(address(9))) == (asked, None)
+    assert (table.redirect_target, table.node_of_slot(7), table.nodes.get(address(9))) == (None, asked, None)
 
 
-def test_ask_is_not_put_into_the_map(table: RoutingTable, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = table.redirect(ask(7, 9), table.nodes[address(0)])
-    assert node.endpoint == address(9)
-    assert (table.node_of_slot(7), recorder.requests) == (table.nodes[address(0)], 0)
+def test_the_map_keeps_its_node(table: RoutingTable, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ASK, and after MOVED without an address: the topology has to be looked at. An address is translated."""
+    asked = table.nodes[address(0)]
+    node = table.redirect(ask(7, 9), asked)
+    assert (node.endpoint, table.node_of_slot(7), recorder.requests) == (address(9), asked, 0)
     apply(table, THREE)
     assert table.nodes[address(9)] is node, "the node is kept while it imports a slot"
-    assert table.redirect(ask(7, 9), table.nodes[address(0)]) is node
+    assert table.redirect(ask(7, 9), asked) is node
     monkeypatch.setattr(routing, "REDIRECT_TARGET_KEPT", 0.0)
     apply(table, JOINED)
     assert node in recorder.latest().removed_nodes
-
-
-def test_the_address_in_a_redirect(table: RoutingTable, recorder: Recorder) -> None:
-    """It is translated. Without one the topology has to be looked at."""
-    asked = table.nodes[address(0)]
     # Connections have copies of a node, for which there are no other connections.
     for one in (asked, asked.with_timeout(0.1)):
         assert table.redirect(ResponseError("MOVED 7 ?:7001"), one) is asked
-    assert recorder.requests == 2
-    assert table.troubled
+    assert (recorder.requests, table.troubled) == (2, True)
     outside = RoutingTable(make_node, lambda announced: Address("outside", announced.port + 1))
     apply(outside, THREE)
     assert outside.redirect(moved(7, 1), asked).endpoint == Address("outside", 7002)
@@ -168,9 +161,8 @@ def test_a_failover_and_back(table: RoutingTable, recorder: Recorder, old: Node)
     assert (recorder.requests, table.troubled) == (requests, False)
     apply(table, THREE)
     assert table.nodes[address(1)] is old
-
-
-def test_a_dead_master_whose_slots_go_elsewhere(table: RoutingTable, recorder: Recorder, old: Node) -> None:
+    recorder.latest()
+    # It dies, and its slots go elsewhere.
     old.on_unreachable(ConnectionError("refused"), time.monotonic())
     assert table.troubled
     apply(table, JOINED)
@@ -222,8 +214,8 @@ def test_remembered_nodes_are_bounded(table: RoutingTable, monkeypatch: pytest.M
     for number in range(10):
         apply(table, view(shard(number, ((0, LAST),))))
     node = table.nodes[address(9)]
-    apply(table, view(shard(0, ((0, LAST),))))
-    apply(table, view(shard(9, ((0, LAST),))))
+    for number in (0, 9):
+        apply(table, view(shard(number, ((0, LAST),))))
     assert table.nodes[address(9)] is node
     assert len(table._known) <= 3
 
@@ -231,19 +223,16 @@ def test_remembered_nodes_are_bounded(table: RoutingTable, monkeypatch: pytest.M
 def test_listeners_are_referred_to_weakly_and_one_that_fails_doesnt_stop_the_others(
     table: RoutingTable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Failing:
-        def follow(self, changes: Changes) -> None:
+    class Failing(Recorder):
+        def on_changes(self, changes: Changes) -> None:
             raise ValueError("planted")
 
-    failing, dropped = Failing(), Recorder(table)
-    table.listen(failing.follow)
-    recorder, reference = Recorder(table), weakref.ref(dropped)
-    del dropped
+    # The second one is dropped at once.
+    failing, dropped, recorder = Failing(table), weakref.ref(Recorder(table)), Recorder(table)
     gc.collect()
-    assert reference() is None
+    assert dropped() is None
     apply(table, second(shard(4, RANGE)))
-    assert len(recorder.changes) == 1
-    assert "planted" in caplog.text
+    assert (len(failing.changes), len(recorder.changes), "planted" in caplog.text) == (0, 1, True)
 
 
 class TableModel(RuleBasedStateMachine):
@@ -353,20 +342,17 @@ def asked(state: ReplicaState, now: float, *replicas: Address, known: tuple[Addr
 
 @pytest.mark.parametrize("replicas", [(), (ONE,)], ids=["none", "one"])
 def test_an_answer_counts_for_a_while(replicas: tuple[Address, ...]) -> None:
-    state = ReplicaState()
+    state, again, relied_on = ReplicaState(), 1.0 + replication.ASKED_EVERY, 1.0 + replication.RELIED_ON
     assert state.is_due(0.0)
     state.begin_question(0.0)
     assert state.is_due(0.0), "nothing is known yet"
     asked(state, 1.0, *replicas)
-    assert state.none_until == (-math.inf if replicas else 1.0 + replication.RELIED_ON)
-    assert [state.is_due(1.0 + after) for after in (replication.ASKED_EVERY / 2, replication.ASKED_EVERY)] == [
-        False,
-        True,
-    ]
+    assert state.none_until == (-math.inf if replicas else relied_on)
+    assert (state.is_due(1.0 + replication.ASKED_EVERY / 2), state.is_due(again)) == (False, True)
     # One call asks. Until there is an answer, the others rely on the latest one, but not for longer than on any other.
-    state.begin_question(1.0 + replication.ASKED_EVERY)
-    assert [state.is_due(1.0 + after) for after in (replication.ASKED_EVERY, replication.RELIED_ON)] == [False, True]
-    assert state.none_until <= 1.0 + replication.RELIED_ON
+    state.begin_question(again)
+    assert (state.is_due(again), state.is_due(relied_on)) == (False, True)
+    assert state.none_until <= relied_on
     # No call relies on what was said long ago.
     state.begin_question(60.0)
     assert state.is_due(60.0)
@@ -383,14 +369,13 @@ def test_whose_answers_count() -> None:
     assert state.online == 1
     # That of a server that is no master any more.
     state.set(read_replication(OF_REPLICA), (), 3.0)
-    assert state.online is None
-    assert state.is_due(3.0)
+    assert (state.online, state.is_due(3.0)) == (None, True)
     # A master that refuses WAIT is asked no more.
     state.refuse()
     assert (state.is_due(60.0), state.none_until, state.ask_again_at) == (False, math.inf, math.inf)
 
 
-def test_a_replica_that_leaves_is_noticed_once() -> None:
+def test_a_replica_that_leaves_is_noticed_once_and_remembered() -> None:
     state = ReplicaState()
     asked(state, 1, ONE, TWO)
     assert (state.left, state.away) == ({}, ())
@@ -407,17 +392,14 @@ def test_a_replica_that_leaves_is_noticed_once() -> None:
     assert state.away == (ONE,)
     state.unreachable[ONE] = 9
     asked(state, 4, ONE, TWO)
-    assert not state.away
-    assert not state.unreachable
+    assert (state.away, state.unreachable) == ((), {})
     asked(state, 5)
     assert (set(state.left), state.none_until) == ({ONE, TWO}, -math.inf)
     # A server that is known from elsewhere may be master from the beginning.
     state = ReplicaState()
     asked(state, 1, ONE, known=(ONE, ELSEWHERE))
     assert state.left == {ELSEWHERE: 1}
-
-
-def test_a_replica_is_remembered_as_long_as_it_may_come_back() -> None:
+    # It is remembered as long as it may come back.
     state = ReplicaState()
     asked(state, 1, ONE, TWO)
     state.unreachable[ONE] = 1000
