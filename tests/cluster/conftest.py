@@ -12,7 +12,7 @@ CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""
 NO_FAILOVER = 60.0
 """Seconds: nodes that a test freezes don't count as failed."""
-SHARED = ("proxied", "two_masters", "moving")
+SHARED = {"proxied", "two_masters", "moving"}
 """Servers of all tests of a module."""
 SERVERS = (
     *("two_replicas", "own_cluster", "one_node", "masters_only", "two_masters", "proxied", "moving", "any_master"),
@@ -55,9 +55,8 @@ def cluster(request: pytest.FixtureRequest, program: str | None) -> Iterator[Clu
 @pytest.fixture(autouse=True)
 def empty(request: pytest.FixtureRequest) -> None:
     """Servers that the tests of a module share are empty at the start of each test."""
-    for name in SHARED:
-        if name in request.fixturenames:
-            request.getfixturevalue(name).flush()
+    for name in SHARED & {*request.fixturenames}:
+        request.getfixturevalue(name).flush()
 
 
 @pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))

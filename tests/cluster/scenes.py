@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -79,12 +78,12 @@ def calls(command: str, *nodes: Any) -> int:
     return sum(int(each.get(f"cmdstat_{command}", {"calls": 0})["calls"]) for each in stats)
 
 
-def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], object]) -> str:
-    """Runs the action, with Ctrl-C on this line of those that it executes in these files.
+def at_each_line(files: tuple[str, ...], begin: Callable[[], T], act: Callable[[T], object]) -> Iterator[tuple[T, str]]:
+    """Begins a scene for each line of these files that the action executes, and runs it with Ctrl-C on that line.
 
-    Returns where that was. Empty: it executes fewer lines.
+    Yields the scene, and where it was interrupted. The last time it isn't.
     """
-    left, where = line, ""
+    left, where = 0, ""
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left, where
@@ -96,22 +95,13 @@ def interrupted_at(line: int, files: tuple[str, ...], action: Callable[[], objec
             raise KeyboardInterrupt
         return trace
 
-    try:
-        with traced(trace):
-            action()
-    except KeyboardInterrupt:
-        assert where
-    return where
-
-
-def at_each_line(files: tuple[str, ...], begin: Callable[[], T], act: Callable[[T], object]) -> Iterator[tuple[T, str]]:
-    """Begins a scene for each line of these files that the action executes, and runs it with Ctrl-C on that line.
-
-    Yields the scene, and where it was interrupted. The last time it isn't.
-    """
     for line in range(1, LINES):
-        scene = begin()
-        where = interrupted_at(line, files, partial(act, scene))
+        scene, left, where = begin(), line, ""
+        try:
+            with traced(trace):
+                act(scene)
+        except KeyboardInterrupt:
+            assert where
         yield scene, where
         if not where:
             assert line > 5, "no line was run"
