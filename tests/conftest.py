@@ -173,15 +173,8 @@ def restarts_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    children: list[Child] = []
-
-    def start(program: str, *args: object) -> Child:
-        children.append(Child(program, *args))
-        return children[-1]
-
-    yield start
-    for each in children:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda program, *args: stack.enter_context(contextlib.closing(Child(program, *args)))
 
 
 @pytest.fixture(scope="session")
