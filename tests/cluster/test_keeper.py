@@ -113,9 +113,7 @@ READABLE: dict[str, list[tuple[object, object]]] = {
 UNREADABLE: dict[str, list[object]] = {
     "slots": [None, 1, b"OK", [1], [[0, 5, b"x"]], [[0, 5]], [[b"x", 5, [b"h", 1, b"a"]]]],
     "redirect": ["MOVED", "MOVED 5", "MOVED x h:1", "ASK 5 h", "MOVED 5 h:1 "],
-    "sentinel": [
-        *([[b"10.0.0.1"], DETAILS, [], []], [[b"h", b"x"], DETAILS, [], []], [[b"h", b"1"], [b"odd"], [], []]),
-    ],
+    "sentinel": [[*each, [], []] for each in ([[b"h"], DETAILS], [[b"h", b"x"], DETAILS], [[b"h", b"1"], [b"odd"]])],
     "role": [
         [role, REPLICATION, SERVER]
         for role in (None, 1, [], [b"master"], [b"master", 0, [[b"h"]]], [b"master", 0, [[b"h", b"x"]]])
@@ -135,9 +133,8 @@ def test_what_is_unreadable_is_an_error_of_redis(kind: str, reply: object) -> No
 
 
 def test_nodes_that_report_in_another_order_give_equal_views() -> None:
-    here = [[0, 5, [b"h", 1, b"a"], [b"h", 2, b"b"], [b"h", 3, b"c"]], [6, 9, [b"h", 1, b"a"], [b"h", 2, b"b"]]]
-    there = [[0, 9, [b"h", 1, b"a"], [b"h", 3, b"c"], [b"h", 2, b"b"]]]
-    here[1].append([b"h", 3, b"c"])
+    master, one, two = [b"h", 1, b"a"], [b"h", 2, b"b"], [b"h", 3, b"c"]
+    here, there = [[0, 5, master, one, two], [6, 9, master, one, two]], [[0, 9, master, two, one]]
     assert READERS["slots"](here) == READERS["slots"](there)
     assert topology.read_slots([], ASKED) == TopologyView(())
 
@@ -159,10 +156,9 @@ def test_ranges_are_joined(slots: list[int], random: object) -> None:
 
 
 def test_a_user_without_the_right_to_ask() -> None:
-    with pytest.raises(NoPermissionError):
-        READERS["sentinel"]([REFUSED, DETAILS, OTHERS, []])
-    with pytest.raises(NoPermissionError):
-        READERS["role"]([REFUSED] * 3)
+    for kind, replies in (("sentinel", [REFUSED, DETAILS, OTHERS, []]), ("role", [REFUSED] * 3)):
+        with pytest.raises(NoPermissionError):
+            READERS[kind](replies)
     with pytest.raises(NoPermissionError):
         topology.read_cluster([REFUSED, b""], ASKED)
     assert topology.unconfirmed_master([REFUSED] * 3, ASKED, 3) == one_master(id_=b"", epoch=3)
@@ -294,9 +290,7 @@ def test_a_thousand_first_calls_cause_one_look(one: Scripted) -> None:
     one.permits.release()
     assert all(wakeup.wait(TIME_LIMIT) for wakeup in wakeups)
     one.keeper.check_known()
-    assert one.looks == 1
-    assert not one.begins(0.2)
-    assert not one.keeper._waiting
+    assert (one.looks, one.begins(0.2), len(one.keeper._waiting)) == (1, False, 0)
     assert (left.is_set(), one.wait().is_set()) == (False, True)
 
 
@@ -355,10 +349,8 @@ def test_it_is_looked_at_less_often_in_a_long_outage(one: Scripted, monkeypatch:
         first.on_failure()
         pauses.append(one.keeper._pause())
         now += 1
-    assert pauses[15] == keeper.PAUSE
+    assert (pauses, pauses[15], pauses[-1]) == (sorted(pauses), keeper.PAUSE, keeper.LONGEST_PAUSE)
     assert 0.25 < pauses[60] < 0.35
-    assert pauses[-1] == keeper.LONGEST_PAUSE
-    assert pauses == sorted(pauses)
     # Another master may be replaced within seconds.
     second.on_failure()
     assert one.keeper._pause() == keeper.PAUSE
@@ -375,8 +367,7 @@ def test_what_waiting_cant_help_is_raised_itself_and_not_tried_again(
         one.keeper.check_known()
     # What nobody expects is logged with its place.
     assert ("Traceback" in caplog.text) is isinstance(raised, ZeroDivisionError)
-    assert one.begins()
-    assert not one.begins(0.5)
+    assert (one.begins(), one.begins(0.5)) == (True, False)
     one.discover()
 
 
@@ -409,8 +400,7 @@ def test_the_map_outlives_outages_with_one_warning_each(scripted: Make, caplog: 
     one.permits.release(3)
     eventually(lambda: "is refreshed again" in caplog.text)
     first, second = (record.message for record in caplog.records if record.levelname == "WARNING")
-    assert "WRONGPASS" in first
-    assert "is refreshed again" in second
+    assert ("WRONGPASS" in first, "is refreshed again" in second) == (True, True)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
