@@ -54,16 +54,19 @@ async def goes_on(lock: Any, mend: Callable[[], object]) -> None:
     timer.join()
 
 
-async def test_no_server_is_there(one_node: Cluster, backend: Backend) -> None:
-    [node] = one_node.nodes
-    one_node.kill(node)
-    await ends_in_time(backend.connect(retry_attempts=1).get_lock("a"), ConnectionError, "of the cluster of")
-    await goes_on(backend.connect().get_lock("a"), partial(one_node.restart, node))
-
-
-async def test_a_slot_that_nobody_serves(one_node: Cluster, backend: Backend) -> None:
-    [node] = one_node.nodes
-    slot = one_node.slot_of_key("a")
+async def test_nobody_serves_a_slot(one_node: Cluster, backend: Backend) -> None:
+    """The only node hangs; it has given up the slot; it is dead."""
+    [node], slot = one_node.nodes, one_node.slot_of_key("a")
+    one_node.pause(node)
+    client = backend.connect(timeout=30, connect_timeout=30)
+    waiter = backend.spawn(client.get_lock("a").lock)
+    await backend.sleep(0.3)
+    # It waits for the topology.
+    with within(5):
+        await client.close()
+        with pytest.raises(pyredisson.ClosedError):
+            await waiter.result()
+    one_node.resume(node)
     client = backend.connect(retry_attempts=1)
     await known_lock(client)
     node.ask("CLUSTER", "DELSLOTS", slot)
@@ -71,16 +74,28 @@ async def test_a_slot_that_nobody_serves(one_node: Cluster, backend: Backend) ->
     await ends_in_time(client.get_lock("a"), ClusterDownError, rf"slot {slot} on .* of the cluster of")
     assert await client.get_lock("b").try_lock(), "other slots are served"
     await goes_on(client.get_lock("a"), partial(node.ask, "CLUSTER", "ADDSLOTS", slot))
+    one_node.kill(node)
+    await ends_in_time(backend.connect(retry_attempts=1).get_lock("a"), ConnectionError, "of the cluster of")
+    await goes_on(backend.connect().get_lock("a"), partial(one_node.restart, node))
 
 
-async def test_a_dead_node(masters_only: Cluster, backend: Backend) -> None:
-    dead, *others = masters_only.masters()
-    name = names_on(masters_only, dead, 1)[0]
-    alive = [names_on(masters_only, other, 1)[0] for other in others]
+async def test_a_node_that_hangs_or_is_dead_costs_the_others_nothing(masters_only: Cluster, backend: Backend) -> None:
+    masters = masters_only.masters()
+    node, *others = masters
+    client = backend.connect(timeout=30)
+    for each in masters:
+        await hold_all(client, *names_on(masters_only, each, 5))
+    masters_only.pause(node)
+    # Closing takes a second, whatever the timeout of calls is.
+    with within(5):
+        await client.close()
+    assert [other.ask("DBSIZE") for other in others] == [0, 0]
+    masters_only.resume(node)
+    name, *alive = (names_on(masters_only, each, 1, "other")[0] for each in masters)
     client = backend.connect(retry_attempts=1)
     await known_lock(client, name)
-    masters_only.kill(dead)
-    await ends_in_time(client.get_lock(name), RedisError, rf"slot \d+ on 127.0.0.1:{dead.port} of the cluster of")
+    masters_only.kill(node)
+    await ends_in_time(client.get_lock(name), RedisError, rf"slot \d+ on 127.0.0.1:{node.port} of the cluster of")
     for other in alive:
         took = []
         for _ in range(10):
@@ -89,31 +104,6 @@ async def test_a_dead_node(masters_only: Cluster, backend: Backend) -> None:
             took.append(time.monotonic() - begun)
         # A pause between two tries takes longer. The machine may delay some of the calls, too.
         assert min(took) < 0.12
-
-
-async def test_closed_while_it_waits_for_the_topology(one_node: Cluster, backend: Backend) -> None:
-    one_node.pause(one_node.nodes[0])
-    client = backend.connect(timeout=30, connect_timeout=30)
-    waiter = backend.spawn(client.get_lock("a").lock)
-    await backend.sleep(0.3)
-    with within(5):
-        await client.close()
-        with pytest.raises(pyredisson.ClosedError):
-            await waiter.result()
-    one_node.resume(one_node.nodes[0])
-
-
-async def test_a_hung_node_costs_the_others_no_release(masters_only: Cluster, backend: Backend) -> None:
-    hung, *others = masters_only.masters()
-    client = backend.connect(timeout=30)
-    for node in (hung, *others):
-        await hold_all(client, *names_on(masters_only, node, 5))
-    masters_only.pause(hung)
-    # Closing takes a second, whatever the timeout of calls is.
-    with within(5):
-        await client.close()
-    assert [other.ask("DBSIZE") for other in others] == [0, 0]
-    masters_only.resume(hung)
 
 
 async def test_a_node_without_slots_is_no_longer_connected(own_cluster: Cluster, backend: Backend) -> None:
@@ -227,9 +217,7 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
         # The timeout of the node that doesn't reply is 5 s.
         with within(3):
             replies = await asyncio.to_thread(run, runtime.send_all, commands)
-        assert replies[0] == [1]
-        assert isinstance(replies[1], Redirected)
-        assert port_of(client, str(moves.name)) == target.port
+        assert (replies[0], type(replies[1]), port_of(client, str(moves.name))) == ([1], Redirected, target.port)
     finally:
         target.resume()
         run(runtime.close)
@@ -303,20 +291,13 @@ async def test_an_observer_is_told_which_server_is_not_available(cluster: Cluste
     # As a connection reports it that can't be made; and as the next one does that can.
     node.on_unreachable(ConnectionError("refused"), time.monotonic())
     node.on_connected(ServerInfo(script_flags=True, connection_id=None, server_id=None), [], 0.0)
-    where = cluster.node_of_key("a")
-    assert [(event.what, event.server, event.error) for event in told(client) if event.what != "discovered"] == [
-        ("disconnected", f"{where.host}:{where.port}", "ConnectionError: refused"),
-        ("connected", f"{where.host}:{where.port}", None),
-    ]
+    where = "{0.host}:{0.port}".format(cluster.node_of_key("a"))
+    events = [(event.what, event.server, event.error) for event in told(client) if event.what != "discovered"]
+    assert events == [("disconnected", where, "ConnectionError: refused"), ("connected", where, None)]
 
 
 CLIENT = str(uuid.UUID(int=3))
 NAMES = [f"orders-{number}" for number in range(30)]
-
-
-async def finish(discovery: walking.Discovery) -> None:
-    while await discovery.step():
-        pass
 
 
 @pytest.mark.slow
@@ -342,22 +323,22 @@ async def test_slots_move_and_a_master_is_killed_during_a_walk(
         # A key in a slot that has moved.
         assert (await state_of(client, name)).held
     await backend.until(lambda: discovery.topology_changed)
-    await finish(discovery)
+    while await discovery.step():
+        pass
     assert keys - set(discovery.found) <= {name.encode() for name in NAMES[:5]}
     discovery.restart()
-    await finish(discovery)
-    assert set(discovery.found) == keys
-    assert not discovery.failed
+    while await discovery.step():
+        pass
+    assert (set(discovery.found), len(discovery.failed)) == (keys, 0)
     own_cluster.wait_until_consistent()
     for node in own_cluster.masters():
         node.ask("WAIT", 1, 5000)
     discovery = discovery_of(client)
     assert await discovery.step()
     own_cluster.kill(own_cluster.masters()[0])
-    await finish(discovery)
-    assert set(discovery.found) == keys
-    assert discovery.topology_changed
-    assert not discovery.failed
+    while await discovery.step():
+        pass
+    assert (set(discovery.found), discovery.topology_changed, len(discovery.failed)) == (keys, True, 0)
 
 
 async def test_keys_of_a_slot_on_two_nodes(cluster: Cluster, backend: Backend) -> None:
