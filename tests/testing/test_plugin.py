@@ -3,9 +3,8 @@
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,22 +19,16 @@ PLUGIN = "pyredisson_pytest"
 LOOP_SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")
 """Without it pytest-asyncio warns."""
 FAULTS = ("drop_reply", "cut_reply", "cut_request", "late_reply", "latency", "outage", "server_restart")
-
-
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED) \S*?::(\S+)", re.MULTILINE)
 
 
-@dataclass
-class Run:
+class Run(NamedTuple):
     """What a run of pytest has printed."""
 
     status: int
     text: str
-
-    @property
-    def tests(self) -> dict[str, str]:
-        """What became of each test, by its name with its parameters."""
-        return {name: outcome for outcome, name in OUTCOME.findall(self.text)}
+    tests: dict[str, str]
+    """What became of each test, by its name with its parameters."""
 
 
 def run_pytest(folder: Path, text: str, *arguments: str, plugins: tuple[str, ...], **env: str) -> Run:
@@ -49,7 +42,8 @@ def run_pytest(folder: Path, text: str, *arguments: str, plugins: tuple[str, ...
         settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         command += [f"-p{name}" for name in plugins]
     done = completed(*command, *arguments, cwd=folder, env=settings | env)
-    return Run(done.returncode, done.stdout + done.stderr)
+    text = done.stdout + done.stderr
+    return Run(done.returncode, text, {name: outcome for outcome, name in OUTCOME.findall(text)})
 
 
 UNDER_FAULTS = """
@@ -73,8 +67,7 @@ def test_what_passes(tmp_path: Path) -> None:
     """With all plugins that are installed, and each warning an error."""
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     run = run_pytest(tmp_path, "\n".join([*examples, UNDER_FAULTS]), *LOOP_SCOPE, plugins=())
-    assert run.status == 0, run.text
-    assert set(run.tests.values()) == {"PASSED"}
+    assert (run.status, {*run.tests.values()}) == (0, {"PASSED"}), run.text
     ran = {fault: [test for test in run.tests if test.endswith(f"[{fault}]")] for fault in ("no-fault", *FAULTS)}
     for fault, tests in ran.items():
         assert f"test_threads[{fault}]" in tests
@@ -121,36 +114,21 @@ def anyio_backend():
 
 def test_what_fails(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, FAILING, "-p", "no:asyncio", plugins=(PLUGIN, "anyio.pytest_plugin"))
-    assert run.tests == {
-        "test_no_such_request[no-fault]": "PASSED",
-        "test_no_such_request[drop_reply]": "FAILED",
-        "test_no_such_request[latency]": "FAILED",
-        "test_no_such_request[outage]": "FAILED",
-        "test_that_fails_itself[no-fault]": "FAILED",
-        "test_that_fails_itself[drop_reply]": "FAILED",
-        "test_left_held": "ERROR",
-        "test_the_next_one_begins_without_keys": "PASSED",
-        "test_may_leave_it_held": "PASSED",
-        "test_on_anyio": "ERROR",
-    }, run.text
+    passed = ("no_such_request[no-fault]", "the_next_one_begins_without_keys", "may_leave_it_held")
+    failed = [f"no_such_request[{fault}]" for fault in ("drop_reply", "latency", "outage")]
+    failed += [f"that_fails_itself[{fault}]" for fault in ("no-fault", "drop_reply")]
+    outcomes = {"PASSED": passed, "FAILED": failed, "ERROR": ("left_held", "on_anyio")}
+    assert run.tests == {f"test_{name}": what for what, names in outcomes.items() for name in names}, run.text
     assert "the fault 'drop_reply' never happened: no request contained b'another name'" in run.text
-    assert "the test left held: lock 'left'" in run.text
-    assert "the test left held: lock 'orders'" in run.text
-
-
-WRONG = """
-import pytest
-
-@pytest.mark.pyredisson_faults("nonsense")
-def test_it(redis_proxy): ...
-"""
+    for name in ("left", "orders"):
+        assert f"the test left held: lock '{name}'" in run.text
 
 
 def test_a_wrong_marker_is_refused_at_collection(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, WRONG, plugins=(PLUGIN,))
-    assert run.status == pytest.ExitCode.INTERRUPTED
+    wrong_fault = "import pytest\n@pytest.mark.pyredisson_faults('nonsense')\ndef test_it(redis_proxy): ..."
+    run = run_pytest(tmp_path, wrong_fault, plugins=(PLUGIN,))
     assert "test_it.py::test_it: pyredisson_faults: there is no fault 'nonsense', only drop_reply" in run.text
-    assert "Traceback" not in run.text
+    assert (run.status, "Traceback" in run.text) == (pytest.ExitCode.INTERRUPTED, False)
     arguments: list[dict[str, Any]] = [{"match": "orders"}, {"times": 0}, {"times": True}, {"unknown": 1}]
     for wrong in arguments:
         with pytest.raises((TypeError, ValueError)):
@@ -251,11 +229,8 @@ def test_what_is_run_again(tmp_path: Path) -> None:
     summary = done.stdout.rpartition("== unstable: ")[2]
     assert done.returncode == 1, done.stdout + done.stderr
     assert "run 1 of once" in summary
-    assert set(re.findall(r"^(\w+): .*/(?:test_some.py::)?(test_\w+)", summary, re.MULTILINE)) == {
-        ("unstable", "test_once"),
-        ("failed", "test_broken"),
-        ("failed", "test_the_second_time_too"),
-    }
+    listed = {*re.findall(r"^(\w+): .*/(?:test_some.py::)?(test_\w+)", summary, re.MULTILINE)}
+    assert listed == {("unstable", "test_once"), ("failed", "test_broken"), ("failed", "test_the_second_time_too")}
     assert len((tmp_path / "once").read_text()) == 3  # run again twice
     # Without the collection that failed, and without what was run again.
     assert re.fullmatch(r"2 failed, 1 passed in [\d.]+s", done.stdout.splitlines()[-1])
