@@ -88,11 +88,6 @@ class History(Journals):
             found += judge(Journals({str(number): hold for number, hold in enumerate(holds) if hold.name == name}))
         return found
 
-    def disturbances(self) -> list[str]:
-        """Holds that were lost, and acquires that failed, both of which are right during some faults."""
-        lost = [f"lost: {hold}" for hold in self.holds.values() if hold.lost]
-        return lost + [str(failure) for failure in self.failures]
-
     def summary(self) -> str:
         kinds = sorted({hold.kind for hold in self.holds.values()})
         counts = ", ".join(f"{kind} {sum(hold.kind == kind for hold in self.holds.values())}" for kind in kinds)
@@ -199,7 +194,8 @@ class Load:
             eventually(lambda: not self._left(), 2 * LEASE)
         found += self._left()
         if undisturbed:
-            found += self.history.disturbances()
+            found += [f"lost: {hold}" for hold in self.history.holds.values() if hold.lost]
+            found += map(str, self.history.failures)
         assert not found, "\n".join([*found, self.history.summary()])
 
     def _left(self) -> list[str]:
