@@ -88,8 +88,7 @@ async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, back
     master.node.ask("FLUSHALL")
     assert not master.waits()
     await LOCKS[kind](backend.connect(), "a").lock()
-    assert master.waits() == 1
-    assert any(replica.ask("DBSIZE") for replica in master.replicas)
+    assert (master.waits(), any(replica.ask("DBSIZE") for replica in master.replicas)) == (1, True)
     client = backend.connect(replicas_sync_timeout=SHORT)
     lock = LOCKS[kind](client, "b")
     acquire = lock.lock_and_get_token if kind == "fenced" else lock.lock
@@ -231,8 +230,7 @@ async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
     await backend.until(lambda: promoted.online() == 1, 10)
     waits = promoted.waits()
     await client.get_lock("b").lock(lease_time=20)
-    assert promoted.exists("b")
-    assert promoted.waits() > waits
+    assert (promoted.exists("b"), promoted.waits() > waits) == (True, True)
     promoted.freeze()
     with pytest.raises(NotReplicatedError, match="0 of 1"):
         await client.get_lock("c").lock()
@@ -328,8 +326,7 @@ async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentine
             with pytest.raises(ConnectionError, match="was replaced as the master"):
                 await easy.get_lock(name).try_lock()
     # What was granted is undone.
-    await backend.until(lambda: master.ask("EXISTS", "a") == 0)
-    await backend.until(lambda: master.ask("MGET", "s", "e") == ["3", "3"])
+    await backend.until(lambda: (master.ask("EXISTS", "a"), master.ask("MGET", "s", "e")) == (0, ["3", "3"]))
     # The promotion was a mistake.
     promoted.follow(master)
     idle_sentinels.wait_until_consistent()
@@ -350,11 +347,9 @@ async def test_the_replica_that_was_promoted_is_used(replicated: Replicated, bac
     for each in (client, other):
         # Both clients, one of which has just come, leave the former master although it still is one.
         lock = each.get_lock("a")
-        assert await lock.try_lock(5)
-        assert promoted.ask("EXISTS", "a")
+        assert (await lock.try_lock(5), promoted.ask("EXISTS", "a")) == (True, 1)
         await lock.unlock()
-    assert not await other.get_lock("held").try_lock()
-    assert await held.is_held()
+    assert (await other.get_lock("held").try_lock(), await held.is_held()) == (False, True)
 
 
 async def test_what_only_the_former_master_renews_is_lost(replicated: Replicated, backend: Backend) -> None:
@@ -452,8 +447,7 @@ async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(own_maste
         assert not own_master.waits()
         let_a_minute_pass(client)
         hold.deliver()
-        assert await attempt.result()
-        assert own_master.waits()
+        assert (await attempt.result(), own_master.waits() > 0) == (True, True)
         assert own_master.node.ask("HVALS", "a") == ["1"]
 
 
