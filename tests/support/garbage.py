@@ -42,10 +42,7 @@ DuringCall = tuple[Callable[[], object], Callable[[], object]]
 
 
 def collect_at_each_line(functions: Iterable[Any], scenario: Callable[[], DuringCall]) -> int:
-    """Runs a scenario again and again, each time with a collection on another line of one of the functions.
-
-    Returns how many lines there were.
-    """
+    """Runs a scenario for each line of the functions, with a collection there. Returns how many lines there were."""
     codes = {function.__code__ for function in functions}
     steps = 1
     while _with_collection(codes, steps, *scenario()):

@@ -64,13 +64,8 @@ class RawBackend:
 
     def start(self, call: Callable[..., Any], *args: Any) -> OtherOwner[Any]:
         """Makes a call beside the test, as another owner: on a thread or in a task."""
-
-        async def operation() -> Any:
-            return await self.do(call(*args))
-
-        begun = self._backend.spawn(operation)
-        self._calls.append(begun)
-        return begun
+        self._calls.append(self._backend.spawn(lambda: self.do(call(*args))))
+        return self._calls[-1]
 
     async def started(self, until: Callable[[], object], call: Callable[..., Any], *args: Any) -> OtherOwner[Any]:
         """Makes a call beside the test, and waits until it has come that far."""

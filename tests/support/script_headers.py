@@ -1,7 +1,4 @@
-"""What the header of a script says: which keys it has, of which types, and a command line that runs it.
-
-Behind it keys as somebody else may have written them: other types, numbers that are none, missing companions.
-"""
+"""What the header of a script says: its keys, and a command line. Keys as somebody else may have written them."""
 
 import re
 from collections.abc import Collection
