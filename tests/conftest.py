@@ -83,8 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """No garbage is collected while a failure is described. Both parse sources, the description and what finalizers log
-    of tasks that the test has left, and Python 3.11 can't parse one within another: pytest itself would end.
-    """
+    of tasks that the test has left, and Python 3.11 can't parse one within another: pytest itself would end."""
     if call.excinfo is not None:
         gc.disable()
     try:

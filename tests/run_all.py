@@ -89,21 +89,19 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
             self._counts[report.outcome] += 1
+        self.pytest_collectreport(report)
+
+    def pytest_collectreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
-            self._write(report)
+            test = self._root / report.nodeid  # so that it can be run in any folder
+            self._write([str(test), f"{report.when}: {report.longreprtext}"])
 
     def pytest_sessionfinish(self) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self._counts) + "\n")
+        self._write(self._counts)
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._write(report)
-
-    def _write(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        test = self._root / report.nodeid  # so that it can be run in any folder
+    def _write(self, line: object) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([str(test), f"{report.when}: {report.longreprtext}"]) + "\n")
+            file.write(json.dumps(line) + "\n")
 
 
 def run_pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, str], Counter[str]]:
