@@ -29,6 +29,7 @@ class BareConnection:
 
     def __init__(self, proxy: Proxy) -> None:
         self.socket = socket.create_connection((proxy.host, proxy.port), 5)
+        self.close = self.socket.close
         self.reader = hiredis.Reader()
 
     def send(self, *commands: str) -> None:
@@ -65,13 +66,7 @@ ENDED = (EOFError, ConnectionError)
 def dial(proxy: Proxy) -> Iterator[Dial]:
     """Opens connections through the proxy, or another one; they are closed after the test."""
     with contextlib.ExitStack() as stack:
-
-        def connect(through: Proxy = proxy) -> BareConnection:
-            connection = BareConnection(through)
-            stack.callback(connection.socket.close)
-            return connection
-
-        yield connect
+        yield lambda through=proxy: stack.enter_context(contextlib.closing(BareConnection(through)))
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -105,7 +100,7 @@ def test_commands_and_connections_are_counted(proxy: Proxy, dial: Dial) -> None:
     proxy.forget()
     assert proxy.commands == []
     for left, connection in ((1, first), (0, second)):
-        connection.socket.close()
+        connection.close()
         proxy.wait_for(lambda left=left: proxy.connections == left)  # type: ignore[misc]
 
 
@@ -175,7 +170,7 @@ def test_blackhole_swallows_the_connections_of_the_moment(proxy: Proxy, dial: Di
     proxy.wait_for(b"INCR")
     assert (admin.publish("c", "1"), caller.silent(), subscriber.silent()) == (1, True, True)
     assert dial().ask("INCR n") == 1
-    subscriber.socket.close()
+    subscriber.close()
     proxy.wait_for(lambda: proxy.connections == 2)
     assert admin.pubsub_numsub("c") == [(b"c", 1)]
 
@@ -205,7 +200,7 @@ def test_the_server_dies(dial: Dial, own_server: Server) -> None:
         assert (swallowed.silent(), without_reply.silent()) == (True, True)
         proxy.wait_for(lambda: proxy.connections == 2)
         for connection in (swallowed, without_reply):
-            connection.socket.close()
+            connection.close()
         proxy.wait_for(lambda: proxy.connections == 0)
         own_server.start()
         assert dial(proxy).ask("PING") == b"PONG"
@@ -289,7 +284,7 @@ def test_a_held_request_arrives_after_its_client_has_gone(proxy: Proxy, dial: Di
     connection.send("INCR n")
     assert hold.held.wait(5)
     if leave == "client":
-        connection.socket.close()
+        connection.close()
     else:
         proxy.cut(reset=leave == "reset")
     proxy.wait_for(lambda: proxy.connections == 0)
