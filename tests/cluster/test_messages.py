@@ -1,7 +1,4 @@
-"""Messages wake the waiters on a cluster: in both flavours, wherever the slot of the channel is or goes.
-
-Behind them what servers that move a slot with all keys at once do to locks that are held and waited for.
-"""
+"""Messages wake the waiters on a cluster: in both flavours, wherever the slot is or goes, also all keys at once."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,4 @@
-"""A slot moves between calls and during them: each call reaches the node that has its keys. Deadlocks on two nodes.
-
-Behind them Ctrl-C and garbage collections at any line: nothing is held, in flight or waited for afterwards.
-"""
+"""Calls reach the node that has their keys, whenever its slot moves. Interrupts, collections leave nothing behind."""
 
 import asyncio
 import builtins

@@ -135,18 +135,13 @@ class Load:
         self.wanted = {(kind, name) for wanted in owners for kind, names in wanted for name in names}
 
     def wait_until_all_are_taken(self) -> None:
-        """Returns when each backend has acquired every lock since now.
-
-        The time for that is long: the owners of both backends contend for locks that promise no owner its share.
-        """
+        """Returns when each backend has acquired every lock since now. No lock promises an owner its share."""
         everything = {(backend, *each) for backend in BACKENDS for each in self.wanted}
         self._wait_until_taken(lambda taken: everything - taken, END_SECONDS)
 
     def wait_until_served(self, seconds: float, names: str = "") -> None:
-        """Returns when since now every lock whose name contains `names` was acquired, and some of them by each backend.
-
-        So neither a lock nor a client waits for a server that doesn't answer.
-        """
+        """Returns when since now every lock whose name contains `names` was acquired, and some of them by each backend:
+        neither a lock nor a client waits for a server that doesn't answer."""
         locks = {each for each in self.wanted if names in each[1]}
 
         def missing(taken: Taken) -> set[Any]:
@@ -175,11 +170,9 @@ class Load:
         eventually(lambda: self.history.update() >= aim, END_SECONDS)
 
     def end(self, *, undisturbed: bool) -> None:
-        """Ends the load when every lock was acquired on each backend once more, and judges it.
-
-        No two holds overlap, nothing stays on the servers, and no lock was waited for, and acquired by nobody, for
-        longer than two leases since this was called. `undisturbed`: no hold was lost, and no acquire has failed.
-        """
+        """Ends the load when every lock was acquired on each backend once more, and judges it: no two holds overlap,
+        nothing stays on the servers, and no lock was waited for, and acquired by nobody, for longer than two leases
+        since this was called. `undisturbed`: no hold was lost, and no acquire has failed."""
         calm_since = clock()
         self.wait_until_all_are_taken()
         for child in self.children:
@@ -245,10 +238,8 @@ atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 
 @everywhere
 def test_a_cluster_changes_under_load(own_cluster: Cluster, tmp_path: Path) -> None:
-    """Slots move to and fro, scripts are flushed, redis-cli reshards, and masters fail over.
-
-    CLUSTER FAILOVER: the master stops serving until its replica has everything. So nothing may be lost.
-    """
+    """Slots move to and fro, scripts are flushed, redis-cli reshards, and masters fail over. CLUSTER FAILOVER: the
+    master stops serving until its replica has everything. So nothing may be lost."""
     source, other = own_cluster.node_of(0), other_than(own_cluster.node_of(0), own_cluster)
     first = [slot for slot, node in enumerate(map(own_cluster.node_of, range(200))) if node is source][:50]
     # redis-cli moves the first slots of a node.
