@@ -6,7 +6,6 @@ there must be no overlaps of holds, no locks that nobody gets, and no keys that 
 
 import itertools
 import json
-import subprocess
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, ServerErr
 from tests.faults.soak import Journals, judge
 from tests.faults.soak_worker import PERMITS, PROGRAM, Wanted, clock
 from tests.support.backends import Backend, finished, hold_all, in_turn
-from tests.support.children import Child
+from tests.support.children import Child, completed
 from tests.support.kinds import LOCKS, SINGLE_KEY
 from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
 from tests.support.waiting import eventually
@@ -107,17 +106,14 @@ def starved(history: History, since: float, bound: float) -> list[str]:
         waits.setdefault((failure.kind, failure.name), []).append((failure.asked, failure.at))
     found = []
     for lock, periods in waits.items():
-        moments = sorted(grants.get(lock, []))
-        longest = max(longest_gap(moments, max(asked, since), end) for asked, end in periods)
+        moments, longest = sorted(grants.get(lock, [])), 0.0
+        for asked, end in periods:
+            begin = max(asked, since)
+            within = moments[bisect_right(moments, begin) : bisect_left(moments, end)]
+            longest = max(longest, *(two - one for one, two in itertools.pairwise((begin, *within, end))))
         if longest > bound:
             found.append(f"nobody acquired {lock[0]} {lock[1]!r} for {longest:.2f} s")
     return found
-
-
-def longest_gap(moments: Sequence[float], begin: float, end: float) -> float:
-    """The longest part of a period without any of the sorted moments."""
-    within = moments[bisect_right(moments, begin) : bisect_left(moments, end)]
-    return max(later - earlier for earlier, later in itertools.pairwise((begin, *within, end)))
 
 
 def wants(tag: str, kinds: Sequence[str] = tuple(LOCKS), prefix: str = "load") -> list[Wanted]:
@@ -282,7 +278,7 @@ def test_a_slot_stays_half_moved_under_load(cluster: Cluster, tmp_path: Path) ->
 def reshard(source: ClusterNode, target: ClusterNode, slots: int) -> None:
     command = ["redis-cli", "--cluster", "reshard", f"{source.host}:{source.port}", "--cluster-from", source.id]
     command += ["--cluster-to", target.id, "--cluster-slots", str(slots), "--cluster-yes"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = completed(*command, timeout=50)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
@@ -370,13 +366,8 @@ def test_a_master_dies_or_freezes_under_load(own_cluster: Cluster, tmp_path: Pat
     """The replica that is promoted has confirmed each acquire. The other nodes' locks don't wait."""
     master, spared = own_cluster.masters()[:2]
     tag, other = tag_on(own_cluster, master), tag_on(own_cluster, spared)
-    owners = [
-        wants(tag),
-        wants(tag),
-        [("multi", [f"both{{{tag}}}", f"both{{{other}}}"])],
-        wants(other, ("lock", "fair"), "spared"),
-        wants(other, ("lock", "read"), "spared"),
-    ]
+    both = [("multi", [f"both{{{tag}}}", f"both{{{other}}}"])]
+    owners = [wants(tag), wants(tag), both, *(wants(other, ("lock", kind), "spared") for kind in ("fair", "read"))]
     # So there is time to see that the locks of other nodes don't wait for the promotion.
     own_cluster.set_node_timeout(5)
     with under_load(own_cluster, tmp_path, owners) as load:
