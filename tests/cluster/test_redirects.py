@@ -257,8 +257,7 @@ async def test_owners_on_two_nodes_wait_for_each_other(cluster: Cluster, backend
     one, two = backend.connect(), backend.connect()
     [first], [second] = (names_on(cluster, node, 1) for node in cluster.masters()[:2])
     await scene.wait_for_each_other(
-        ([one.get_lock(first)], one.get_fair_lock(second)),
-        ([two.get_fair_lock(second)], two.get_lock(first)),
+        ([one.get_lock(first)], one.get_fair_lock(second)), ([two.get_fair_lock(second)], two.get_lock(first))
     )
     [deadlock] = await confirmed(backend, one, first.encode())
     assert {wait.key for wait in deadlock.waits} == {first.encode(), second.encode()}
@@ -319,9 +318,10 @@ def check_at_each_line(
         eventually(lambda: sum(node.ask("DBSIZE") for node in cluster.masters()) == held_by_others)
 
 
-def lock_and_unlock(client: pyredisson.Client) -> None:
-    client.get_lock("a").lock()
-    client.get_lock("a").unlock()
+def lock_and_unlock(client: pyredisson.Client, lock: Any = None) -> None:
+    lock = client.get_lock("a") if lock is None else lock
+    lock.lock()
+    lock.unlock()
 
 
 @pytest.fixture
@@ -378,11 +378,7 @@ def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Clie
     for member in members:
         member.is_locked()
 
-    def act(_: object) -> None:
-        group.lock()
-        group.unlock()
-
-    check_at_each_line(cluster, lambda: client, act)
+    check_at_each_line(cluster, lambda: client, partial(lock_and_unlock, lock=group))
     # They end a moment after they have told the caller.
     eventually(lambda: not threads("pyredisson-background"))
 
