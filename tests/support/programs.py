@@ -43,10 +43,8 @@ def newest_valkey() -> str:
 
 
 PROGRAMS = [
-    pytest.param(redis_server, id="redis"),
-    pytest.param(valkey_server, id="valkey"),
-    pytest.param(newest_redis, id="newest-redis"),
-    pytest.param(newest_valkey, id="newest-valkey"),
+    pytest.param(find, id=find.__name__.removesuffix("_server").replace("_", "-"))
+    for find in (redis_server, valkey_server, newest_redis, newest_valkey)
 ]
 """For fixtures: `@pytest.fixture(params=PROGRAMS)`, where `request.param()` returns the path or skips the test."""
 
@@ -69,10 +67,8 @@ ATOMIC_PROGRAMS = [
 
 
 def also_on(program: Callable[[], str]) -> pytest.MarkDecorator:
-    """Runs a test of several servers on the usual program, and on another one.
-
-    `PYREDISSON_TEST_SERVER` makes another program the usual one, and all tests run on that one only.
-    """
+    """Runs a test of several servers on the usual program, and on another one. `PYREDISSON_TEST_SERVER` makes another
+    program the usual one, and all tests run on that one only."""
     programs = [pytest.param(None, id="usual")]
     if "PYREDISSON_TEST_SERVER" not in os.environ:
         programs.append(pytest.param(program, id=program.__name__.replace("_", "-")))
