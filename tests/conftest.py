@@ -40,8 +40,7 @@ HEAVY = (
     *("tests/frameworks/", "tests/interop/", "tests/logic/test_planted_bugs.py", "tests/logic/test_schedules.py"),
     *("tests/packaging/test_packaging.py", "tests/properties/", "tests/testing/test_plugin.py"),
 )
-"""The tests marked heavy, by the beginning of their ids: they load several servers or a JVM, run a whole
-pytest, or compute for long."""
+"""The tests marked heavy, likewise: they load several servers or a JVM, run a whole pytest, or compute for long."""
 LONG = 300
 """Seconds after which a test fails that is slow, heavy, or run by `make test`. The general limit (pyproject.toml) is
 for hangs; what works for 10 s on an idle machine may take minutes on a busy one."""

@@ -38,10 +38,8 @@ def program(request: pytest.FixtureRequest) -> str | None:
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, program: str | None) -> Iterator[Cluster]:
     """A cluster of three masters with a replica each, empty at the start of each test. Its nodes are not to be stopped.
-
     A test may move slots, and let replicas take over (`takeover=True`: an election takes up to four node timeouts, when
-    another test had one before). It need not undo that.
-    """
+    another test had one before). It need not undo that."""
     if program is not None:
         with Cluster(executable=program) as running:
             running.set_node_timeout(CALM_NODE_TIMEOUT)

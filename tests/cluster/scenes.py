@@ -79,10 +79,8 @@ def calls(command: str, *nodes: Any) -> int:
 
 
 def at_each_line(files: tuple[str, ...], begin: Callable[[], T], act: Callable[[T], object]) -> Iterator[tuple[T, str]]:
-    """Begins a scene for each line of these files that the action executes, and runs it with Ctrl-C on that line.
-
-    Yields the scene, and where it was interrupted. The last time it isn't.
-    """
+    """Begins a scene for each line of these files that the action executes, and runs it with Ctrl-C on it. Yields the
+    scene, and where it was interrupted. The last time it isn't."""
     left, where = 0, ""
 
     def trace(frame: FrameType, event: str, _: object) -> Any:

@@ -80,10 +80,8 @@ def proxied() -> Iterator[Cluster]:
 async def test_calls_for_all_nodes_take_few_round_trips(
     proxied: Cluster, backend: Backend, request: pytest.FixtureRequest
 ) -> None:
-    """A multi-lock is acquired in order. A red lock, releases and the end of a client reach all nodes at the same time.
-
-    So do releases of which one member is lost, or that follow an attempt which fails at the last member.
-    """
+    """A multi-lock is acquired in order. A red lock, releases and the end of a client reach all nodes at the same time,
+    also releases of which one member is lost, or that follow an attempt which fails at the last member."""
     client = backend.connect(topology_refresh_interval=600, check_lock_synced_replicas=False)
     members = [client.get_lock(names_on(proxied, node, 1)[0]) for node in proxied.masters()]
     names = [str(member.name) for member in members]

@@ -71,6 +71,10 @@ class Clients:
     def apply(self, *shards: Any) -> None:
         self.table.apply(view(*shards), self.table.begin_view())
 
+    def follow(self) -> None:
+        self.apply(*ONE_SERVES)
+        self.registry.refresh()
+
     def join(self, name: bytes) -> ThreadWakeup:
         wakeup = ThreadWakeup()
         self.registry.join(name, wakeup)
@@ -205,13 +209,8 @@ REGISTRY = ("routed_channels.py", "logic/channels.py")
 ROUTED = [each for kind in (RoutedChannels, NodeChannels) for each in vars(kind).values() if hasattr(each, "__code__")]
 
 
-def follow(clients: Clients) -> None:
-    clients.apply(*ONE_SERVES)
-    clients.registry.refresh()
-
-
 CHANGES: dict[str, Callable[[Clients], object]] = {
-    "follow": follow,
+    "follow": Clients.follow,
     "moved": lambda clients: clients.high.on_refused(HIGH, moved(slot(HIGH), 0)),
     "dropped": lambda clients: clients.high.on_dropped(HIGH),
     "down": lambda clients: clients.high.on_refused(HIGH, as_error("CLUSTERDOWN")),

@@ -193,10 +193,7 @@ def test_tls(make: Callable[..., Cluster | Sentinels], watch: Watch) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_promoted_replica_is_known_at_once(own: Servers, watch: Watch, how: str) -> None:
-    """No redirect comes from a master that died or hangs: the failure of a connection has to be enough.
-
-    When it comes back, it believes to be the master.
-    """
+    """A failed connection is enough: no redirect comes from such a master. When it is back, it believes to be one."""
     watched = watch(own)
     former = masters(own)[0]
     old = watched.node_at(former)

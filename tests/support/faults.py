@@ -62,10 +62,8 @@ class Credentials(CredentialProvider):
 
 @contextmanager
 def traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
-    """Has what this thread executes traced, without collections of garbage.
-
-    The finalizer of a client of an earlier test may call the same functions: it would be interrupted instead.
-    """
+    """Has what this thread executes traced, without collections of garbage: the finalizer of a client of an earlier
+    test may call the same functions, and would be interrupted instead."""
     collects = gc.isenabled()
     gc.disable()
     sys.settrace(trace)
