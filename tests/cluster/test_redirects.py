@@ -341,9 +341,13 @@ def client(fresh: Callable[[], pyredisson.Client]) -> pyredisson.Client:
     return fresh()
 
 
-def test_the_first_call(cluster: Cluster, fresh: Callable[[], pyredisson.Client]) -> None:
-    """It waits for the topology."""
-    check_at_each_line(cluster, fresh, lock_and_unlock)
+@pytest.mark.parametrize("waits", [0, 1], ids=["call", "waiter"])
+def test_the_first_call(cluster: Cluster, fresh: Callable[[], pyredisson.Client], waits: int) -> None:
+    """It waits for the topology. A waiter also opens a listener, and places its channel."""
+    if waits:
+        cluster.node_of_key("a").ask("HSET", "a", "java:1", 1)
+    act: Act = (lambda made: made.get_lock("a").try_lock(0.02)) if waits else lock_and_unlock
+    check_at_each_line(cluster, fresh, act, held_by_others=waits)
 
 
 def test_calls_that_are_redirected(cluster: Cluster, client: pyredisson.Client) -> None:
@@ -364,12 +368,6 @@ def test_calls_that_follow_ask(cluster: Cluster, client: pyredisson.Client) -> N
     client.get_lock("a").is_locked()
     with half_moved(cluster, "a"):
         check_at_each_line(cluster, lambda: client, lock_and_unlock)
-
-
-def test_the_first_waiter(cluster: Cluster, fresh: Callable[[], pyredisson.Client]) -> None:
-    """It opens a listener, and places its channel."""
-    cluster.node_of_key("a").ask("HSET", "a", "java:1", 1)
-    check_at_each_line(cluster, fresh, lambda made: made.get_lock("a").try_lock(0.02), held_by_others=1)
 
 
 def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Client) -> None:
