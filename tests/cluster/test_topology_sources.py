@@ -361,12 +361,7 @@ def test_the_interpreter_exits_while_a_server_hangs(url: str) -> None:
         program = f"""
 import threading, pyredisson
 client = pyredisson.connect({url.format(silent[1])!r}, timeout=600, connect_timeout=600)
-started = threading.Event()
-def call():
-    started.set()
-    client.get_lock("a").lock()
-threading.Thread(target=call, daemon=True).start()
-started.wait()
+threading.Thread(target=client.get_lock("a").lock, daemon=True).start()
 while not any(thread.name == "pyredisson-topology" for thread in threading.enumerate()):
     pass
 """
