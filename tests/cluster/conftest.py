@@ -66,10 +66,10 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     await made.close()
 
 
-def started(kind: Callable[..., Any], **options: Any) -> Any:
+def started(kind: Callable[..., Any], scope: Any = "function", **options: Any) -> Any:
     """A fixture: such servers of a test's own, which it may kill, pause and restart; on the program of `also_on`."""
 
-    @pytest.fixture
+    @pytest.fixture(scope=scope)
     def fixture(program: str | None) -> Iterator[Any]:
         with kind(executable=program, **options) as running:
             yield running

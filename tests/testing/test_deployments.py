@@ -4,8 +4,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -14,6 +12,7 @@ from redis.exceptions import ResponseError
 from pyredisson._settings.redis_options import settings_of_url
 from pyredisson.testing import Cluster, ClusterNode, Replicated, ReplicatedNode, Sentinels, ServerError
 from pyredisson.testing.cluster_node import SLOTS
+from tests.cluster.conftest import started
 from tests.cluster.scenes import other_than, tag_on
 from tests.support.programs import PROGRAMS
 
@@ -23,18 +22,9 @@ def program(request: pytest.FixtureRequest) -> str:
     return str(request.param())
 
 
-def shared(kind: Callable[..., Any], **options: Any) -> Any:
-    """A fixture: such servers for the tests of this module, which leave all of their nodes running."""
-
-    @pytest.fixture(scope="module")
-    def fixture(program: str) -> Iterator[Any]:
-        with kind(executable=program, **options) as running:
-            yield running
-
-    return fixture
-
-
-cluster, replicated, sentinels = shared(Cluster), shared(Replicated, replicas=2), shared(Sentinels)
+# For all tests of this module, which leave all of their nodes running.
+cluster, sentinels = started(Cluster, "module"), started(Sentinels, "module")
+replicated = started(Replicated, "module", replicas=2)
 
 
 def store(master: ClusterNode | ReplicatedNode, name: str, replicas: int = 1) -> None:
