@@ -100,20 +100,22 @@ class Scripted:
     def call(self, call: Call, redis: Any = None) -> Any:
         return self.run(call.name, call.keys, *call.args, redis=redis)
 
-    def check(self, case: Case) -> None:
+    def check(self, *cases: Case) -> None:
         """Each call is sent twice, and the second copy changes nothing."""
-        before = {key: begun(value) for key, value in case.before.items()}
-        self.write(before)
-        after = before if case.after is None else case.after
-        for number, (call, *replies) in enumerate(case.steps, 1):
-            if not isinstance(call, Call):
-                self.redis.execute_command(call, *replies)
-                continue
-            for reply in (replies[0], replies[-1]):
-                assert self.call(call) == reply, call
-                if number == len(case.steps):
-                    assert self.contents() == expected(after)
-        assert self.published() == list(case.messages)
+        for case in cases:
+            self.redis.flushall()
+            before = {key: begun(value) for key, value in case.before.items()}
+            self.write(before)
+            after = before if case.after is None else case.after
+            for number, (call, *replies) in enumerate(case.steps, 1):
+                if not isinstance(call, Call):
+                    self.redis.execute_command(call, *replies)
+                    continue
+                for reply in (replies[0], replies[-1]):
+                    assert self.call(call) == reply, call
+                    if number == len(case.steps):
+                        assert self.contents() == expected(after)
+            assert self.published() == list(case.messages)
 
     def write(self, state: State) -> None:
         """Writes all keys at one moment: the scripts compare their TTLs."""
@@ -189,6 +191,15 @@ class Scripted:
             messages.append((text(message["channel"]), text(message["data"])))
         assert message is not None
         return messages
+
+    @contextmanager
+    def listener(self, *channels: str) -> Iterator[Any]:
+        """Another client that listens on these channels."""
+        with self.redis.pubsub() as listening:
+            for channel in channels:
+                listening.subscribe(channel)
+                assert listening.get_message(timeout=5) is not None
+            yield listening
 
     @contextmanager
     def user(self, *rights: str) -> Iterator[Any]:

@@ -99,15 +99,13 @@ def test_acquire(scripts: Scripted, kind: str, before: Any, level: int, lease: i
 def test_release(scripts: Scripted, kind: str, free: int, messages: list[str]) -> None:
     """A fair lock has a message for its next waiter only. The client of the holder hears of a forced release, too."""
     last, inner, force = release(0, kind=kind), release(2, kind=kind), force_release(kind=kind)
-    for case in (
+    scripts.check(
         Case({"orders": (MINE, 30_000)}, [(last, free, None)], {}, messages),
         Case({"orders": ({ME: 3}, 30_000)}, [(inner, 0)], {"orders": ({ME: 2}, 30_000)}),
         Case({"orders": (YOURS, 20_000)}, [(last, None), (inner, None)]),
         Case({}, [(last, None), (inner, None)]),
         Case({"orders": (YOURS, 30_000)}, [(force, 1, 0)], {}, messages * 2),
-    ):
-        scripts.redis.flushall()
-        scripts.check(case)
+    )
 
 
 DELETED = [(DELETE, 1, 0)]

@@ -130,19 +130,18 @@ def test_damaged_levels(scripts: OfList, levels: str) -> None:
     def damaged(lasts: int, mode: str = "read", more: Any = None) -> dict[str, Any]:
         return {"orders": ({"mode": mode, YOU: levels, **(more or {})}, lasts), **leases_of({YOU: [5_000, 20_000]})}
 
-    def check(case: Case) -> None:
-        scripts.redis.flushall()
-        scripts.check(case)
-
     # Another reader leaves, and a writer that reads.
     beside = damaged(60_000, more={ME: 1}) | leases_of({ME: [60_000]})
-    check(Case(beside, [(read_release(ME, 0), 0, None)], damaged(20_000)))
-    check(Case(damaged(60_000, "write", {MY_WRITE: 1}), [(write_release(0), 3, None)], damaged(20_000), ["redisson 1"]))
+    writes = damaged(60_000, "write", {MY_WRITE: 1})
     renewed = {"orders": ({"mode": "read", YOU: levels}, 30_000), **leases_of({YOU: [30_000, 30_000]})}
-    check(Case(damaged(20_000), [(renew(("orders", YOU, 30_000)), [1]), (renew(("orders", YOU, 0)), [1])], renewed))
-    # The longest lease of the levels is valid for the one that remains.
-    check(Case(damaged(20_000), [(read_release(YOU, 1), 0)], reading({YOU: [20_000]})))
-    check(Case(damaged(20_000), [(read_release(YOU, 0), 1, None)], {}, ["redisson 0"]))
+    scripts.check(
+        Case(beside, [(read_release(ME, 0), 0, None)], damaged(20_000)),
+        Case(writes, [(write_release(0), 3, None)], damaged(20_000), ["redisson 1"]),
+        Case(damaged(20_000), [(renew(("orders", YOU, 30_000)), [1]), (renew(("orders", YOU, 0)), [1])], renewed),
+        # The longest lease of the levels is valid for the one that remains.
+        Case(damaged(20_000), [(read_release(YOU, 1), 0)], reading({YOU: [20_000]})),
+        Case(damaged(20_000), [(read_release(YOU, 0), 1, None)], {}, ["redisson 0"]),
+    )
     scripts.redis.flushall()
     scripts.write(damaged(20_000))
     assert scripts.call(read(YOU, 3, 30_000)) is None

@@ -47,17 +47,17 @@ CHANNEL = "redisson_sc:{stock}"
 LIST, WOKEN = "pyredisson_waiting:{stock}", "pyredisson_woken:{stock}"
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"
 KEYS = ["stock", LIST, WOKEN, CLAIM]
-SLOT, OTHER = "pyredisson_once:{stock}:me:0", "pyredisson_once:{stock}:me:1"
+SLOT = "pyredisson_once:{stock}:me:0"
 NONE = -(2**52)
 WAIT = 2**32
 
 
-def acquire(number: int, permits: int, slot: str = SLOT) -> Call:
-    return claim(number, permits, "", slot)
+def acquire(number: int, permits: int) -> Call:
+    return claim(number, permits, "")
 
 
-def add(number: int, permits: int, existing: int = 0, slot: str = SLOT, client: str = "a") -> Call:
-    return Call("semaphore_add", [*KEYS, slot], [number, permits, CHANNEL, existing, client])
+def add(number: int, permits: int, existing: int = 0) -> Call:
+    return Call("semaphore_add", [*KEYS, SLOT], [number, permits, CHANNEL, existing, "a"])
 
 
 def make(number: int, permits: int, ttl: int = 0) -> Call:
@@ -73,35 +73,33 @@ def undo(number: int) -> Call:
     return Call("semaphore_undo", [*KEYS, SLOT], [number + 1, CHANNEL])
 
 
-def hand_over(number: int, permits: int, wanted: int, existing: int = 0) -> Call:
-    return Call("semaphore_hand_over", [*KEYS, SLOT], [number, permits, wanted, CHANNEL, existing, ""])
+def hand_over(number: int, permits: int, wanted: int, existing: int = 0, names: str = "") -> Call:
+    return Call("semaphore_hand_over", [*KEYS, SLOT], [number, permits, wanted, CHANNEL, existing, names])
 
 
-def finish(number: int, permits: int, existing: int = 0, slot: str = SLOT) -> Call:
+def finish(number: int, permits: int, existing: int = 0) -> Call:
     """The hand-over of that number."""
-    return Call("semaphore_finish", [*KEYS, slot], [number + 1, permits, CHANNEL, existing])
+    return Call("semaphore_finish", [*KEYS, SLOT], [number + 1, permits, CHANNEL, existing])
 
 
-def delete(number: int, *more: str, message: str = "") -> Call:
-    return Call("exactly_once_delete", ["stock", *more, SLOT], [number, CHANNEL, message])
+def delete(number: int) -> Call:
+    return Call("exactly_once_delete", ["stock", SLOT], [number, CHANNEL, ""])
 
 
-def claim(number: int, permits: int, me: str = "me", slot: str = SLOT, listing: Sequence[str] = ("", "", "")) -> Call:
-    words: list[str | int] = [number, permits, CHANNEL, 5_000, *listing, 60_000, me]
-    return Call("semaphore_acquire", [*KEYS, TURN, slot], words)
+def claim(
+    number: int, permits: int, me: str = "me", patience: int = 5_000, listing: Sequence[str] = ("", "", "")
+) -> Call:
+    words: list[str | int] = [number, permits, CHANNEL, patience, *listing, 60_000, me]
+    return Call("semaphore_acquire", [*KEYS, TURN, SLOT], words)
 
 
 def leave(names: str = "", me: str = "") -> Call:
     return Call("semaphore_leave", KEYS, [CHANNEL, names, me])
 
 
-def withdraw(me: str = "me") -> Call:
-    return leave(me=me)
-
-
 def stock(free: Any, once: str = "", **other: Any) -> dict[str, Any]:
     """Keys with so many free permits (None: no semaphore), and what is remembered of the last call."""
-    names = {"claim": CLAIM, "turn": TURN, "other": OTHER}
+    names = {"claim": CLAIM, "turn": TURN}
     found = {names[name]: value for name, value in other.items()}
     return found | ({} if free is None else {"stock": free}) | ({SLOT: (once, 660_000)} if once else {})
 
@@ -192,9 +190,9 @@ CLAIMS = {
     "a claimant takes what it claims": Case(
         stock(6, claim=MINE, turn=("1", 10_000)), [(claim(2, 4), 4)], stock(2, "2 4", turn=("1", 10_000)), ["2"]
     ),
-    "withdraw, another's": Case(stock(2, claim=MINE), [(withdraw("you"), 0)]),
+    "withdraw, another's": Case(stock(2, claim=MINE), [(leave(me="you"), 0)]),
     **{
-        f"withdraw: {free}": Case(stock(free, claim=MINE), [(withdraw(), 1, 0)], stock(free), messages)
+        f"withdraw: {free}": Case(stock(free, claim=MINE), [(leave(me="me"), 1, 0)], stock(free), messages)
         for free, messages in ((None, []), (-1, []), (0, []), (2, ["2"]), (["x"], []))
     },
 }
@@ -217,14 +215,10 @@ def come(permits: int, names: str, entry: str, following: str = "") -> Call:
     return claim(2, permits, "", listing=(names, entry, following))
 
 
-def handed(number: int, permits: int, wanted: int, names: str) -> Call:
-    call = hand_over(number, permits, wanted)
-    return call._replace(args=[*call.args[:-1], names])
-
-
 A, B, C = "a:1:1", "b:1:1", "c:1:1"
 LOOK = f"look:{RESERVED}"
 CLAIMED = {CLAIM: ("3 c:1", 2_000)}
+LAST = hand_over(2, 1, 1, names=A)
 QUEUE = {
     "a release wakes the first one, and the next one looks later": Case(
         line(0, "a b c"), [(add(2, 1), 5, 1)], line(1, "a b c", woken="a", once="2 1"), [f"{A} 1", LOOK]
@@ -261,9 +255,9 @@ QUEUE = {
         line(0, "b", once="2 1"),
         [LOOK],
     ),
-    "a hand-over to the last caller": Case(line(0, "a b"), [(handed(2, 1, 1, A), 1)], line(0, "b", once="2 1")),
+    "a hand-over to the last caller": Case(line(0, "a b"), [(LAST, 1)], line(0, "b", once="2 1")),
     "a hand-over to the last caller, and it was woken": Case(
-        line(1, "a b", woken="a"), [(handed(2, 1, 1, A), 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
+        line(1, "a b", woken="a"), [(LAST, 1)], line(1, "b", woken="b", once="2 1"), [f"{B} 1"]
     ),
     "leave, the second one listens to Redisson": Case(line(0, "a b c"), [(leave(A), 1, 0)], line(0, "b c"), ["look:0"]),
     "leave permits to others": Case(line(1, "a b"), [(leave(A), 1, 0)], line(1, "b", woken="b"), [f"{B} 1"]),
@@ -325,8 +319,7 @@ def test_a_permit_is_left_to_the_client_that_was_woken(scripts: Scripted, patien
     """Unless that has waited for a short time only."""
     scripts.write(line(0, "a"))
     scripts.call(add(2, 1))
-    rival = claim(4, 1, "", listing=("", B, ""))
-    reply = scripts.call(rival._replace(args=[*rival.args[:3], patience, *rival.args[4:]]))
+    reply = scripts.call(claim(4, 1, "", patience, ("", B, "")))
     if left:
         assert reply == 1
     else:
@@ -339,9 +332,7 @@ def test_a_permit_is_left_to_the_client_that_was_woken(scripts: Scripted, patien
 def test_a_client_that_is_gone_is_passed_over(scripts: Scripted) -> None:
     scripts.write(line(0, "gone:1:1 a"))
     scripts.listening.punsubscribe()
-    with scripts.redis.pubsub() as there:
-        there.subscribe("pyredisson_wake:{stock}:a")
-        assert there.get_message(timeout=5)
+    with scripts.listener("pyredisson_wake:{stock}:a"):
         scripts.call(add(2, 1))
         assert scripts.contents()[LIST] == ([A], About(LASTS))
 
@@ -350,11 +341,7 @@ def test_a_client_that_is_gone_is_passed_over(scripts: Scripted) -> None:
 def test_a_client_that_needs_more_is_passed_over_and_removed_if_it_is_gone(scripts: Scripted, *, listens: bool) -> None:
     """The first two clients listen to Redisson, so they must be alive."""
     scripts.write(line(0, "a:1:3 b:1:3 c"))
-    with scripts.redis.pubsub() as client:
-        if listens:
-            client.subscribe("pyredisson_wake:{stock}:a", "pyredisson_wake:{stock}:b")
-            for _ in range(2):
-                assert client.get_message(timeout=5)
+    with scripts.listener(*(f"pyredisson_wake:{{stock}}:{client}" for client in ("a", "b") if listens)):
         scripts.call(add(2, 2))
     assert scripts.published() == [f"{C} {1 if listens else 2}", *([LOOK] if listens else [])]
     there = [b"a:1:3", b"b:1:3"] if listens else []
@@ -365,12 +352,6 @@ def test_a_client_that_needs_more_is_passed_over_and_removed_if_it_is_gone(scrip
 def test_redissons_channel_is_silent_unless_others_listen(scripts: Scripted, other: bool) -> None:
     """Each client that waits is subscribed to both channels."""
     scripts.write(line(0, "a"))
-    with scripts.redis.pubsub() as client, scripts.redis.pubsub() as java:
-        client.subscribe(CHANNEL, f"py{CHANNEL}")
-        if other:
-            java.subscribe(CHANNEL)
-            assert java.get_message(timeout=5)
-        for _ in range(2):
-            assert client.get_message(timeout=5)
+    with scripts.listener(CHANNEL, f"py{CHANNEL}"), scripts.listener(*[CHANNEL] * other):
         assert scripts.call(add(2, 1)) == (3 if other else 1)
     assert scripts.published() == (["1"] if other else []) + [f"{A} 1"]

@@ -233,10 +233,7 @@ def test_the_list_is_gone_too(scripts: Scripted, name: str) -> None:
     keys = [name, f"pyredisson_waiting:{inner}", f"pyredisson_woken:{inner}"]
     prefix, channel = f"pyredisson_wake:{inner}:", f"redisson_lock__channel:{inner}"
     others = [f"pyredisson_wake:{other}:a" for other in ("{ordersx}", "{abc}", "{axb}", "{x}y", "{a}", "{backslash}")]
-    with scripts.redis.pubsub() as listening:
-        listening.subscribe(f"{prefix}a", f"{prefix}b", *others)
-        for _ in range(2 + len(others)):
-            assert listening.get_message(timeout=5) is not None
+    with scripts.listener(f"{prefix}a", f"{prefix}b", *others) as listening:
         for _ in range(2):
             assert scripts.run("lock_wake_waiters", keys, channel, "0", prefix, PATIENCE) == 1
         assert [text for _, text in scripts.published_on()] == ["0"] * 6
@@ -247,28 +244,21 @@ def test_the_list_is_gone_too(scripts: Scripted, name: str) -> None:
 
 def test_without_a_right_to_see_who_listens(scripts: Scripted) -> None:
     """Redisson's message is published all the same."""
-    with scripts.user("~*", "&*", "+@all", "-pubsub") as theirs, scripts.redis.pubsub() as listening:
-        listening.subscribe(f"{PREFIX}a")
-        assert listening.get_message(timeout=5) is not None
+    with scripts.user("~*", "&*", "+@all", "-pubsub") as theirs, scripts.listener(f"{PREFIX}a"):
         assert scripts.call(LOST, theirs) == 1
     assert scripts.published() == ["redisson 0"]
 
 
-DAMAGED = ({LIST: "text"}, {WOKEN: "text"}, {LIST: "text", WOKEN: "text"})
-
-
 @OF_KINDS
-@pytest.mark.parametrize("damaged", DAMAGED)
+@pytest.mark.parametrize("damaged", [{LIST: "text"}, {WOKEN: "text"}, {LIST: "text", WOKEN: "text"}])
 def test_a_lock_is_released_whatever_its_list_is(scripts: Scripted, kind: Kind, damaged: dict[str, Any]) -> None:
-    for case in (
+    scripts.check(
         Case(mine() | damaged, LAST, damaged, ["redisson 0"]),
         Case(mine() | damaged, [(force_release(), 1, 0)], damaged, FORCED),
         Case(mine() | damaged, [(DELETE, 1, 0)], damaged, FORCED),
         Case(mine() | damaged, [(keep(), 1)], kept() | damaged, ["redisson 0"]),
         of(kind, Case(mine() | damaged, [(hand_over("a:1"), [0])], HANDED_OVER | damaged)),
-    ):
-        scripts.redis.flushall()
-        scripts.check(case)
+    )
 
 
 def without_list(call: Call) -> Call:
@@ -278,7 +268,7 @@ def without_list(call: Call) -> Call:
 def test_without_the_keys_of_the_list(scripts: Scripted) -> None:
     """As a client sends them while the slot is being moved: the lock works, and nobody is entered or woken."""
     listed = waiting("a b") | woken("c", came=1)
-    for case in (
+    scripts.check(
         Case(listed, [(without_list(acquire("b:1")), None)], taken("b") | listed),
         Case(held() | listed, [(without_list(acquire("d:1")), About(20_000))]),
         Case(mine() | listed, [(without_list(release()), 3, None)], listed, ["redisson 0"]),
@@ -286,37 +276,33 @@ def test_without_the_keys_of_the_list(scripts: Scripted) -> None:
         Case(mine() | listed, [(without_list(keep()), 1)], kept() | listed, ["redisson 0"]),
         Case(mine() | listed, [(without_list(hand_over("a:1")), [0])], HANDED_OVER | listed),
         Case(listed, [(without_list(LOST), 1)], listed, ["redisson 0"] * 2),
-    ):
-        scripts.redis.flushall()
-        scripts.check(case)
+    )
 
 
-class Held(Memory):
-    """A lock that is held, in virtual time, with the length of a reservation as it is."""
+@pytest.fixture
+def memory() -> Memory:
+    """A lock that is held, in virtual time, with the length of a reservation as it is. Two clients wait."""
+    made = Memory()
+    made.command("HSET", "orders", ME, 1)
+    assert [made.call(acquire(member)) for member in ("a:1", "b:1")] == [b"-1 0 1", b"-1 1 1"]
+    return made
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.command("HSET", "orders", ME, 1)
 
-    def told(self) -> list[str]:
-        found = [f"{listener(channel.decode())} {text.decode()}" for channel, text in self.messages]
-        self.messages.clear()
+def test_a_reservation_after_the_patience(memory: Memory) -> None:
+    def told() -> list[str]:
+        found = [f"{listener(channel.decode())} {text.decode()}" for channel, text in memory.messages]
+        memory.messages.clear()
         return found
 
-
-def test_a_reservation_after_the_patience() -> None:
-    memory = Held()
     call = memory.call
-    assert call(acquire("a:1")) == b"-1 0 1"
-    assert call(acquire("b:1")) == b"-1 1 1"
     memory.advance_time(4)
     assert call(release()) == 3
-    assert memory.told() == ["redisson 0", "a a:1", "b look:250"]
+    assert told() == ["redisson 0", "a a:1", "b look:250"]
     # Somebody else comes first, once.
     assert call(acquire("c:1", owner=ME, waits=False)) is None
     memory.advance_time(1)
     assert call(release()) == 3
-    assert memory.told() == ["redisson 0", "b look:249"]
+    assert told() == ["redisson 0", "b look:249"]
     assert call(acquire("c:1", waits=False)) == 249
     assert call(acquire("b:1")) == b"249 0 0"
     memory.advance_time(248)
@@ -326,12 +312,9 @@ def test_a_reservation_after_the_patience() -> None:
     assert memory.command("EXISTS", WOKEN) == 0
 
 
-def test_a_reservation_ends() -> None:
+def test_a_reservation_ends(memory: Memory) -> None:
     """The woken client is frozen: the one behind it looks then, and gets the lock. The other has lost its place."""
-    memory = Held()
     call = memory.call
-    for member in ("a:1", "b:1"):
-        call(acquire(member))
     memory.advance_time(5)
     call(release())
     memory.advance_time(250)
