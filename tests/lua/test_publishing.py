@@ -23,10 +23,8 @@ pytestmark = from_7  # which have sharded messages
 FREE = (1, 3)
 """What the release of a last level replies. 3: several clients have heard of it, or it isn't known how many."""
 CASES = {name: each for name, each in PREPARED.items() if each.message is not None or each.told}
-FLAVOURS = {form: ["message", "smessage"] for form in PubSub} | {
-    PubSub.PLAIN: ["message"],
-    PubSub.SHARDED: ["smessage"],
-}
+BOTH = ["message", "smessage"]
+FLAVOURS = {PubSub.PLAIN: BOTH[:1], PubSub.AUTO: BOTH, PubSub.BOTH: BOTH, PubSub.SHARDED: BOTH[1:]}
 
 
 @pytest.fixture(scope="module")

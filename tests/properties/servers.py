@@ -44,12 +44,8 @@ class Memory:
         return self.script(call.name, *call.keys, args=tuple(call.args))
 
     def command(self, *words: Word) -> Any:
-        """The reply to a command, as another program would send it."""
-        return self.execute(command(*[word.encode() if isinstance(word, str) else word for word in words]))
-
-    def execute(self, payload: bytes) -> Any:
-        """The reply to a command as it stands on the wire. An error is raised."""
-        reply = self.server.execute(payload)
+        """The reply to a command, as another program would send it. An error is raised."""
+        reply = self.server.execute(command(*[word.encode() if isinstance(word, str) else word for word in words]))
         if isinstance(reply, RedisError):
             raise reply
         return reply

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tests.lua import locks
 from tests.lua.locks import CHANNEL, WAIT
 from tests.lua.scripted import Scripted
+from tests.properties.servers import Memory
 from tests.support.fair_ageing import AGE
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55"
@@ -17,13 +18,6 @@ LOCK, QUEUE, SCORES, WAITERS, CLIENTS = KEYS = locks.KEYS["fair"]
 NEVER = 10**13
 PLACES = 16
 """The number of first places whose scores the scripts adjust (FRONT_PLACES)."""
-
-
-class Commands(Protocol):
-    """A server with the lock's keys."""
-
-    @property
-    def command(self) -> Callable[..., Any]: ...
 
 
 class Fair(Scripted):
@@ -52,9 +46,6 @@ class Fair(Scripted):
     def hand_over(self, owner: str, next_owner: str, lease: int = 30_000) -> Any:
         return self.fair("fair_hand_over", CHANNEL, owner, WAIT, next_owner, lease)
 
-    def force(self) -> Any:
-        return self.fair("fair_force_release", CHANNEL, WAIT)
-
     def wake_waiters(self) -> Any:
         return self.fair("fair_wake_waiters", CHANNEL, WAIT)
 
@@ -68,11 +59,6 @@ class Fair(Scripted):
         """From its reply: the lock's PTTL, whether the client was known, and the waiter that was notified."""
         remaining, known, notified, *_ = self.fair("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
         return remaining, known, notified.decode()
-
-    def without_place(self, client: str, *waiters: str) -> list[str]:
-        """The waiters of a client that have no place in the queue, from the reply to its heartbeat."""
-        *_, without_place = self.fair("fair_heartbeat", CHANNEL, client, WAIT, *waiters)
-        return [owner.decode() for owner in without_place]
 
     def delete(self, notified: int = 100) -> Any:
         return self.fair("fair_delete", CHANNEL, notified)
@@ -129,9 +115,9 @@ class Fair(Scripted):
 class Java:
     """What Redisson does for one waiter, in plain commands."""
 
-    def __init__(self, server: Commands, owner: str | bytes, *, ahead: int = 0) -> None:
+    def __init__(self, server: Fair | Memory, owner: str | bytes, *, ahead: int = 0) -> None:
         """`ahead`: by how much its clock is ahead, ms."""
-        self._do = server.command
+        self._do: Callable[..., Any] = server.command
         self.owner = owner.encode() if isinstance(owner, str) else owner
         self.ahead = ahead
 
