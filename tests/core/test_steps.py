@@ -47,8 +47,7 @@ def test_the_result_is_what_the_coroutine_returns() -> None:
 
     run = Run(note, 41)
     assert not calls
-    assert run.result == 42
-    assert calls == [41]
+    assert (run.result, calls) == (42, [41])
 
 
 @pytest.mark.parametrize(
@@ -104,8 +103,7 @@ class Step(RenewalStep):
     def __init__(self) -> None:
         self.wheel = Wheel()
         self._step_begins, self._step_ends = 100.0, 101.0
-        self._first_due = 110_000
-        self._next_look = math.inf
+        self._first_due, self._next_look = 110_000, math.inf
         self.woken = 0
         self.others: list[tuple[HoldFields, float]] = []
 
@@ -147,18 +145,16 @@ def scene() -> Scene:
 
 class TestBeginAttempt:
     @pytest.mark.parametrize("lease", [None, 5])
-    def test_without_a_hold(self, scene: Scene, lease: int | None) -> None:
+    def test_the_target(self, scene: Scene, lease: int | None) -> None:
+        """A hold, not of another owner."""
         call = AcquireCall(scene.owner, lease, None)
         call.in_doubt = call.overtaken = True
         call.target = object()
         assert scene.holds.begin_attempt(call, KEY, RENEWED_LEASE) is None
         assert (call.target, call.sent_at, call.lease_ms) == (None, 100.0, lease or RENEWED_LEASE)
         assert (call.in_doubt, call.overtaken) == (False, False)
-
-    def test_a_hold_is_the_target(self, scene: Scene) -> None:
         hold = scene.hold()
         assert scene.attempt().target is hold
-        # Not of another owner.
         call = AcquireCall(Owner("client", 2), None, None)
         assert scene.holds.begin_attempt(call, (KEY[0], 2), RENEWED_LEASE) is None
         assert call.target is None
@@ -176,7 +172,10 @@ class TestBeginAttempt:
 
 
 class TestBeginHold:
-    def test_it_is_recorded_and_watched(self, scene: Scene) -> None:
+    @pytest.mark.parametrize("next_look", [110_000, 110_001, math.inf])
+    def test_it_is_recorded_and_watched(self, scene: Scene, next_look: float) -> None:
+        """The watchdog looks in time."""
+        scene.step._next_look = next_look
         call = scene.attempt()
         call.token = 7
         assert scene.begin_hold(call)
@@ -186,13 +185,7 @@ class TestBeginHold:
         assert (hold.state, hold.count, hold.leases, hold.token) == (HELD, 1, None, 7)
         assert (hold.acquired_by, hold.owner, hold.begun) == (scene.owner, scene.owner.name, 100.0)
         assert (hold.valid_until, hold.due, hold.reason) == (130.0, 110_000, "")
-        assert not scene.step.others
-
-    @pytest.mark.parametrize("next_look", [110_000, 110_001])
-    def test_the_watchdog_looks_in_time(self, scene: Scene, next_look: int) -> None:
-        scene.step._next_look = next_look
-        scene.hold()
-        assert scene.step.woken == (next_look > 110_000)
+        assert (scene.step.others, scene.step.woken) == ([], int(next_look > 110_000))
 
     @pytest.mark.parametrize(("now", "lease"), [(100.0, 5000), (99.0, None), (101.0, None)])
     def test_another_lease_or_step(self, scene: Scene, now: float, lease: int | None) -> None:
@@ -341,12 +334,8 @@ def test_a_refused_step_changes_nothing(queue: Queue, step: str, change: Callabl
         queue.second.call.hold = queue.hold()
     change(queue)
     before, states, releaser = queue.tables, (queue.first.state, queue.second.state), ReleaseCall()
-    steps: dict[str, Callable[[], object]] = {
-        "join": queue.join,
-        "choose": lambda: queue.choose(releaser),
-        "leave": lambda: queue.leave(queue.second),
-    }
-    assert not steps[step]()
+    args = {"join": (), "choose": (releaser,), "leave": (queue.second,)}[step]
+    assert not getattr(queue, step)(*args)
     assert (queue.tables, (queue.first.state, queue.second.state)) == (before, states)
     assert releaser.successor is None
 
@@ -366,25 +355,21 @@ def test_it_joins_behind_another_and_sleeps(queue: Queue, change: Callable[[Queu
     change(queue)
     assert queue.join()
     assert list(queue.queue.waiters) == [queue.first, queue.second]
-    assert queue.channel.waiters == {queue.first.wakeup: 1, queue.second.wakeup: 1}
+    assert queue.channel.waiters == dict.fromkeys(queue.waiting, 1)
     assert queue.waiting == {queue.first.wakeup, queue.second.wakeup}
-    assert (queue.second.queue, queue.second.channel) == (queue.queue, queue.channel)
-    assert queue.second.state is WAITING
+    assert (queue.second.queue, queue.second.channel, queue.second.state) == (queue.queue, queue.channel, WAITING)
     assert queue.second.look_at - NOW == sleeps
 
 
-def a_series_goes_on(queue: Queue) -> None:
-    queue.queue.series_ends, queue.now = NOW + 1.0, NOW + 0.9
-
-
-def it_has_lost_a_hold(queue: Queue) -> None:
-    queue.holds[queue.first.hold_key] = lost = queue.hold()
-    lost.state = LOST
-
-
-@pytest.mark.parametrize("before", [Queue.join, a_series_goes_on, it_has_lost_a_hold])
-def test_the_first_is_chosen(queue: Queue, before: Callable[[Queue], Any]) -> None:
-    before(queue)
+@pytest.mark.parametrize("before", ["another has joined", "a series goes on", "it has lost a hold"])
+def test_the_first_is_chosen(queue: Queue, before: str) -> None:
+    if before == "another has joined":
+        queue.join()
+    elif before == "a series goes on":
+        queue.queue.series_ends, queue.now = NOW + 1.0, NOW + 0.9
+    else:
+        queue.holds[queue.first.hold_key] = lost = queue.hold()
+        lost.state = LOST
     releaser = ReleaseCall()
     assert queue.choose(releaser) is queue.first
     assert queue.first.state is OFFERED
@@ -439,9 +424,8 @@ def test_the_others_stay_when_one_leaves(queue: Queue, *, set_aside: bool) -> No
         queue.channel.set_aside(queue.second.wakeup)
         queue.second.wakeup.set()
     assert queue.leave(queue.second)
-    assert list(queue.queue.waiters) == [queue.first]
-    assert list(queue.channel.waiters) == [queue.first.wakeup]
-    assert queue.waiting == {queue.first.wakeup}
+    first = queue.first.wakeup
+    assert (list(queue.queue.waiters), list(queue.channel.waiters), queue.waiting) == ([queue.first], [first], {first})
 
 
 def test_messages_go_to_others_than_one_that_is_set_aside(queue: Queue) -> None:
@@ -454,23 +438,18 @@ def test_messages_go_to_others_than_one_that_is_set_aside(queue: Queue) -> None:
     assert queue.channel.waiters[queue.first.wakeup] == 1
 
 
-@pytest.mark.parametrize(("need", "passed_on", "need_after"), [(3, 3, 0), (-1, 0, -1)])
-def test_a_wakeup_that_is_to_be_passed_on(queue: Queue, need: int, passed_on: int, need_after: int) -> None:
-    """A negative need: it is leaving."""
-    queue.channel.waiters[queue.first.wakeup] = need
-    queue.first.wakeup.set()
-    assert queue.channel.set_aside(queue.first.wakeup) == passed_on
-    assert queue.channel.waiters[queue.first.wakeup] == need_after
-
-
-@pytest.mark.parametrize("need", [-2, 1])
-def test_only_what_was_set_aside_is_taken_back(queue: Queue, need: int) -> None:
-    """A negative need: it is leaving."""
-    queue.channel.waiters[queue.first.wakeup] = need
-    queue.channel.take_back(queue.first.wakeup, 7)
-    assert queue.channel.waiters[queue.first.wakeup] == need
-    queue.channel.take_back(queue.second.wakeup, 7)
-    assert queue.second.wakeup not in queue.channel.waiters
+def test_a_wakeup_that_is_to_be_passed_on(queue: Queue) -> None:
+    """A negative need: it is leaving. Only what was set aside is taken back."""
+    channel, needs, first = queue.channel, queue.channel.waiters, queue.first.wakeup
+    for need, passed_on, need_after in ((3, 3, 0), (-1, 0, -1)):
+        needs[first] = need
+        first.set()
+        assert (channel.set_aside(first), needs[first]) == (passed_on, need_after)
+    for need in (-2, 1):
+        needs[first] = need
+        channel.take_back(first, 7)
+        channel.take_back(queue.second.wakeup, 7)
+        assert needs == {first: need}
 
 
 @pytest.mark.parametrize(
@@ -484,7 +463,5 @@ def test_only_what_was_set_aside_is_taken_back(queue: Queue, need: int) -> None:
     ],
 )
 def test_how_long_it_sleeps(queue: Queue, confirmed: bool, look_at: float, deadline: float, expected: float) -> None:
-    queue.channel.confirmed = confirmed
-    queue.first.look_at = look_at
-    queue.first.call.deadline = deadline
+    queue.channel.confirmed, queue.first.look_at, queue.first.call.deadline = confirmed, look_at, deadline
     assert queue.first.sleep_seconds(NOW, 1.0) == pytest.approx(expected)

@@ -118,10 +118,9 @@ class Java:
         do("DEL", lease_key(reader, count + 1))
         if do("HLEN", "orders") > 1:
             words = do("HGETALL", "orders")
-            counts = {
-                key.decode(): int(count) for key, count in zip(words[::2], words[1::2], strict=True) if count.isdigit()
-            }
-            keys = [lease_key(field, hold) for field, count in counts.items() for hold in range(1, count + 1)]
+            counts = [(key.decode(), count) for key, count in zip(words[::2], words[1::2], strict=True)]
+            levels = [(field, int(count)) for field, count in counts if count.isdigit()]
+            keys = [lease_key(field, hold) for field, count in levels for hold in range(1, count + 1)]
             longest = max((do("PTTL", key) for key in keys), default=-3)
             if longest > 0:
                 do("PEXPIRE", "orders", longest)

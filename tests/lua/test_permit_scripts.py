@@ -40,10 +40,7 @@ def change(permit: bytes, *lease: int) -> Call:
     return Call("permit_lease", [USED], [permit, *lease])
 
 
-def set_permits(number: int, permits: int) -> Call:
-    return Call("permit_set", [FREE, *KEYS, USED, SLOT], [number, permits, CHANNEL])
-
-
+SET_FIVE = Call("permit_set", [FREE, *KEYS, USED, SLOT], [2, 5, CHANNEL])
 COUNT = Call("permit_count", [FREE, USED, *KEYS], [CHANNEL])
 
 
@@ -92,10 +89,10 @@ COUNTS = {
     "count, no semaphore": Case({}, [(COUNT, [None, 0])]),
     "count": Case(pool(3, {A: 10_000, B: None}), [(COUNT, [3, 2])]),
     "count, below zero": Case(pool(-3, {C: -1}), [(COUNT, [-2, 0])], pool(-2)),
-    "set": Case({}, [(set_permits(2, 5), 5)], pool(5, slot=("2 5", 660_000)), ["5"]),
+    "set": Case({}, [(SET_FIVE, 5)], pool(5, slot=("2 5", 660_000)), ["5"]),
     "set, as it is": Case(
         pool((3, 50_000), {A: None, B: -1}),
-        [(set_permits(2, 5), 0)],
+        [(SET_FIVE, 0)],
         pool((3, 50_000), {A: None, B: -1}, slot=("2 0", 660_000)),
     ),
 }
@@ -109,28 +106,23 @@ RELEASE = {
         ["2"],
     ),
 }
+OURS, WHOLE = [(USED, A), (USED, B)], [bytes([number]) * 16 for number in range(100)]
 LEASES = {
     "renew, ours and others": Case(
         {USED: Ends({A: 10_000, B: -1, D: 60_000, E: None}), OTHER: Ends({C: 10_000}), "text": "x", "hash": {"a": 1}},
         [
             (
-                renew(
-                    LEASE,
-                    *((USED, A), (USED, B), (OTHER, C), (OTHER, A), ("no", A)),
-                    *(("text", A), ("hash", A), (USED, D), (USED, E)),
-                ),
+                renew(LEASE, *OURS, (OTHER, C), (OTHER, A), ("no", A), ("text", A), ("hash", A), (USED, D), (USED, E)),
                 [1, 0, 1, 0, 0, 0, 0, 1, 1],
             )
         ],
         {USED: Ends({A: LEASE, B: -1, D: 60_000, E: None}), OTHER: Ends({C: LEASE}), "text": "x", "hash": {"a": 1}},
     ),
-    "renew, 0 only asks": Case(
-        pool(0, {A: 20_000, B: -1}), [(renew(0, *((USED, each) for each in (A, B, C))), [1, 0, 0])]
-    ),
+    "renew, 0 only asks": Case(pool(0, {A: 20_000, B: -1}), [(renew(0, *OURS, (USED, C)), [1, 0, 0])]),
     "renew, a whole batch": Case(
-        pool(0, {bytes([number]) * 16: 10_000 for number in range(100)}),
-        [(renew(LEASE, *[(USED, bytes([number]) * 16) for number in range(100)]), [1] * 100)],
-        pool(0, {bytes([number]) * 16: LEASE for number in range(100)}),
+        pool(0, dict.fromkeys(WHOLE, 10_000)),
+        [(renew(LEASE, *((USED, each) for each in WHOLE)), [1] * 100)],
+        pool(0, dict.fromkeys(WHOLE, LEASE)),
     ),
     "lease": Case(
         pool(0, {A: 10_000, B: None, C: -1}),

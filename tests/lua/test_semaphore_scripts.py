@@ -16,29 +16,24 @@ def set_count(number: int, count: int) -> Call:
     return Call("latch_set", ["done", LATCH_SLOT], [number, count, LATCH_CHANNEL])
 
 
-def count_down(number: int, slot: str = LATCH_SLOT) -> Call:
-    return Call("latch_count_down", ["done", slot], [number, LATCH_CHANNEL])
-
-
-def delete_latch(number: int) -> Call:
-    return Call("exactly_once_delete", ["done", LATCH_SLOT], [number, LATCH_CHANNEL, "1"])
+def count_down(number: int) -> Call:
+    return Call("latch_count_down", ["done", LATCH_SLOT], [number, LATCH_CHANNEL])
 
 
 def once(text: str) -> dict[str, tuple[str, int]]:
     return {LATCH_SLOT: (text, 660_000)}
 
 
+SET_AGAIN = (set_count(2, 3), 1)
+DELETE_LATCH = Call("exactly_once_delete", ["done", LATCH_SLOT], [2, LATCH_CHANNEL, "1"])
 LATCH = {
     "set, one that counts": Case({"done": 2}, [(set_count(2, 3), 0)], {"done": 2, **once("2 0")}),
     "largest": Case({}, [(set_count(2, 2**63 - 1), 1), (count_down(4), 0)], {"done": 2**63 - 2, **once("4 0")}, ["1"]),
     "count down to zero": Case({"done": 1}, [(count_down(2), 1)], once("2 1"), ["0"]),
-    "delete": Case({"done": 3}, [(delete_latch(2), 1)], once("2 1"), ["1"]),
-    "delete, none": Case({}, [(delete_latch(2), 0)], once("2 0")),
+    "delete": Case({"done": 3}, [(DELETE_LATCH, 1)], once("2 1"), ["1"]),
+    "delete, none": Case({}, [(DELETE_LATCH, 0)], once("2 0")),
     # The message makes Redisson's clients wait for the new count.
-    **{
-        f"set, open: {count}": Case({"done": count}, [(set_count(2, 3), 1)], {"done": 3, **once("2 1")}, ["1"])
-        for count in (0, -2)
-    },
+    **{f"set, open: {left}": Case({"done": left}, [SET_AGAIN], {"done": 3, **once("2 1")}, ["1"]) for left in (0, -2)},
     **{f"count down, open: {count}": Case({"done": count}, [(count_down(2), 0)], once("2 0")) for count in (0, -2)},
 }
 
@@ -141,10 +136,7 @@ COUNT = {
     "add, out of the red": Case(stock(-4), [(add(2, 3), 1), (add(4, 1), 1), (add(6, 2), 3, 1)], stock(2, "6 1"), ["2"]),
     "set": Case({}, [(make(2, 5), 1)], stock(5, "2 1"), ["5"]),
     "set, with an end": Case({}, [(make(2, 5, 40_000), 1)], stock((5, 40_000), "2 1"), ["5"]),
-    **{
-        f"set, where there is one: {free}": Case(stock(free), [(make(2, 5), 0)], stock(free, "2 0"))
-        for free in (3, 0, -1)
-    },
+    **{f"set, there is one: {free}": Case(stock(free), [(make(2, 5), 0)], stock(free, "2 0")) for free in (3, 0, -1)},
     "delete": Case(stock(3), [(delete(2), 1), (delete(4), 0)], stock(None, "4 0")),
 }
 HANDED = (hand_over(2, 3, 2), 2)
