@@ -6,7 +6,7 @@ import gc
 import weakref
 from asyncio import tasks
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -68,7 +68,7 @@ async def lane(make_task: MakeTask) -> Lane:
 
 
 async def in_callback(function: Callable[[], object]) -> None:
-    """Calls a function as the event loop calls it when there is something to read: outside of any task."""
+    """Calls a function as the event loop does when there is something to read: in no task, and all tasks have begun."""
     loop = asyncio.get_running_loop()
     called = loop.create_future()
 
@@ -80,12 +80,6 @@ async def in_callback(function: Callable[[], object]) -> None:
 
     loop.call_soon(call)
     await called
-
-
-async def started(task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-    """The task awaits its future."""
-    await asyncio.sleep(0)
-    return task
 
 
 async def awaited(future: TaskFuture, seen: Seen) -> None:
@@ -101,7 +95,6 @@ async def awaited(future: TaskFuture, seen: Seen) -> None:
 class TestReads:
     async def test_the_tasks_go_on_before_the_read_returns(self, lane: Lane) -> None:
         waiting = [lane.task() for _ in range(4)]
-        await asyncio.sleep(0)
 
         def read() -> None:
             lane.answer(b":1\r\n:2\r\n")
@@ -116,17 +109,16 @@ class TestReads:
     async def test_what_apply_wakes_goes_on_first(self, lane: Lane) -> None:
         woken = TaskFuture(lane.loop)
         waiting = [lane.task(woken.set_result), lane.make_task(awaited(woken, lane.seen))]
-        await asyncio.sleep(0)
         await lane.read(b"$1\r\na\r\n")
-        assert lane.seen == [b"a", b"a"]
-        assert waiting[1].done()
+        assert (lane.seen, waiting[1].done()) == ([b"a", b"a"], True)
         await asyncio.gather(*waiting)
 
     @pytest.mark.parametrize("inside_a_task", [True, False])
     async def test_they_go_on_later(self, lane: Lane, inside_a_task: bool) -> None:
         """Outside of a read, and inside a task: some tools run an event loop there, where no other task can go on."""
         future = lane.expect()
-        task = await started(lane.make_task(awaited(future, lane.seen)))
+        task = lane.make_task(awaited(future, lane.seen))
+        await asyncio.sleep(0)
 
         def done() -> None:
             lane.answer(b":1\r\n") if inside_a_task else future.set_result(1)
@@ -155,7 +147,6 @@ def test_an_interrupt_of_one_task(make_task: MakeTask, interrupt: type[BaseExcep
         first = loop.create_task(interrupted(lane))
         await asyncio.sleep(0)
         second = loop.create_task(awaited(lane.expect(), seen))
-        await asyncio.sleep(0)
         # The callback of the read itself raises nothing.
         await lane.read(b":1\r\n:2\r\n")
         assert isinstance(first.exception(), interrupt)
@@ -182,7 +173,7 @@ class TestOutcomes:
             raise KeyboardInterrupt
 
         lane._on_error_reply = interrupt  # type: ignore[assignment, method-assign]
-        tasks = [await started(lane.task(apply)) for apply in (None, interrupt, None, None)]
+        tasks = [lane.task(apply) for apply in (None, interrupt, None, None)]
 
         def read() -> None:
             with pytest.raises(KeyboardInterrupt):
@@ -193,7 +184,7 @@ class TestOutcomes:
         assert isinstance(lane.seen.pop(1), KeyboardInterrupt)
         assert lane.seen == [0, 2, 3]
         # The next read is as any other.
-        last = await started(lane.task())
+        last = lane.task()
         await lane.read(b":4\r\n")
         assert lane.seen[-1] == 4
         await last
@@ -201,7 +192,8 @@ class TestOutcomes:
     @pytest.mark.parametrize("message", [None, "stop"])
     async def test_a_task_is_cancelled(self, lane: Lane, message: str | None) -> None:
         future = lane.expect()
-        task = await started(lane.make_task(awaited(future, lane.seen)))
+        task = lane.make_task(awaited(future, lane.seen))
+        await asyncio.sleep(0)
         task.cancel(message)
         assert future.done()
         # The reply comes before the task goes on, and is dropped.
@@ -212,13 +204,13 @@ class TestOutcomes:
         assert lane.seen[0].args == (() if message is None else (message,))
 
     async def test_a_task_cancels_another_of_the_same_read(self, lane: Lane) -> None:
-
         async def cancels() -> None:
             await lane.expect()
             assert second.cancel()
 
-        first = await started(lane.make_task(cancels()))
-        second = await started(lane.task())
+        first = lane.make_task(cancels())
+        await asyncio.sleep(0)
+        second = lane.task()
         await lane.read(b":1\r\n:2\r\n")
         await first
         with pytest.raises(asyncio.CancelledError):
@@ -234,8 +226,7 @@ class TestOutcomes:
         task = lane.make_task(cancelled())
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert isinstance(lane.seen[0], asyncio.CancelledError)
-        assert future.done()
+        assert (type(lane.seen[0]), future.done()) == (asyncio.CancelledError, True)
 
     async def test_a_future_that_is_done_already(self, lane: Lane) -> None:
         future, failed = lane.expect(), lane.expect()
@@ -256,7 +247,6 @@ class TestOutcomes:
             lane.seen.append(variable.get())
 
         waiting = [lane.make_task(in_context(number)) for number in range(3)]
-        await asyncio.sleep(0)
         await lane.read(b":0\r\n:0\r\n:0\r\n")
         assert lane.seen == [0, 1, 2]
         await asyncio.gather(*waiting)
@@ -271,8 +261,8 @@ class TestOutcomes:
 
     async def test_a_caller_is_cancelled_while_apply_runs(self, lane: Lane) -> None:
         """The first Ctrl-C under `asyncio.run` does so on any line. It must not hurt the other replies of that read."""
-        first = await started(lane.task(lambda _: first.cancel()))
-        second = await started(lane.task())
+        first = lane.task(lambda _: first.cancel())
+        second = lane.task()
         await lane.read(b":1\r\n:2\r\n")
         assert first.cancelled()
         await second
@@ -295,8 +285,9 @@ class TestOutcomes:
                 enter(loop, running)
             lane.seen.append("end")
 
-        first = await started(lane.make_task(runs_the_loop()))
-        second = await started(lane.task())
+        first = lane.make_task(runs_the_loop())
+        await asyncio.sleep(0)
+        second = lane.task()
         with pytest.MonkeyPatch.context() as patch:
             # It replaces this method, among others: that of asyncio refuses to run.
             patch.setattr(type(loop), "run_forever", lambda _: None)
@@ -308,7 +299,6 @@ class TestOutcomes:
         inner = Lane(lane.make_task)
         inner.seen = lane.seen
         waiting = [lane.task(lambda _: inner.answer(b":1\r\n")), inner.task()]
-        await asyncio.sleep(0)
         await lane.read(b":2\r\n")
         await asyncio.gather(*waiting)
         assert lane.seen == [1, 2]
@@ -318,18 +308,13 @@ class Marker:
     """What a task refers to."""
 
 
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 class TestMemory:
     @pytest.mark.parametrize("end", ["result", "cancelled"])
-    async def test_what_a_task_has_is_freed_at_its_end(self, without_collector: None, end: str) -> None:
+    async def test_what_a_task_has_is_freed_at_its_end(self, request: pytest.FixtureRequest, end: str) -> None:
         """Without a garbage collection: a dropped client has connections."""
+        gc.collect()
+        gc.disable()
+        request.addfinalizer(gc.enable)
         lane = Lane()
         future = lane.expect()
         marker = Marker()
@@ -363,7 +348,8 @@ class TestMemory:
 
         marker = Marker()
         gone = weakref.ref(marker)
-        task = await started(asyncio.create_task(waits(marker)))
+        task = asyncio.create_task(waits(marker))
+        await asyncio.sleep(0)
         # Its destruction would be logged as an error otherwise.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         del task, marker
