@@ -11,10 +11,8 @@ import pytest
 def collector() -> Iterator[Callable[[], object]]:
     """`gc.collect`, with all that was there before the test set aside."""
     gc.freeze()
-    try:
-        yield gc.collect
-    finally:
-        gc.unfreeze()
+    yield gc.collect
+    gc.unfreeze()
 
 
 @pytest.fixture

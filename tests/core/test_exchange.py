@@ -80,7 +80,10 @@ def line() -> Iterator[Line]:
 
 
 def test_an_answer(line: Line) -> None:
-    """No more than there is room for."""
+    """No more than there is room for. Others run while a long request is sent: else nobody would read it."""
+    payload = os.urandom(5_000_000)
+    with line.answered(payload, b"+"):
+        assert line.call(payload) == 1
     buffer = bytearray(4)
     trips = Exchange(line.ours.fileno(), buffer, LONG)
     with line.answered(b"PING", b"+\r\n"):
@@ -90,13 +93,6 @@ def test_an_answer(line: Line) -> None:
         assert trips.call(b"x") == 4
     assert trips.receive(LONG) == 2
     assert buffer == b"efcd"
-
-
-def test_more_than_goes_at_once(line: Line) -> None:
-    """Others run meanwhile: else nobody would read it."""
-    payload = os.urandom(5_000_000)
-    with line.answered(payload, b"+"):
-        assert line.call(payload) == 1
 
 
 def test_the_other_side_has_closed(line: Line) -> None:
@@ -272,16 +268,13 @@ def test_a_signal_that_came_before_the_wait(line: Line, unasked: bool) -> None:
 class TestReceiveOrStop:
     """What is sent unasked: what ends the wait, and that nothing is read from another connection."""
 
-    def test_what_comes_counts_before_the_stop(self, line: Line) -> None:
+    def test_what_comes_counts_before_the_stop_by_another_thread(self, line: Line) -> None:
+        threading.Timer(0.02, line.stopper.send, [b"\0"]).start()
+        assert line.wait() == STOPPED
         line.theirs.sendall(b"message")
-        line.stopper.send(b"\0")
         assert line.wait() == 7
         assert line.buffer.startswith(b"message")
-        # Nobody has read that byte.
-        assert line.wait() == STOPPED
-
-    def test_another_thread_stops_it(self, line: Line) -> None:
-        threading.Timer(0.02, line.stopper.send, [b"\0"]).start()
+        # Nobody has read the byte of the stop.
         assert line.wait() == STOPPED
 
     @pytest.mark.parametrize("signals", [False, True])
