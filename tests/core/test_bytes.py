@@ -22,19 +22,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from pyredisson._core import (
-    ReplyReader,
-    SlotMap,
-    command,
-    crc16,
-    latch_channel,
-    pack,
-    parts_on_cluster,
-    prefixed,
-    slot,
-    slot_of_command,
-    suffixed,
-)
+from pyredisson import _core
+from pyredisson._core import ReplyReader, SlotMap, command, crc16, pack, prefixed, slot, slot_of_command, suffixed
 from pyredisson._protocol.scripts import as_eval, script
 
 # Braces often, so that every shape of a hash tag comes up; zero bytes and non-ASCII too.
@@ -49,7 +38,7 @@ def test_braces_are_added_only_to_a_name_without_one(name: bytes, word: bytes) -
     tagged = name if b"{" in name else b"{" + name + b"}"
     assert prefixed(word, name) == word + b":" + tagged
     assert suffixed(name, word) == tagged + b":" + word
-    assert latch_channel(name) == b"redisson_countdownlatch__channel__{" + name + b"}"
+    assert _core.latch_channel(name) == b"redisson_countdownlatch__channel__{" + name + b"}"
 
 
 def hashed(key: bytes) -> bytes:
@@ -63,7 +52,7 @@ def hashed(key: bytes) -> bytes:
 def test_a_name_parts_when_its_keys_do(name: bytes, words: list[bytes]) -> None:
     companions = [prefixed(word, name) for word in words] + [suffixed(name, word) for word in words]
     # Not the slots: two hash tags may happen to have the same one.
-    assert parts_on_cluster(name) == (set(map(hashed, companions)) != {hashed(name)})
+    assert _core.parts_on_cluster(name) == (set(map(hashed, companions)) != {hashed(name)})
 
 
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -280,7 +269,7 @@ def test_map_lets_go_of_its_nodes(collector: Callable[[], object]) -> None:
 NO_BYTES = ("text", None, 1, bytearray(b"*1\r\n$4\r\nPING\r\n"))
 NO_ARGUMENTS = (True, False, 1.0, None, bytearray(b"x"), memoryview(b"x"), [b"x"])
 NO_SLOTS = ((-1, 5), (0, 16384), (6, 5), (16384, 16384))
-TAKE_BYTES = (latch_channel, parts_on_cluster, slot_of_command, SlotMap().node_for)
+TAKE_BYTES = (_core.latch_channel, _core.parts_on_cluster, slot_of_command, SlotMap().node_for)
 REFUSED: list[tuple[type[Exception], str | None, Callable[..., object], tuple[Any, ...]]] = [
     *((TypeError, None, function, (wrong,)) for function in TAKE_BYTES for wrong in NO_BYTES),
     *((TypeError, None, prefixed, (b"word", name)) for name in NO_BYTES),

@@ -82,13 +82,10 @@ def test_a_handler_may_raise_any_error(
     assert node.suspects == [identity]
 
 
-def test_work_beside_an_event_loop_is_done() -> None:
-    async def test() -> None:
-        await run_in_thread(lambda: done.append(threading.current_thread()), "worker")
-
-    done: list[threading.Thread] = []
-    asyncio.run(test())
-    assert [thread.name for thread in done] == ["worker"]
+async def test_work_beside_an_event_loop_is_done() -> None:
+    done: list[str] = []
+    await run_in_thread(lambda: done.append(threading.current_thread().name), "worker")
+    assert done == ["worker"]
 
 
 def waiting_call(pool: Pool) -> tuple[threading.Thread, list[Any]]:

@@ -7,31 +7,11 @@ import pytest
 
 from tests.properties.servers import Memory
 
-from .locks import (
-    COUNTER,
-    DELETE,
-    HERE,
-    LIST,
-    LOST,
-    NEWEST,
-    PATIENCE,
-    PREFIX,
-    THERE,
-    WOKEN,
-    OfList,
-    acquire,
-    force_release,
-    hand_over,
-    keep,
-    leave,
-    listener,
-    release,
-    waiting,
-    woken,
-)
+from . import locks
+from .locks import DELETE, HERE, LIST, LOST, THERE, WOKEN, acquire, hand_over, keep, leave, release, waiting, woken
 from .scripted import ANYTHING, ME, RESERVED, YOU, About, Call, Case, Refused, Scripted
 
-SCRIPTS = OfList
+SCRIPTS = locks.OfList
 LONG_PATIENCE = 3_600_000_000
 """Microseconds. The clients of `Came` have not waited for so long."""
 
@@ -39,7 +19,7 @@ LONG_PATIENCE = 3_600_000_000
 def fenced(call: Call) -> Call:
     """The same of a lock with tokens."""
     first, *keys = call.keys
-    return Call(call.name.replace("lock", "fenced"), [first, COUNTER, NEWEST, *keys], call.args)
+    return Call(call.name.replace("lock", "fenced"), [first, locks.COUNTER, locks.NEWEST, *keys], call.args)
 
 
 Kind = Callable[[Call], Call]
@@ -52,7 +32,7 @@ def of(kind: Kind, case: Case) -> Case:
     if kind is not fenced:
         return case
     steps = [(fenced(call), [ANYTHING] if reply in (None, [0]) else reply) for call, reply in case.steps]
-    owned = {COUNTER: ANYTHING} if any(reply == [ANYTHING] for _, reply in steps) else {}
+    owned = {locks.COUNTER: ANYTHING} if any(reply == [ANYTHING] for _, reply in steps) else {}
     return case._replace(steps=steps, after=case.after if case.after is None else {**case.after, **owned})
 
 
@@ -142,10 +122,10 @@ RELEASE = {
     "late": Case(mine("a b"), [(release(late=1), 3, None)], A_WOKEN, [*WAKES_A, f"{HERE} 0", f"{HERE} 0"]),
     **{
         name: Case(mine("a b"), [(call, 1, 0)], A_WOKEN, [*FORCED, "a a:1", "b look"])
-        for name, call in (("by force", force_release()), ("a deletion", DELETE))
+        for name, call in (("by force", locks.force_release()), ("a deletion", DELETE))
     },
-    "by force, a kept lock": Case({"orders": ({f"{ME}:kept": 1}, 20_000)}, [(force_release(), 1, 0)], {}, FORCED),
-    "by force, without a channel": Case(mine("a b"), [(force_release(""), 1, 0)], A_WOKEN, ["a a:1", "b look"]),
+    "by force, a kept lock": Case({"orders": ({f"{ME}:kept": 1}, 20_000)}, [(locks.force_release(), 1, 0)], {}, FORCED),
+    "by force, without a channel": Case(mine("a b"), [(locks.force_release(""), 1, 0)], A_WOKEN, ["a a:1", "b look"]),
     # It learns the new lease, and gets its place back.
     "keep": Case(mine("a b"), [(keep(), 1), (acquire("a:1"), Refused(10_000, 0, 1))], kept("a b"), WAKES_A),
     "keep, without a channel": Case(mine("a"), [(keep(channel=""), 1)], kept("a")),
@@ -207,7 +187,7 @@ def test_places_are_times_of_the_server(scripts: Scripted, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 200, 1000])
-def test_clients_that_are_gone_are_passed_over(scripts: OfList, count: int) -> None:
+def test_clients_that_are_gone_are_passed_over(scripts: locks.OfList, count: int) -> None:
     """One call doesn't take long: behind a thousand, whoever is still there looks at the end of the lease."""
     gone = " ".join(f"gone{number}" for number in range(count))
     scripts.hear_only("a", "b")
@@ -216,8 +196,8 @@ def test_clients_that_are_gone_are_passed_over(scripts: OfList, count: int) -> N
     scripts.check(Case(mine(f"{gone} a b c"), [(release(), 1, None)], after, messages))
 
 
-@pytest.mark.parametrize("call", [release(), force_release(), LOST, leave("x:1")], ids=lambda call: str(call.name))
-def test_all_clients_are_gone(scripts: OfList, call: Call) -> None:
+@pytest.mark.parametrize("call", [release(), locks.force_release(), LOST, leave("x:1")])
+def test_all_clients_are_gone(scripts: locks.OfList, call: Call) -> None:
     releases = call.name in ("lock_release", "lock_force_release")
     scripts.write((mine if releases else waiting)("x a b"))
     scripts.hear_only()
@@ -235,7 +215,7 @@ def test_the_list_is_gone_too(scripts: Scripted, name: str) -> None:
     others = [f"pyredisson_wake:{other}:a" for other in ("{ordersx}", "{abc}", "{axb}", "{x}y", "{a}", "{backslash}")]
     with scripts.listener(f"{prefix}a", f"{prefix}b", *others) as listening:
         for _ in range(2):
-            assert scripts.run("lock_wake_waiters", keys, channel, "0", prefix, PATIENCE) == 1
+            assert scripts.run("lock_wake_waiters", keys, channel, "0", prefix, locks.PATIENCE) == 1
         assert [text for _, text in scripts.published_on()] == ["0"] * 6
         found = [listening.get_message(timeout=5)["channel"].decode() for _ in range(4)]
     assert sorted(found[:2]) == sorted(found[2:]) == [f"{prefix}a", f"{prefix}b"]
@@ -244,7 +224,7 @@ def test_the_list_is_gone_too(scripts: Scripted, name: str) -> None:
 
 def test_without_a_right_to_see_who_listens(scripts: Scripted) -> None:
     """Redisson's message is published all the same."""
-    with scripts.user("~*", "&*", "+@all", "-pubsub") as theirs, scripts.listener(f"{PREFIX}a"):
+    with scripts.user("~*", "&*", "+@all", "-pubsub") as theirs, scripts.listener(f"{locks.PREFIX}a"):
         assert scripts.call(LOST, theirs) == 1
     assert scripts.published() == ["redisson 0"]
 
@@ -254,7 +234,7 @@ def test_without_a_right_to_see_who_listens(scripts: Scripted) -> None:
 def test_a_lock_is_released_whatever_its_list_is(scripts: Scripted, kind: Kind, damaged: dict[str, Any]) -> None:
     scripts.check(
         Case(mine() | damaged, LAST, damaged, ["redisson 0"]),
-        Case(mine() | damaged, [(force_release(), 1, 0)], damaged, FORCED),
+        Case(mine() | damaged, [(locks.force_release(), 1, 0)], damaged, FORCED),
         Case(mine() | damaged, [(DELETE, 1, 0)], damaged, FORCED),
         Case(mine() | damaged, [(keep(), 1)], kept() | damaged, ["redisson 0"]),
         of(kind, Case(mine() | damaged, [(hand_over("a:1"), [0])], HANDED_OVER | damaged)),
@@ -272,7 +252,7 @@ def test_without_the_keys_of_the_list(scripts: Scripted) -> None:
         Case(listed, [(without_list(acquire("b:1")), None)], taken("b") | listed),
         Case(held() | listed, [(without_list(acquire("d:1")), About(20_000))]),
         Case(mine() | listed, [(without_list(release()), 3, None)], listed, ["redisson 0"]),
-        Case(mine() | listed, [(without_list(force_release()), 1, 0)], listed, FORCED),
+        Case(mine() | listed, [(without_list(locks.force_release()), 1, 0)], listed, FORCED),
         Case(mine() | listed, [(without_list(keep()), 1)], kept() | listed, ["redisson 0"]),
         Case(mine() | listed, [(without_list(hand_over("a:1")), [0])], HANDED_OVER | listed),
         Case(listed, [(without_list(LOST), 1)], listed, ["redisson 0"] * 2),
@@ -290,7 +270,7 @@ def memory() -> Memory:
 
 def test_a_reservation_after_the_patience(memory: Memory) -> None:
     def told() -> list[str]:
-        found = [f"{listener(channel.decode())} {text.decode()}" for channel, text in memory.messages]
+        found = [f"{locks.listener(channel.decode())} {text.decode()}" for channel, text in memory.messages]
         memory.messages.clear()
         return found
 

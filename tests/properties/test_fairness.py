@@ -9,23 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.lua.fair.scripts import Java
 
-from .fair_model import (
-    CHANNEL,
-    CLIENTS,
-    HOLDING,
-    IDLE,
-    KEYS,
-    SCORES,
-    WAIT,
-    WAITERS,
-    WAITING,
-    FairServer,
-    Person,
-    QueueModel,
-    State,
-    client_id,
-    readable,
-)
+from . import fair_model
+from .fair_model import CHANNEL, CLIENTS, HOLDING, IDLE, KEYS, WAIT, WAITERS, WAITING, Person, State, readable
 from .servers import play
 
 LEASE = 30_000
@@ -52,7 +37,7 @@ class FairQueue(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = FairServer()
+        self.server = fair_model.FairServer()
         self.people = {f"{client}{n}": Person(client, n) for client in ("a", "b", "java") for n in (1, 2, 3)}
         self.dead: set[str] = set()
         """The clients and the owners of Java that are dead."""
@@ -62,7 +47,7 @@ class FairQueue(RuleBasedStateMachine):
         self.forgetful = False
         self.pauses: tuple[int, ...] = PAUSES
         self.set_back = 0
-        self.model = QueueModel(self.server, self.server.end())
+        self.model = fair_model.QueueModel(self.server, self.server.end())
 
     # Who can do what.
 
@@ -281,7 +266,7 @@ class FairQueue(RuleBasedStateMachine):
         state = self.model.state
         head = state.queue[:1]
         if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:
-            self.server.command("ZADD", SCORES, "XX", self.server.now, head[0])
+            self.server.command("ZADD", fair_model.SCORES, "XX", self.server.now, head[0])
             self._see()
 
     # The steps, and the checks of each.
@@ -419,7 +404,7 @@ class FairQueue(RuleBasedStateMachine):
 
     def _heartbeat(self, client: str, *, twice: bool = False) -> bool:
         model, server = self.model, self.server
-        name = client_id(client, self.lives[client])
+        name = fair_model.client_id(client, self.lives[client])
         waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
         replies = server.fair("fair_heartbeat", CHANNEL, name, WAIT, *waiters, twice=twice)
         _, known, notified, more, without_place = replies[-1]
