@@ -16,6 +16,7 @@ from .jvm import JavaObject, JavaThread, Pending, now
 
 REENTRANT = ("Lock", "FairLock", "FencedLock", "SpinLock", "ReadLock", "WriteLock")
 NON_REENTRANT = ("NonReentrantLock", "NonReentrantFairLock")
+ALL = (*REENTRANT, *NON_REENTRANT)
 PYTHON_NAMES = {
     "Lock": "get_lock",
     "FairLock": "get_fair_lock",
@@ -35,7 +36,7 @@ WOKEN = 2.0
 
 def kinds_of(version: str) -> tuple[str, ...]:
     """The kinds of locks that this version of Redisson has."""
-    return REENTRANT if version in OLD else (*REENTRANT, *NON_REENTRANT)
+    return REENTRANT if version in OLD else ALL
 
 
 def python_lock(client: Any, kind: str, name: str) -> Any:
@@ -49,11 +50,6 @@ def python_lock(client: Any, kind: str, name: str) -> Any:
 def against(kind: str) -> str:
     """The kind of lock that excludes a holder of this one: a writer for a reader, else the same."""
     return "WriteLock" if kind == "ReadLock" else kind
-
-
-def field_of(kind: str, owner: str) -> str:
-    """The field in the lock's hash that stands for that owner."""
-    return f"{owner}:write" if kind == "WriteLock" else owner
 
 
 def acquired(lock: Any, *, keep: bool = False) -> Callable[[], Any]:
@@ -105,6 +101,11 @@ CLUSTER = """clusterServersConfig:
   slaveConnectionMinimumIdleSize: 1
   subscriptionConnectionMinimumIdleSize: 1"""
 
+CHANNELS = {
+    **dict.fromkeys(("ReadLock", "WriteLock"), "redisson_rwlock"),
+    **dict.fromkeys(("Semaphore", "PermitExpirableSemaphore"), "redisson_sc"),
+}
+"""How the channel begins on which the waiters for an object listen, where it isn't that of most locks."""
 LOSE_MESSAGES = {"ReadLock", "WriteLock"}
 """The locks for which a thread of Java sleeps on if the message came before it slept."""
 BEFORE_SLEEP = 0.1
@@ -189,21 +190,10 @@ class Target:
         if kind == "SpinLock":
             before = self.scripts()
             return lambda: self.scripts() >= before + 3
-        channel = channel_of(kind, name)
+        channel = f"{CHANNELS.get(kind, 'redisson_lock__channel')}:{_tagged(name)}"
+        if kind == "CountDownLatch":
+            channel = f"redisson_countdownlatch__channel__{{{name}}}"
         return lambda: self.listeners(channel) == waiters
-
-
-def channel_of(kind: str, name: str) -> str:
-    """The channel on which the waiters for that object listen, but for a fair lock."""
-    tagged = _tagged(name)
-    match kind:
-        case "ReadLock" | "WriteLock":
-            return f"redisson_rwlock:{tagged}"
-        case "Semaphore" | "PermitExpirableSemaphore":
-            return f"redisson_sc:{tagged}"
-        case "CountDownLatch":
-            return f"redisson_countdownlatch__channel__{{{name}}}"
-    return f"redisson_lock__channel:{tagged}"
 
 
 def _tagged(name: str) -> str:

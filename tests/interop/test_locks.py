@@ -13,21 +13,8 @@ from tests.support.inspecting import listed
 
 from .conftest import Connect
 from .jvm import JavaClient, JavaError, Jvm, now
-from .targets import (
-    NON_REENTRANT,
-    OVERSLEEPS,
-    REENTRANT,
-    WOKEN,
-    Target,
-    acquired,
-    against,
-    field_of,
-    kinds_of,
-    python_lock,
-    wakes,
-)
+from .targets import ALL, OVERSLEEPS, REENTRANT, WOKEN, Target, acquired, against, kinds_of, python_lock, wakes
 
-ALL = (*REENTRANT, *NON_REENTRANT)
 SHOWN_AS = {"FencedLock": "fenced", "ReadLock": "read-write", "WriteLock": "read-write"}
 """What the inspection says of a kind. A fair lock without waiters and a spin lock can't be told from a lock."""
 
@@ -85,11 +72,12 @@ async def test_a_hold_of_java(kind: str, backend: Backend, java: JavaClient, tar
     for level in range(levels):
         java.ann.call(theirs, "lock")
         assert kind not in REENTRANT or java.ann.call(theirs, "getHoldCount") == level + 1
-    assert target.holds("orders") == {field_of(kind, java.owner(java.ann)): levels}
+    field = java.owner(java.ann) + (":write" if kind == "WriteLock" else "")
+    assert target.holds("orders") == {field: levels}
     state = (await listed(client))["orders"]
-    assert (state.kind, state.held) == (SHOWN_AS.get(kind, "lock"), True)
     [owner] = state.owners
-    assert (owner.raw, owner.levels, owner.holder.host) == (field_of(kind, java.owner(java.ann)), levels, None)
+    assert (state.kind, state.held) == (SHOWN_AS.get(kind, "lock"), True)
+    assert (owner.raw, owner.levels, owner.holder.host) == (field, levels, None)
     assert 20 < (owner.holder.time_to_live or 0) <= 30 * levels
     holder = await ours.holder()
     assert (holder.client_id, holder.owner_id, holder.foreign) == (java.id, java.ann.id, True)
@@ -101,8 +89,7 @@ async def test_a_hold_of_java(kind: str, backend: Backend, java: JavaClient, tar
         await python_lock(client, against(kind), "orders").hold(wait_time=0.02).__aenter__()
     with pytest.raises(pyredisson.LockNotHeldError) as refused:
         await ours.unlock()
-    named = refused.value.holder
-    assert named is not None
+    named: Any = refused.value.holder
     assert (named.client_id, named.owner_id) == (java.id, java.ann.id)
     assert (await ours.is_locked(), await ours.is_held()) == (True, False)
     assert kind not in REENTRANT or await ours.get_hold_count() == 0
@@ -244,7 +231,7 @@ async def test_all_kinds_are_renewed(backend: Backend, connect_java: Connect, ta
     java, client = connect_java(lockWatchdogTimeout=int(TIMEOUT * 1000)), backend.connect(lock_watchdog_timeout=TIMEOUT)
     theirs = [java.get(kind, f"java {kind}") for kind in REENTRANT]
     ours = [python_lock(client, kind, f"python {kind}") for kind in REENTRANT]
-    held = {*(f"java {kind}" for kind in REENTRANT), *(f"python {kind}" for kind in REENTRANT)}
+    held = {f"{side} {kind}" for side in ("java", "python") for kind in REENTRANT}
     reads_in_java = java.get("ReadLock", "both")
     reads = python_lock(backend.connect(lock_watchdog_timeout=2 * TIMEOUT), "ReadLock", "both")
     writer = python_lock(backend.connect(), "WriteLock", "both")
@@ -311,8 +298,7 @@ async def test_a_killed_holder_of_a_fair_lock_for_which_both_wait(
     """A waiter in Python sees to it that one of Java which oversleeps is woken."""
     holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
     assert holder.receive(CHILD_LIMIT) == "held"
-    in_java = java.ann.begin(java.get("FairLock", "FairLock"), "lock")
-    java.ann.begin(java.get("FairLock", "FairLock"), "unlock")
+    in_java, _ = (java.ann.begin(java.get("FairLock", "FairLock"), method) for method in ("lock", "unlock"))
     await backend.until(target.waiting("FairLock", "FairLock"))
     in_python = backend.spawn(acquired(backend.connect().get_fair_lock("FairLock")))
     await backend.until(target.waiting("FairLock", "FairLock", 2))

@@ -30,31 +30,23 @@ class Line:
     """Waiters of both sides, in the order of their arrival. Each of them releases the lock as soon as it has it."""
 
     def __init__(self, target: Target, backend: Backend, java: JavaClient) -> None:
-        self._target = target
-        self._backend = backend
-        self._java = java
-        self._python = backend.connect()
+        self._target, self._backend, self._java, self._python = target, backend, java, backend.connect()
         self._acquired: list[Callable[[], Awaitable[float]]] = []
 
     async def join_java(self) -> None:
         lock, thread = self._java.get("FairLock", "orders"), self._java.jvm.thread()
         before = len(self._target.queue("orders"))
-        acquired = thread.begin(lock, "lock")
-        thread.begin(lock, "unlock")
+        locked, _ = (thread.begin(lock, method) for method in ("lock", "unlock"))
 
         async def moment() -> float:
-            await self._backend.until(acquired.done, 15)
-            return acquired.answer().ended
+            await self._backend.until(locked.done, 15)
+            return locked.answer().ended
 
         await self._arrived(before, moment)
 
     async def join_python(self) -> None:
         before = len(self._target.queue("orders"))
-
-        async def work() -> float:
-            async with self._python.get_fair_lock("orders"):
-                return now()
-
+        work = acquired(self._python.get_fair_lock("orders"))
         await self._arrived(before, self._backend.spawn(work).result)
 
     async def _arrived(self, before: int, moment: Callable[[], Awaitable[float]]) -> None:
@@ -62,8 +54,10 @@ class Line:
         self._acquired.append(moment)
 
     async def moments(self) -> list[float]:
-        """Waits for all; returns when each of them had the lock, in the order of their arrival."""
-        return [await moment() for moment in self._acquired]
+        """Waits for all; returns when each of them had the lock, which is in the order of their arrival."""
+        moments = [await moment() for moment in self._acquired]
+        assert moments == sorted(moments)
+        return moments
 
 
 @pytest.fixture
@@ -84,10 +78,9 @@ async def test_the_order_of_both(side: str, line: Line, backend: Backend, java: 
     assert [waiter.place for waiter in state.waiters if waiter.alive is None] == [3, 4]  # Java doesn't say it
     assert all(100 < (waiter.place_lasts or 0) < 1000 for waiter in state.waiters[2:4])
     began, ended = await timed(side, java.ann, theirs, ours, "unlock")
-    moments = await line.moments()
-    assert moments == sorted(moments)
-    assert began < moments[0]
-    assert moments[-1] < ended + 5 * WOKEN
+    first, *_, last = await line.moments()
+    assert began < first
+    assert last < ended + 5 * WOKEN
     await backend.until(lambda: not target.queue("orders") and not target.holds("orders"))
 
 
@@ -110,9 +103,7 @@ async def test_waiters_that_give_up(line: Line, backend: Backend, java: JavaClie
     await backend.until(gives_up_in_java.done)
     assert not gives_up_in_java.result()
     released = java.ann.begin(lock, "unlock").answer()
-    moments = await line.moments()
-    assert moments == sorted(moments)
-    assert moments[-1] < released.ended + 2 * WOKEN
+    assert (await line.moments())[-1] < released.ended + 2 * WOKEN
 
 
 async def test_a_killed_waiter_in_python(
@@ -126,9 +117,7 @@ async def test_a_killed_waiter_in_python(
     await line.join_python()
     killed.close()
     released = java.ann.begin(lock, "unlock").answer()
-    moments = await line.moments()
-    assert moments == sorted(moments)
-    assert moments[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
+    assert (await line.moments())[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
 
 
 async def test_a_killed_waiter_in_java(line: Line, backend: Backend, own_jvm: Jvm, target: Target) -> None:
@@ -148,10 +137,9 @@ async def test_a_killed_waiter_in_java(line: Line, backend: Backend, own_jvm: Jv
     own_jvm.kill()
     await holder.unlock()
     await backend.until(lambda: dead not in target.queue("orders"), wait + lease + WOKEN)
-    moments = await line.moments()
-    assert moments == sorted(moments)
-    assert began + wait < moments[0] < queued + wait + lease + WOKEN
-    assert moments[1] < moments[0] + WOKEN
+    first, second = await line.moments()
+    assert began + wait < first < queued + wait + lease + WOKEN
+    assert second < first + WOKEN
 
 
 # Readers and writers
@@ -269,8 +257,7 @@ async def test_writers_in_turn(backend: Backend, java: JavaClient, target: Targe
         await backend.until(lambda: waiting[0].done() or java.bob.sleeps())
         await writer(client).unlock()
 
-    waiting: list[Pending] = [java.bob.begin(java.get("WriteLock", NAME), "lock")]
-    waiting.append(java.bob.begin(java.get("WriteLock", NAME), "unlock"))
+    waiting: list[Pending] = [java.bob.begin(java.get("WriteLock", NAME), method) for method in ("lock", "unlock")]
     in_python = backend.spawn(write)
     await target.until_java_waits(backend, "WriteLock", NAME, 2, threads=[java.bob])
     java.ann.call(java.get("WriteLock", NAME), "unlock")
@@ -299,11 +286,8 @@ def cluster(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 def modes(version: str) -> list[dict[str, object]]:
-    """The settings by which a client of that version hears one flavour."""
-    if version == "3.27.2":
-        # It has no setting, and chooses by chance.
-        return [{}]
-    return [{"shardedSubscriptionMode": mode} for mode in ("OFF", "ON")]
+    """The settings by which a client of that version hears one flavour. The old one has none, and chooses by chance."""
+    return [{}] if version == "3.27.2" else [{"shardedSubscriptionMode": mode} for mode in ("OFF", "ON")]
 
 
 @on_a_cluster
@@ -333,18 +317,14 @@ async def test_whatever_java_hears_and_wherever_the_slot_goes(
 
 
 @on_a_cluster
-async def test_java_waits_while_its_slot_is_on_its_way(
-    backend: Backend, connect_java: Connect, cluster: Target
-) -> None:
+async def test_java_waits_while_its_slot_moves(backend: Backend, connect_java: Connect, cluster: Target) -> None:
     """The release runs on the node that the slot is being moved to. Java is subscribed on the one that has it."""
-    servers = cluster.cluster
-    java = connect_java()
+    servers, java = cluster.cluster, connect_java()
     ours, theirs = backend.connect().get_lock("orders"), java.get("Lock", "orders")
     for master in servers.masters():
         # Java doesn't repeat a script behind ASK that the node doesn't know.
-        known = java.get("Lock", names_on(servers, master, 1)[0])
-        java.ann.call(known, "lock")
-        java.ann.call(known, "unlock")
+        for method in ("lock", "unlock"):
+            java.ann.call(java.get("Lock", names_on(servers, master, 1)[0]), method)
     await ours.lock()
     waiter = java.ann.begin(theirs, "lock")
     await cluster.until_java_waits(backend, "Lock", "orders")
@@ -358,15 +338,13 @@ async def test_java_is_subscribed_on_a_replica(
     backend: Backend, version: str, connect_java: Connect, cluster: Target
 ) -> None:
     """The master can't see a subscriber of plain messages there. With the setting "both" they are always published."""
-    mode: dict[str, object] = {"subscriptionMode": '"SLAVE"', **modes(version)[0]}
     ours = backend.connect(sharded_pubsub="both", topology_refresh_interval=0.1).get_lock("orders")
-    java = connect_java(mode)
+    java = connect_java({"subscriptionMode": '"SLAVE"', **modes(version)[0]})
     theirs = java.get("Lock", "orders")
     await ours.lock()
     waiter = java.ann.begin(theirs, "lock")
     await cluster.until_java_waits(backend, "Lock", "orders")
-    master = cluster.cluster.node_of_key("orders")
-    with master.redis() as redis:
+    with cluster.cluster.node_of_key("orders").redis() as redis:
         assert [int(count) for _, count in redis.pubsub_numsub(CHANNEL)] == [0]
     await backend.sleep(0.5)
     await wakes(waiter, ours.unlock)
