@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -33,12 +34,9 @@ def test_the_import_leaves_the_global_lock_off() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python has no module for sub-interpreters")
 def test_a_sub_interpreter_is_told_that_it_cannot_import_the_core() -> None:
-    interpreter = importlib.import_module("concurrent.interpreters").create()
-    try:
-        with pytest.raises(Exception, match=r"ImportError: .*does not support loading in subinterpreters"):
-            interpreter.exec("import pyredisson._core")
-    finally:
-        interpreter.close()
+    refused = pytest.raises(Exception, match=r"ImportError: .*does not support loading in subinterpreters")
+    with closing(importlib.import_module("concurrent.interpreters").create()) as interpreter, refused:
+        interpreter.exec("import pyredisson._core")
 
 
 def test_blocks_are_entered_and_left_by_many_threads() -> None:

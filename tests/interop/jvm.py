@@ -195,8 +195,7 @@ class JavaThread:
 
     def sleeps(self) -> bool:
         """Whether it waits for a lock, has made its attempts, and sleeps until a message comes. Not for spin locks."""
-        sleeps: bool = self.jvm.do("sleeps", self.name).result()
-        return sleeps
+        return bool(self.jvm.do("sleeps", self.name).result())
 
 
 def now() -> float:

@@ -323,10 +323,8 @@ class FairQueue(RuleBasedStateMachine):
         assert taken or not mine, f"{who} was refused a further hold"
         if taken:
             person.count = now.holders.get(person.name, 0)
-        elif person.name in now.queue:
-            person.state, person.count = WAITING, 0
         else:
-            person.state, person.count = IDLE, 0
+            person.state, person.count = WAITING if person.name in now.queue else IDLE, 0
 
     def _release(self, who: str, count: int, *, twice: bool) -> None:
         person, model, server = self.people[who], self.model, self.server
@@ -411,13 +409,9 @@ class FairQueue(RuleBasedStateMachine):
         now = server.end()
         assert not more, "so few dead waiters are dropped in one call"
         # Scores without the list are no places. The first copy may drop a waiter that was offered the lock in vain.
-        expected = [
-            [waiter for waiter in waiters if not state.queue or waiter not in state.scores]
-            for state in (model.state, now)
-        ]
-        assert [reply[4] for reply in replies] == expected[: len(replies)], (
-            f"{[*map(readable, without_place)]} are reported without a place"
-        )
+        for reply, state in zip(replies, (model.state, now), strict=False):
+            expected = [waiter for waiter in waiters if not state.queue or waiter not in state.scores]
+            assert reply[4] == expected, f"{[*map(readable, reply[4])]} are reported without a place"
         if model.state.queue:
             model.heartbeats[name] = server.now
         if not model.key_lost:
