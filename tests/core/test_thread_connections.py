@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from time import monotonic
@@ -88,20 +89,11 @@ async def test_work_beside_an_event_loop_is_done() -> None:
     assert done == ["worker"]
 
 
-def waiting_call(pool: Pool) -> tuple[threading.Thread, list[Any]]:
-    """A call on a thread of its own that waits for a connection, and its outcome."""
-    outcome: list[Any] = []
-
-    def call() -> None:
-        try:
-            outcome.append(run(pool.send, PING))
-        except (ClosedError, NoReply) as error:
-            outcome.append(type(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
+def waiting_call(pool: Pool, threads: ThreadPoolExecutor) -> Future[Any]:
+    """A call on a thread of its own that waits for a connection."""
+    call: Future[Any] = threads.submit(run, pool.send, PING)
     eventually(lambda: pool._waiting)
-    return thread, outcome
+    return call
 
 
 @pytest.mark.parametrize(("end", "expected"), [(Pool.close, ClosedError), (Pool.retire, NoReply)])
@@ -110,24 +102,23 @@ def test_a_call_that_waits_for_a_connection_ends_with_the_pool(
 ) -> None:
     pool = Pool(node, 1)
     used = pool._connect_or_wait()
-    thread, outcome = waiting_call(pool)
-    end(pool)
-    thread.join(TIME_LIMIT)
-    assert outcome == [expected]
+    with ThreadPoolExecutor() as threads:
+        call = waiting_call(pool, threads)
+        end(pool)
+        assert type(call.exception(TIME_LIMIT)) is expected
     pool._return(used)
     assert not pool.connected
 
 
 def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin: Redis) -> None:
     pool = Pool(node, 1)
-    first = threading.Thread(target=run, args=(pool.send, BLOCK))
-    first.start()
-    eventually(lambda: admin.client_list(_type="normal")[0] and pool.calls_in_flight == 1)
-    thread, outcome = waiting_call(pool)
-    admin.rpush("list", "element")
-    thread.join(TIME_LIMIT)
-    assert outcome == [b"PONG"]
-    first.join(TIME_LIMIT)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(run, pool.send, BLOCK)
+        eventually(lambda: admin.client_list(_type="normal")[0] and pool.calls_in_flight == 1)
+        call = waiting_call(pool, threads)
+        admin.rpush("list", "element")
+        assert call.result(TIME_LIMIT) == b"PONG"
+        assert first.result(TIME_LIMIT) == [b"list", b"element"]
     pool.close()
 
 

@@ -1,6 +1,7 @@
 """What both sides talk to (an address for Python, a configuration for Java, a plain client), and the kinds of locks."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,6 @@ from .jvm import JavaObject, JavaThread, Pending, now
 REENTRANT = ("Lock", "FairLock", "FencedLock", "SpinLock", "ReadLock", "WriteLock")
 NON_REENTRANT = ("NonReentrantLock", "NonReentrantFairLock")
 ALL = (*REENTRANT, *NON_REENTRANT)
-PYTHON_NAMES = {
-    "Lock": "get_lock",
-    "FairLock": "get_fair_lock",
-    "FencedLock": "get_fenced_lock",
-    "SpinLock": "get_spin_lock",
-    "NonReentrantLock": "get_non_reentrant_lock",
-    "NonReentrantFairLock": "get_non_reentrant_fair_lock",
-}
 OLD = {"3.27.2"}
 """Versions without non-reentrant locks, which are new in 4.4."""
 OVERSLEEPS = {("FairLock", "3.27.2")}
@@ -44,7 +37,7 @@ def python_lock(client: Any, kind: str, name: str) -> Any:
     if kind in {"ReadLock", "WriteLock"}:
         both = client.get_read_write_lock(name)
         return both.read_lock() if kind == "ReadLock" else both.write_lock()
-    return getattr(client, PYTHON_NAMES[kind])(name)
+    return getattr(client, "get" + re.sub("([A-Z])", r"_\1", kind).lower())(name)
 
 
 def against(kind: str) -> str:

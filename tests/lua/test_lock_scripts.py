@@ -59,7 +59,6 @@ def test_times_of_a_client(scripts: Scripted) -> None:
         assert (fields, ttl) == ({"n": "1", "host": "web-3"}, About(CLIENT_LEASE))
 
 
-KINDS = pytest.mark.parametrize("kind", KEYS)
 MINE, YOURS = {ME: 1}, {YOU: 3}
 DAY = 86_400_000
 HOLDER = Call("lock_holder", ["orders"], [])
@@ -70,7 +69,7 @@ def renew(lease: int, **owners: str) -> Call:
     return Call("lock_renew", list(owners), [lease, *owners.values()])
 
 
-@KINDS
+@pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize(
     ("before", "level", "lease", "reply", "after"),
     [
