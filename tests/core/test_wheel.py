@@ -105,8 +105,7 @@ def test_a_timer_is_in_one_wheel_at_a_time() -> None:
     first.add(timer, 5)
     with pytest.raises(ValueError, match="another wheel"):
         second.add(timer, 9)
-    assert not second.discard(timer)
-    assert (timer.due, len(first)) == (5, 1)
+    assert (second.discard(timer), timer.due, len(first)) == (False, 5, 1)
     # It outlives its wheel.
     del first
     assert timer.due == -1

@@ -61,6 +61,9 @@ class ReadWrite(RuleBasedStateMachine):
         count, ends = beliefs.get(owner, (0, 0))
         return count if ends >= self.memory.now else 0
 
+    def believers(self) -> list[str]:
+        return [owner for owner in OURS if self.believed(self.reads, owner) or self.believed(self.writes, owner)]
+
     def come_in(self, beliefs: Beliefs, owner: str, count: int, lease: int) -> None:
         before = beliefs[owner][1] if count > 1 else 0
         beliefs[owner] = count, max(before, self.memory.now + lease)
@@ -86,10 +89,9 @@ class ReadWrite(RuleBasedStateMachine):
         # The first copy may find the lock free. A later copy must not change that result.
         replies = [self.call(ours.read(owner, count, lease)) for _ in range(copies)]
         assert [reply is None for reply in replies] == [allowed] * copies
+        assert allowed or replies[0] > 0
         if allowed:
             self.come_in(self.reads, owner, count, lease)
-        else:
-            assert replies[0] > 0
 
     @rule(owner=OWNERS, leases=LEASES, inner=st.just([]) | LEASES, copies=COPIES, waits=st.booleans())
     def write(self, owner: str, leases: list[int], inner: list[int], copies: int, waits: bool) -> None:
@@ -143,11 +145,8 @@ class ReadWrite(RuleBasedStateMachine):
         for call in [acquire] * copies + [undo] * undone:
             self.call(call)
         after = self.fields()
-        if after:
-            assert after == before
-        else:
-            # It may have been the last reader, beside readers whose leases had ended.
-            assert not any(self.believed(self.reads, other) or self.believed(self.writes, other) for other in OURS)
+        # It may have been the last reader, beside readers whose leases had ended.
+        assert after == before if after else not self.believers()
 
     @rule(owner=OWNERS)
     def give_up(self, owner: str) -> None:
@@ -196,9 +195,9 @@ class ReadWrite(RuleBasedStateMachine):
 
     @rule(owner=JAVAS, lease=LEASE)
     def java_writes(self, owner: str, lease: int) -> None:
-        readers = [other for other in OURS if self.believed(self.reads, other) or self.believed(self.writes, other)]
+        believers = self.believers()
         if self.java.write(owner + ":write", lease):
-            assert not readers
+            assert not believers
 
     @rule(owner=JAVAS)
     def java_stops(self, owner: str) -> None:
