@@ -3,10 +3,9 @@
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from redis.exceptions import NoPermissionError
@@ -30,31 +29,22 @@ ADDRESS = "redis://localhost:6379"
 """How the examples spell the server, in place of which they get the test's own."""
 
 
-@dataclass
-class Block:
+class Block(NamedTuple):
     """A fenced block of a page."""
 
     page: str
     line: int
     language: str
     text: str
-    output: str | None = None
+    output: str | None
     """What the page says that it prints: the text block that follows at once."""
 
 
 def _blocks(page: Path) -> list[Block]:
-    found: list[Block] = []
     text = page.read_text("utf-8")
-    end = -1
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$\n?", text, re.MULTILINE | re.DOTALL):
-        language, body = match[1], match[2]
-        if language == "text" and match.start() == end and found:
-            found[-1].output = body
-        else:
-            line = text.count("\n", 0, match.start()) + 1
-            found.append(Block(page.relative_to(ROOT).as_posix(), line, language, body))
-        end = match.end()
-    return found
+    fences = re.finditer(r"^```(\w*)\n(.*?)^```$\n?(?:^```text\n(.*?)^```$\n?)?", text, re.MULTILINE | re.DOTALL)
+    name = page.relative_to(ROOT).as_posix()
+    return [Block(name, text.count("\n", 0, each.start()) + 1, *each.groups()) for each in fences]
 
 
 BLOCKS = [block for page in EXAMPLES for block in _blocks(page)]
@@ -69,11 +59,9 @@ def _of_language(language: str) -> list[Block]:
 
 def _examples(language: str) -> list[Any]:
     """The pages say what a server prints that isn't older than 7.0."""
-    found, newer = _of_language(language), re.compile("WRONGTYPE|pyredisson doctor")
-    marks = [[from_7] if newer.search(f"{block.text}{block.output}") else [] for block in found]
-    return [
-        pytest.param(each, id=f"{each.page}:{each.line}", marks=mark) for each, mark in zip(found, marks, strict=True)
-    ]
+    newer = re.compile("WRONGTYPE|pyredisson doctor")
+    marks = {block: [from_7] if newer.search(f"{block.text}{block.output}") else [] for block in _of_language(language)}
+    return [pytest.param(block, id=f"{block.page}:{block.line}", marks=marks[block]) for block in marks]
 
 
 @pytest.mark.parametrize("block", _examples("python"))
@@ -121,17 +109,9 @@ def test_no_example_talks_to_a_server_of_its_own_finding() -> None:
 
 def test_every_make_target_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    named: set[str] = set()
-    for page in PAGES:
-        code = re.findall(r"`(make [^`]+)`|^(make .*)$", page.read_text("utf-8"), re.MULTILINE)
-        named |= {target for parts in code for target in re.findall(r"^make ([a-z]+)", "".join(parts))}
-    assert {"demo", "test"} <= named
-    assert named <= targets
-
-
-def _anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+    assert {"demo", "test"} <= named <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -145,7 +125,9 @@ def test_every_link_to_a_file_or_a_heading_leads_somewhere(page: Path) -> None:
         else:
             target = page.parent / path if path else page
         assert target.exists(), link
-        assert not anchor or anchor in _anchors(target), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, link
 
 
 def address_for_app(server: Server | Cluster) -> str:
@@ -238,13 +220,8 @@ def _latch(one: Client, other: Client) -> None:
 
 KINDS_OF = {"Lock": ("lock",), "FairLock": ("fair",), "ReadWriteLock": ("read", "write"), "FencedLock": ("fenced",)}
 """The kinds of locks of each primitive."""
-USES = {
-    "ReadWriteLock": _read_write,
-    "FencedLock": _fenced,
-    "Semaphore": _semaphore,
-    "PermitExpirableSemaphore": _permits,
-    "CountDownLatch": _latch,
-}
+USES = {"ReadWriteLock": _read_write, "FencedLock": _fenced, "Semaphore": _semaphore, "CountDownLatch": _latch}
+USES |= {"PermitExpirableSemaphore": _permits}
 """What is done with a primitive, besides what all locks do."""
 
 
@@ -295,8 +272,7 @@ def test_the_rights_in_the_docs_are_enough_on_a_cluster(useful: bool, monkeypatc
         for node in cluster.nodes:
             node.ask("ACL", "SETUSER", *RIGHTS.split(), *more)
         url = address_for_app(cluster)
-        one = pyredisson.connect(url, topology_refresh_interval=0.01)
-        with one, pyredisson.connect(url) as other:
+        with pyredisson.connect(url, topology_refresh_interval=0.01) as one, pyredisson.connect(url) as other:
             for number in range(6):
                 _exclude(one.get_lock(f"orders:{number}"), other.get_lock(f"orders:{number}"))
         assert set().union(*map(denied, cluster.nodes)) == (set() if useful else {"cluster|info", "pubsub|numsub"})
