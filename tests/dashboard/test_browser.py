@@ -61,10 +61,8 @@ class Page:
 
     def text(self, selector: str) -> str:
         """The text that is seen; nothing if it is hidden or isn't there."""
-        visible = (
-            "const it = document.querySelector(arguments[0]); return it && it.checkVisibility() ? it.innerText : ''"
-        )
-        return str(self.run(visible, selector))
+        seen = "const it = document.querySelector(arguments[0]); return it && it.checkVisibility() ? it.innerText : ''"
+        return str(self.run(seen, selector))
 
     def column(self, column: str) -> list[str]:
         """The texts of a column of all tables that are seen."""
@@ -131,15 +129,10 @@ def page(driver: Any) -> Iterator[Page]:
     assert not [message for message in severe if "Failed to load resource" not in message]
 
 
-@pytest.fixture
-def hold(redis: Any) -> Callable[..., None]:
+def hold(redis: Any, name: str, number: int = 1) -> None:
     """Writes a lock with an owner and a lease, as a client has it on the server."""
-
-    def hold(name: str, number: int = 1, lease: float = 60.0) -> None:
-        redis.hset(name, CLIENT.format(number) + ":1", 1)
-        redis.pexpire(name, int(lease * 1000))
-
-    return hold
+    redis.hset(name, CLIENT.format(number) + ":1", 1)
+    redis.pexpire(name, 60_000)
 
 
 class TestLocks:
@@ -168,9 +161,10 @@ class TestLocks:
         assert page.run("return document.title") == "locks · pyredisson"
         assert not page.reloaded
 
-    def test_the_bar_refills_at_a_renewal(self, page: Page, server: Server, dashboard: Dashboard) -> None:
+    @pytest.mark.usefixtures("announced")
+    def test_a_client_that_announces_itself_and_renews(self, page: Page, server: Server, dashboard: Dashboard) -> None:
         page.open(dashboard)
-        with pyredisson.connect(server.url, lock_watchdog_timeout=3.0) as client:
+        with pyredisson.connect(server.url, announce=True, lock_watchdog_timeout=3.0) as client:
             client.get_lock("orders").lock()
             page.until(lambda: page.names == ["orders"])
             # Each renewal begins the animation of the bar anew.
@@ -178,6 +172,11 @@ class TestLocks:
             page.until(lambda: page.run("return window.renewals") >= 2)
             part = "return new DOMMatrix(getComputedStyle(document.querySelector('.ttl i')).transform).a"
             assert 0 < page.run(part) <= 1
+            page.until(lambda: page.column("holder") == [f"{socket.gethostname()} (pid {os.getpid()})"])
+            page.until(lambda: page.column("since")[0].endswith("s)"))
+            page.find("a[data-view=clients]").click()
+            page.until(lambda: page.column("version") == [VERSION])
+            assert page.column("holds") == ["1"]
 
     def test_the_page_of_a_lock_and_its_queue(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         name = "jobs/ä b?c=1&d#e%"
@@ -209,25 +208,12 @@ class TestLocks:
         redis.delete("further")
         page.until(lambda: page.names == ["\\xff"] * 2)
 
-    @pytest.mark.usefixtures("announced")
-    def test_a_client_that_has_announced_itself(self, page: Page, dashboard: Dashboard, server: Server) -> None:
-        with pyredisson.connect(server.url, announce=True) as client:
-            client.get_lock("orders").lock()
-            page.open(dashboard)
-            page.until(lambda: page.column("holder") == [f"{socket.gethostname()} (pid {os.getpid()})"])
-            page.until(lambda: page.column("since")[0].endswith("s)"))
-            page.find("a[data-view=clients]").click()
-            page.until(lambda: page.column("version") == [VERSION])
-            assert page.column("holds") == ["1"]
-
     def test_ten_thousand(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
-        fill = """
-            for i = 0, 9999 do
-                local name = string.format('orders:%05d', i)
-                redis.call('HSET', name, string.format('00000000-0000-4000-8000-%012d:1', i % 20), 1)
-                redis.call('PEXPIRE', name, 600000)
-            end"""
-        redis.eval(fill, 0)
+        with redis.pipeline(transaction=False) as pipeline:
+            for number in range(10_000):
+                pipeline.hset(f"orders:{number:05}", f"00000000-0000-4000-8000-{number % 20:012}:1", 1)
+                pipeline.pexpire(f"orders:{number:05}", 600_000)
+            pipeline.execute()
         page.open(dashboard)
         page.until(lambda: page.text(".found") == "10,000 locks", 5 * LIMIT)
         assert page.names == [f"orders:{number:05}" for number in range(50)]
@@ -293,9 +279,9 @@ class TestOtherViews:
         page.until(lambda: page.text(".empty strong") == "Nobody waits")
         assert not page.text(".graph")
 
-    def test_the_wall(self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None]) -> None:
+    def test_the_wall(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         announce(redis, CLIENT.format(7), lost=2)
-        hold("jobs")
+        hold(redis, "jobs")
         queue_of_clients(redis, "jobs", 3)
         page.open(dashboard, "#/wall")
         page.until(lambda: page.column("waiting") == ["3"] and page.column("lost") == ["2"])
@@ -304,8 +290,8 @@ class TestOtherViews:
         assert page.run("return getComputedStyle(document.documentElement).colorScheme") == "dark"
         assert not any(page.text(control) for control in ("#theme", ".tabs", ".tools", "footer"))
 
-    def test_former_holders(self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None]) -> None:
-        hold("handed on", 1)
+    def test_former_holders(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+        hold(redis, "handed on")
         page.open(dashboard, "#/lock?name=handed on")
         page.until(lambda: page.column("raw") == [CLIENT.format(1) + ":1"])
         assert page.column("until") == []
@@ -331,11 +317,8 @@ class TestOtherViews:
 
 
 def test_the_server_and_the_dashboard_are_gone_and_come_back(page: Page, own_server: Server, start: Start) -> None:
-    def hold(name: str) -> None:
-        with own_server.redis() as redis:
-            redis.hset(name, CLIENT.format(1) + ":1", 1)
-
-    hold("before")
+    with own_server.redis() as redis:
+        hold(redis, "before")
     # Nobody else gets this port while the dashboard is gone.
     dashboard = start(own_server.url, port=lasting_ports(1)[0])
     page.open(dashboard)
@@ -346,14 +329,16 @@ def test_the_server_and_the_dashboard_are_gone_and_come_back(page: Page, own_ser
     assert page.text("#status-text") == "server away"
     assert page.names == ["before"]
     own_server.start()
-    hold("after")
+    with own_server.redis() as redis:
+        hold(redis, "after")
     page.until(lambda: page.state == "live" and page.names == ["after"])
     assert page.text("#banner") == ""
     dashboard.process.kill()
     dashboard.process.wait()
     page.until(lambda: page.state == "lost")
     assert page.text("#banner").startswith("No connection to the dashboard since ")
-    hold("while away")
+    with own_server.redis() as redis:
+        hold(redis, "while away")
     start(own_server.url, port=dashboard.port)
     page.until(lambda: page.state == "live" and page.names == ["after", "while away"])
     assert page.text("#banner") == ""
@@ -361,7 +346,9 @@ def test_the_server_and_the_dashboard_are_gone_and_come_back(page: Page, own_ser
 
 
 class TestRelease:
-    def test_behind_a_confirmation(self, page: Page, dashboard: Dashboard, client: pyredisson.Client) -> None:
+    def test_behind_a_confirmation(
+        self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any
+    ) -> None:
         lock = client.get_lock("orders")
         lock.lock()
         page.ask_to_release(dashboard, "orders")
@@ -377,6 +364,15 @@ class TestRelease:
         page.until(lambda: not page.find("#confirm").is_displayed())
         assert not lock.is_locked()
         page.until(lambda: "free" in page.text(".facts"))
+        # The holder changes meanwhile.
+        hold(redis, "orders")
+        page.ask_to_release(dashboard, "orders")
+        redis.delete("orders")
+        hold(redis, "orders", 2)
+        page.type("#confirm-name", "orders")
+        page.find("#confirm-release").click()
+        page.until(lambda: page.text("#confirm-error") == "the holder has changed meanwhile; nothing was released")
+        assert redis.hkeys("orders") == [(CLIENT.format(2) + ":1").encode()]
 
     def test_a_name_that_can_not_be_typed(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         """A field has no line breaks, and a sign that turns the direction of writing isn't seen."""
@@ -391,21 +387,9 @@ class TestRelease:
         page.find("#confirm-release").click()
         page.until(lambda: not redis.exists(name))
 
-    def test_a_holder_that_has_changed(
-        self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None]
-    ) -> None:
-        hold("orders", 1)
-        page.ask_to_release(dashboard, "orders")
-        redis.delete("orders")
-        hold("orders", 2)
-        page.type("#confirm-name", "orders")
-        page.find("#confirm-release").click()
-        page.until(lambda: page.text("#confirm-error") == "the holder has changed meanwhile; nothing was released")
-        assert redis.hkeys("orders") == [(CLIENT.format(2) + ":1").encode()]
 
-
-def test_a_token(page: Page, server: Server, start: Start, hold: Callable[..., None]) -> None:
-    hold("orders")
+def test_a_token(page: Page, server: Server, start: Start, redis: Any) -> None:
+    hold(redis, "orders")
     token = "50%off:a-token"
     dashboard = start(server.url, "--token", token)
     # Printed, it might end up in a log.
@@ -440,9 +424,9 @@ def test_a_token(page: Page, server: Server, start: Start, hold: Callable[..., N
 
 
 class TestUse:
-    def test_by_keyboard(self, page: Page, dashboard: Dashboard, hold: Callable[..., None]) -> None:
+    def test_by_keyboard(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         for name in ("a", "b"):
-            hold(name)
+            hold(redis, name)
         page.open(dashboard)
         page.until(lambda: page.names == ["a", "b"])
         page.run("document.querySelector('button[data-sort=name]').focus()")
@@ -456,25 +440,21 @@ class TestUse:
         page.until(lambda: page.text("#content h2") == "b")
 
     @pytest.mark.parametrize("fragment", ["#/locks", "#/wall", "#/graph", "#/lock?name=" + "long" * 50])
-    def test_a_narrow_window(
-        self, page: Page, dashboard: Dashboard, redis: Any, hold: Callable[..., None], fragment: str
-    ) -> None:
-        hold("long" * 50)
+    def test_a_narrow_window(self, page: Page, dashboard: Dashboard, redis: Any, fragment: str) -> None:
+        hold(redis, "long" * 50)
         queue_of_clients(redis, "long" * 50, 1)
         with page.of_size(320, 700):
             page.open(dashboard, fragment)
             page.until(lambda: page.run("return document.querySelectorAll('tbody tr').length"))
             assert page.run("return document.documentElement.scrollWidth") <= 320
             # Whatever the state in the header says. Nothing is drawn between the two statements.
+            say = "document.getElementById('status-text').textContent = arguments[0];"
             for words in ("no connection", "token needed", "live, 12.3 ms", "live, 12345.6 ms"):
-                say = "document.getElementById('status-text').textContent = arguments[0];"
                 assert page.run(say + "return document.documentElement.scrollWidth", words) <= 320, words
 
-    def test_a_screen_on_a_wall_and_a_screen_reader(
-        self, page: Page, dashboard: Dashboard, hold: Callable[..., None]
-    ) -> None:
+    def test_a_screen_on_a_wall_and_a_screen_reader(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         """The page uses the width, and is larger, as it is read from a distance. Whatever takes a focus has a name."""
-        hold("orders")
+        hold(redis, "orders")
         height = "return document.querySelector('td.name').getBoundingClientRect().height"
         page.open(dashboard)
         page.until(lambda: page.names == ["orders"])
