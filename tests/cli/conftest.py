@@ -25,8 +25,6 @@ from tests.support.inspecting import announce
 Run = Callable[..., Ended]
 """`cli(...)` of a test."""
 JAVA = f"{uuid.UUID(int=5)}"
-SINCE = 1_795_167_377_900
-"""When the hold of `announced` began, ms."""
 
 
 @contextmanager
@@ -42,7 +40,7 @@ def announced(url: str, redis: Any, name: str, kind: str = "lock") -> Iterator[A
 
 def moment_of_announced() -> str:
     """How a table shows when that hold began."""
-    return moment(datetime.fromtimestamp(SINCE / 1000, UTC))
+    return moment(datetime.fromtimestamp(1_795_167_377.9, UTC))
 
 
 IN_TERMINAL = (

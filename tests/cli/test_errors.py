@@ -55,8 +55,10 @@ def probe(command: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 class TestProcess:
-    def test_a_missing_extra(self) -> None:
-        """Without rich only the commands that print tables are missing."""
+    def test_a_missing_extra_and_no_server(self) -> None:
+        """Without rich only the commands that print tables are missing. No log of the library, no traceback at exit."""
+        text = "no server at 127.0.0.1:1/0 (connection refused); say where it is with --url or PYREDISSON_URL"
+        assert pyredisson("ls", env={"PYREDISSON_URL": "redis://127.0.0.1:1"}) == (69, "", f"pyredisson: {text}\n")
         assert pyredisson("--version", code=WITHOUT.format("rich")) == (0, f"pyredisson {VERSION}\n", "")
         text = f"pyredisson: click is missing, which this command needs: {installation_of('cli')}\n"
         assert pyredisson("--version", code=WITHOUT.format("click")) == (2, "", text)
@@ -215,12 +217,6 @@ def guarded() -> Iterator[str]:
         yield f"127.0.0.1:{server.port}"
 
 
-def test_in_a_process_of_its_own() -> None:
-    """Nothing else is written: no log of the library, no traceback at exit."""
-    text = "no server at 127.0.0.1:1/0 (connection refused); say where it is with --url or PYREDISSON_URL"
-    assert pyredisson("ls", env={"PYREDISSON_URL": "redis://127.0.0.1:1"}) == (69, "", f"pyredisson: {text}\n")
-
-
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0])
 def test_no_server(command: Commands, call: list[str]) -> None:
     here = "127.0.0.1:1"
@@ -238,9 +234,8 @@ def test_no_server(command: Commands, call: list[str]) -> None:
 @pytest.mark.parametrize("call", [*CALLS, ["dashboard", "--port", "0"]], ids=lambda call: call[0])
 def test_access(command: Commands, call: list[str], user: Callable[[str], str], guarded: str) -> None:
     one_line(command("--url", f"redis://{guarded}", *call), 77, "wants a password", "PYREDISSON_PASSWORD")
-    one_line(
-        ended := command("--url", f"redis://:secret@{guarded}", *call), 77, "refuses the user name or the password"
-    )
+    ended = command("--url", f"redis://:secret@{guarded}", *call)
+    one_line(ended, 77, "refuses the user name or the password")
     assert "secret" not in ended.err
     # The tests of these commands cover the rights.
     if call[0] not in ("doctor", "bench", "dashboard"):

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -149,19 +149,14 @@ class TestTables:
 
     def test_the_cost_of_a_row(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Of 10,000 rows each call counts. A clock would count what else the machine does."""
-        calls = 0
-
-        def count(frame: object, event: str, argument: object) -> None:
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(count)
+        events: list[str] = []
+        sys.setprofile(lambda _frame, event, _argument: events.append(event))
         try:
             print_table(COLUMNS, LINES * 50, OPTIONAL, color=True)
         finally:
             sys.setprofile(None)
         assert capsys.readouterr().out.count(LONG) == 50
-        assert calls < 150 * 100
+        assert len([event for event in events if event in ("call", "c_call")]) < 150 * 100
 
 
 def sections(text: str) -> tuple[list[str], dict[str, list[list[str]]]]:
@@ -269,37 +264,28 @@ def test_names_are_completed(server: Server, redis: Any) -> None:
     assert run(env={**asked, "PYREDISSON_URL": "redis://127.0.0.1:1"}) == (0, "\n", "")
 
 
-class Screen:
+class Screen(NamedTuple):
     """What the command has written to its terminal."""
 
-    def __init__(self, terminal: int, process: subprocess.Popen[str]) -> None:
-        self._terminal = terminal
-        self._seen = b""
-        self.process = process
+    terminal: int
+    process: subprocess.Popen[str]
 
     def until(self, text: str, without: str = "\0") -> None:
         """Waits until a frame that is written from now on contains one text, and not the other."""
-        self._seen = b""
-        end = time.monotonic() + TIMEOUT
-        while True:
-            frames = self._seen.split(b"in use, ")
-            # The last one may not be complete.
-            if any(text.encode() in frame and without.encode() not in frame for frame in frames[1:-1]):
-                return
-            assert time.monotonic() < end, (text, self._seen[-2000:])
-            if select.select([self._terminal], [], [], 0.1)[0]:
-                self._seen += os.read(self._terminal, 65536)
+        seen, end = b"", time.monotonic() + TIMEOUT
+        # The last frame may not be complete.
+        while not any(text.encode() in each and without.encode() not in each for each in seen.split(b"in use, ")[1:-1]):
+            assert time.monotonic() < end, (text, seen[-2000:])
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                seen += os.read(self.terminal, 65536)
 
-    def press(self, keys: str) -> None:
-        os.write(self._terminal, keys.encode())
-
-    def rest(self) -> bytes:
-        """Everything until the process ends. It would block if nobody read what it writes."""
+    def end(self) -> tuple[int, bytes]:
+        """Its status, and everything until the process ends. It would block if nobody read what it writes."""
         data = b""
         with suppress(OSError):  # the other end is closed
             while True:
-                data += os.read(self._terminal, 65536)
-        return data
+                data += os.read(self.terminal, 65536)
+        return self.process.wait(TIMEOUT), data
 
 
 @contextmanager
@@ -334,22 +320,19 @@ def test_it_follows_what_is_held_and_a_server_that_goes(own_server: Server) -> N
             redis.hset("owned", f"{JAVA}:31", 1)
         screen.until("owned", without="server away")
         screen.process.send_signal(signal.SIGINT)
-        assert b"Traceback" not in screen.rest()
-        assert screen.process.wait(TIMEOUT) == 130
+        status, rest = screen.end()
+        assert (status, b"Traceback" in rest) == (130, False)
 
 
-def test_more_than_the_terminal_has_lines(server: Server, redis: Any) -> None:
+def test_more_than_the_terminal_has_lines_and_no_terminal(server: Server, redis: Any) -> None:
+    assert run("watch", "--url", server.url) == (2, "", "pyredisson: watch needs a terminal; 'pyredisson ls' doesn't\n")
     for number in range(40):
         redis.hset(f"lock-{number:02}", f"{JAVA}:31", 1)
     with watching(server.url) as screen:
         screen.until("lock-00", without="lock-39")
-        screen.press("j" * 30)
+        os.write(screen.terminal, b"j" * 30)
         screen.until("lock-39", without="lock-00")
-        screen.press("q")
+        os.write(screen.terminal, b"q")
         # The terminal is as before.
-        assert b"\x1b[?1049l" in screen.rest()
-        assert screen.process.wait(TIMEOUT) == 0
-
-
-def test_without_a_terminal(server: Server) -> None:
-    assert run("watch", "--url", server.url) == (2, "", "pyredisson: watch needs a terminal; 'pyredisson ls' doesn't\n")
+        status, rest = screen.end()
+        assert (status, b"\x1b[?1049l" in rest) == (0, True)

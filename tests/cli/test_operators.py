@@ -186,7 +186,9 @@ def test_what_leaks(cli: Run, redis: Any) -> None:
     assert re.search(re.escape(warning) + r" +-> pyredisson inspect NAME, then pyredisson unlock NAME\n", ended.out)
 
 
-def test_rights(cli: Run, user: Callable[[str], str], server: Server) -> None:
+def test_rights_and_messages_that_do_not_arrive(
+    cli: Run, user: Callable[[str], str], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = diagnosed(cli, "--url", user("~* &* +@all -incrby -config -scan"))
     assert (found["rights"].level, "can't be used: " in found["rights"].text) == ("warning", True)
     assert "ACL SETUSER" in found["rights"].advice
@@ -201,9 +203,6 @@ def test_rights(cli: Run, user: Callable[[str], str], server: Server) -> None:
     found = diagnosed(cli, "--url", user(f"{keys} &* +@all"), "--name", "orders")
     assert (found["rights"].level, "orders:" in found["rights"].text) == ("ok", True)
     assert found["announce"].level == ("note" if server.version >= (7,) else "ok")
-
-
-def test_messages_that_do_not_arrive(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 1.0)
     found = diagnosed(cli, status=INCOMPLETE)
     assert found["pubsub"].text == "messages don't arrive: a waiter has the lock 1.0 s after its release"

@@ -196,11 +196,10 @@ class TestSemaphore:
         """As after a pause of the process. The lease has begun on the server, so the command must end sooner."""
         reply = proxy.hold_reply(script("permit_acquire", with_shebang=server.version >= (7,)).sha)
         wanted = Wanted("job", None, 3600.0, 0.0, fair=False, semaphore=1, grace=10.0, conflict=75, quiet=False)
-        ends: list[float] = []
 
-        def hold() -> None:
+        def hold() -> float:
             with pyredisson.connect(proxy.url, timeout=TIMEOUT) as client, _held(client, wanted) as held:
-                ends.append(held.ends)
+                return held.ends
 
         with pyredisson.connect(server.url) as other, ThreadPoolExecutor() as threads:
             done = threads.submit(hold)
@@ -208,8 +207,7 @@ class TestSemaphore:
             [permit] = cast(list[bytes], admin.zrange("{job}:timeout", 0, -1))
             assert other.get_permit_expirable_semaphore("job").update_lease_time(permit.hex(), 600)
             reply.deliver()
-            done.result(TIMEOUT)
-        assert ends[0] <= clock() + 600
+            assert done.result(TIMEOUT) <= clock() + 600
 
 
 @pytest.fixture
@@ -304,9 +302,8 @@ def test_who_is_told_for_whom_it_waits(
     monkeypatch: pytest.MonkeyPatch, wait: float | None, options: dict[str, bool], terminal: bool, says: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
-    given = {"fair": False, "semaphore": None, "grace": 10.0, "conflict": 75, "quiet": False, **options}
-    wanted: Any = Wanted
-    assert wanted("job", wait, None, 0.0, **given).says_that_it_waits is says
+    given: Any = {"fair": False, "semaphore": None, "grace": 10.0, "conflict": 75, "quiet": False, **options}
+    assert Wanted("job", wait, None, 0.0, **given).says_that_it_waits is says
 
 
 @pytest.mark.parametrize("semaphore", [[], ["--semaphore", "1"]])

@@ -4,7 +4,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import islice, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -96,7 +96,8 @@ def test_the_charts_of_a_stream_go_on(dashboard: Dashboard) -> None:
 
 def snapshots_of(dashboard: Dashboard, count: int) -> list[Any]:
     with closing(dashboard.events(view="locks")) as events:
-        return [content for name, content in islice(events, count) if name == "snapshot"]
+        found = [next(events) for _ in range(count)]
+    return [content for name, content in found if name == "snapshot"]
 
 
 def release(dashboard: Dashboard, name: str) -> tuple[Any, Reply]:
