@@ -79,9 +79,7 @@ class Cleanup:
     """Work whose end takes as long as the test says."""
 
     def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.ending = asyncio.Event()
-        self.may_end = asyncio.Event()
+        self.begun, self.ending, self.may_end = (asyncio.Event() for _ in range(3))
         self.ended = False
 
     async def work(self, term: Term | None = None) -> None:
@@ -210,10 +208,8 @@ BLOCKS: dict[str, Callable[[Client], AbstractAsyncContextManager[object]]] = {
 
 @pytest.mark.parametrize("kind", ["locked", "singleton function", *BLOCKS])
 async def test_blocks_release_once_after_their_body(aclient: Client, admin: Redis, start: Start, kind: str) -> None:
-    if kind == "permit":
-        await aclient.get_permit_expirable_semaphore("permits").try_set_permits(1)
-    else:
-        await aclient.get_semaphore("permits").try_set_permits(1)
+    permits: Any = aclient.get_permit_expirable_semaphore if kind == "permit" else aclient.get_semaphore
+    await permits("permits").try_set_permits(1)
     began, held = asyncio.Event(), []
 
     async def body() -> None:
@@ -256,16 +252,13 @@ async def test_a_close_releases_everything(server: Server, admin: Redis, start: 
     await asyncio.to_thread(eventually, lambda: not any(each["name"] == "to-be-closed" for each in admin.client_list()))
 
 
-async def test_the_dashboard_ends_its_tasks(start: Start) -> None:
+async def test_the_dashboard_ends_its_tasks(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a server hangs, for which a collector waits for long."""
     cleanup, before = Cleanup(), asyncio.all_tasks()
-
-    class Hanging(Collector):
-        async def run(self) -> None:
-            await cleanup.work()
+    monkeypatch.setattr(Collector, "run", lambda _: cleanup.work())
 
     async def body() -> None:
-        app = make_app(Hanging(Config(), 60.0), None, (), allow_unlock=False, on_failure=lambda: None)
+        app = make_app(Collector(Config(), 60.0), None, (), allow_unlock=False, on_failure=lambda: None)
         async with app.router.lifespan_context(app):
             await asyncio.sleep(TIME_LIMIT)
 
