@@ -51,18 +51,12 @@ async def steps(discovery: Discovery) -> None:
 def fill(redis: Any) -> None:
     """Keys of other programs, of every type, and few locks among them."""
     pipeline = redis.pipeline(transaction=False)
-    for number in range(KEYS):
-        match number % 5:
-            case 0:
-                pipeline.set(f"counter:{number}", number)
-            case 1:
-                pipeline.hset(f"cart:{number}", mapping={f"item:{item}": item for item in range(1 + number % 40)})
-            case 2:
-                pipeline.rpush(f"list:{number}", "x")
-            case 3:
-                pipeline.zadd(f"{{ranks}}:{number}:timeout", {"somebody": number})
-            case 4:
-                pipeline.set(f"page:{number}", "<html>")
+    for number in range(KEYS // 5):
+        pipeline.set(f"counter:{number}", number)
+        pipeline.hset(f"cart:{number}", mapping={f"item:{item}": item for item in range(1 + number % 40)})
+        pipeline.rpush(f"list:{number}", "x")
+        pipeline.zadd(f"{{ranks}}:{number}:timeout", {"somebody": number})
+        pipeline.set(f"page:{number}", "<html>")
     for number in range(LOCKS):
         pipeline.hset(f"lock:{number}", f"{CLIENT}:{number}", 1)
     # A small hash whose fields are expensive to read.
@@ -81,11 +75,9 @@ async def test_nothing_is_missing_and_nothing_invented(backend: Backend, redis: 
     redis.config_resetstat()
     discovery = await walked(client)
     called = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in redis.info("commandstats").items()}
-    assert set(discovery.found) == {b"lock:%d" % number for number in range(LOCKS)}
-    assert set(discovery.found.values()) == {Evidence.HASH}
+    assert discovery.found == dict.fromkeys((b"lock:%d" % number for number in range(LOCKS)), Evidence.HASH)
     assert discovery.scanned >= discovery.total == KEYS + LOCKS + 200
-    assert not discovery.failed
-    assert not discovery.topology_changed
+    assert (discovery.failed, discovery.topology_changed) == ({}, False)
     for name in called.keys() & {"dbsize", "info", "config", "config|resetstat"}:
         del called[name]
     # No step is long: each looks at few keys, and at little of each. It never calls KEYS.
@@ -105,16 +97,10 @@ async def test_companion_keys_and_clients(backend: Backend, redis: Any) -> None:
     redis.set("redisson_unlock_latch:{six}:00112233445566778899aabbccddeeff", 0)
     announce(redis, CLIENT)
     discovery = await walked(backend.connect())
-    assert discovery.found == {
-        b"one": Evidence.COMPANION,
-        b"{one}": Evidence.COMPANION,
-        b"two": Evidence.LATCH,
-        b"{two}": Evidence.LATCH,
-        b"three": Evidence.PERMITS,
-        b"{three}": Evidence.PERMITS,
-        b"four{x}": Evidence.COMPANION,
-    }
-    assert [*discovery.clients] == [CLIENT]
+    found = dict.fromkeys((b"one", b"{one}", b"four{x}"), Evidence.COMPANION)
+    found |= {b"two": Evidence.LATCH, b"{two}": Evidence.LATCH}
+    found |= {b"three": Evidence.PERMITS, b"{three}": Evidence.PERMITS}
+    assert (discovery.found, [*discovery.clients]) == (found, [CLIENT])
 
 
 @on_every_server
@@ -152,8 +138,7 @@ async def test_passes_one_after_the_other(backend: Backend, redis: Any, monkeypa
 async def test_the_rate(backend: Backend, redis: Any) -> None:
     redis.mset({f"counter:{number}": number for number in range(1000)})
     client = backend.connect()
-    clock = session_of(client).clock
-    discovery = discovery_of(client, rate=2000)
+    clock, discovery = session_of(client).clock, discovery_of(client, rate=2000)
     begun = clock()
     await steps(discovery)
     # The pause after the last step isn't needed.
@@ -170,8 +155,7 @@ async def test_with_the_rights_that_are_needed(backend: Backend, server: Server,
     found = await listed(client)
     assert set(found) == {"orders"}
     assert found["orders"].owners[0].holder.host == "web-3"
-    known, _ = await read_clients(session_of(client), [CLIENT])
-    assert len(known) == 1
+    assert len((await read_clients(session_of(client), [CLIENT]))[0]) == 1
     # tests/lua/test_inspect_scripts.py removes the rights of the scripts one by one.
     for missing in ("-type", "+type -evalsha -eval"):
         redis.execute_command("ACL", "SETUSER", "reader", *missing.split())
@@ -214,9 +198,7 @@ async def test_replies_to_the_walk_that_are_lost(backend: Backend, proxy: Proxy,
     client = backend.connect(proxy.url, **QUICK)
     fault = proxy.drop_reply(b"DBSIZE", times=2)
     discovery = await walked(client)
-    assert set(discovery.found) == locks
-    assert not discovery.failed
-    assert not fault.left
+    assert (set(discovery.found), discovery.failed, fault.left) == (locks, {}, 0)
 
 
 async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None:
@@ -234,8 +216,7 @@ async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None
     own_server.resume()
     discovery.restart()
     await steps(discovery)
-    assert set(discovery.found) == {b"orders"}
-    assert not discovery.failed
+    assert (set(discovery.found), discovery.failed) == ({b"orders"}, {})
     # What was found stays if a server doesn't answer: the objects may still be there.
     own_server.pause()
     discovery.restart()
@@ -259,8 +240,7 @@ async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[byt
             await fails(asyncio.CancelledError, lambda task=task: task)
             await asyncio.to_thread(reply.deliver)
         await steps(discovery)
-        assert set(discovery.found) == locks
-        assert not discovery.failed
+        assert (set(discovery.found), discovery.failed) == (locks, {})
 
 
 async def test_a_client_that_is_closed_during_the_walk(backend: Backend, locks: set[bytes]) -> None:
@@ -307,8 +287,7 @@ pyredisson_fencing:{orders} pyredisson_once:{orders} orders:timeout pyredisson_c
 
 @pytest.mark.parametrize("key", [b"", *OTHERS.split()])
 def test_other_keys_belong_to_no_object_and_no_client(key: bytes) -> None:
-    assert objects_of(key)[0] == ()
-    assert client_of(key) is None
+    assert (objects_of(key)[0], client_of(key)) == ((), None)
 
 
 @given(st.uuids())
@@ -334,8 +313,7 @@ def test_cycles_of_any_graph(graph: dict[int, list[int]]) -> None:
     assert bool(cycles) == has_cycle(graph)
     nodes = [node for cycle in cycles for node in cycle]
     assert len(nodes) == len(set(nodes))
-    for cycle in cycles:
-        assert all(after in graph[node] for node, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    assert all(after in graph[node] for each in cycles for node, after in zip(each, [*each[1:], each[0]], strict=True))
     # What is left has none.
     assert not has_cycle({node: others for node, others in graph.items() if node not in nodes})
 
@@ -370,13 +348,9 @@ class World:
         return [AnnouncedWait(side, b"%d" % lock, holder_of(owner), True) for owner, (lock, side) in waits]
 
     def states(self) -> dict[bytes, State]:
-        states = {}
-        for lock in self.writers.keys() | self.readers.keys():
-            sides = [(self.writers[lock], "write")] if lock in self.writers else []
-            sides += [(owner, "read") for owner in self.readers.get(lock, ())]
-            owners = [Owner("", holder_of(each), side=side) for each, side in sides]  # type: ignore[arg-type]
-            states[b"%d" % lock] = held_by(lock, "read-write", *owners)
-        return states
+        held = {lock: [Owner("", holder_of(owner), side="write")] for lock, owner in self.writers.items()}
+        held |= {lock: [Owner("", holder_of(each), side="read") for each in by] for lock, by in self.readers.items()}
+        return {b"%d" % lock: held_by(lock, "read-write", *owners) for lock, owners in held.items()}
 
 
 def holder_of(owner: int, **fields: Any) -> Holder:
@@ -401,8 +375,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @given(worlds())
 def test_owners_that_never_go_on_are_found_and_no_others(world: World) -> None:
-    stuck: set[int] = world.stuck()
-    found = find(world.announced(), world.states())
+    stuck, found = world.stuck(), find(world.announced(), world.states())
     assert {wait.node[1] for deadlock in found for wait in deadlock.waits} <= stuck
     assert bool(found) == bool(stuck)
 
