@@ -27,6 +27,7 @@ from pyredisson.observe.prometheus import MOST_VALUES, first_part
 from pyredisson.testing import Server
 from tests.support.backends import Backend, fails
 from tests.support.children import Child, forked
+from tests.support.inspecting import session_of
 from tests.support.observers import delivered
 
 
@@ -236,11 +237,9 @@ def test_workers_of_a_server_that_forks(
 
 class Spans:
     def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
+        self._exporter, self.provider = InMemorySpanExporter(), TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("program")
-        self.observer = OpenTelemetryObserver(self.provider)
+        self.tracer, self.observer = self.provider.get_tracer("program"), OpenTelemetryObserver(self.provider)
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
@@ -257,11 +256,6 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 def error_of(span: ReadableSpan) -> str | None:
     assert (span.status.status_code is StatusCode.ERROR) is (span.status.description is not None)
     return span.status.description
-
-
-def waits(client: Any) -> bool:
-    """Whether a call of the client waits, of which the observer is or will be told."""
-    return bool(getattr(client, "_target", client)._session.observing._waits)
 
 
 @pytest.fixture
@@ -301,26 +295,23 @@ def test_the_end_of_a_wait(spans: Spans, end: str, error: str | None) -> None:
 async def test_the_parent_of_a_wait(backend: Backend, spans: Spans) -> None:
     client, other = backend.connect(observer=spans.observer), backend.connect()
     await other.get_lock("order:1", owner=1).lock()
-    requests = []
 
-    async def work() -> None:
+    async def work() -> int:
         with spans.tracer.start_as_current_span("request") as request:
-            requests.append(request)
             await client.get_lock("order:1", owner=2).lock()
         # The hold outlives the span of its acquire.
         await client.get_lock("order:1", owner=2).unlock()
+        return request.get_span_context().span_id
 
-    working = await backend.begin(work, lambda: waits(client))
+    # A call waits, of which the observer is or will be told.
+    working = await backend.begin(work, lambda: session_of(client).observing._waits)
     await other.get_lock("order:1", owner=1).unlock()
-    await working.result()
+    request = await working.result()
     delivered(client)
     [wait], [hold] = spans.named("lock wait"), spans.named("lock hold")
-    [request] = requests
-    assert parent_of(wait) == parent_of(hold) == request.get_span_context().span_id
-    assert [link.context for link in hold.links] == [wait.context]
-    assert wait.end_time == hold.start_time
-    assert attributes(wait)["outcome"] == "acquired"
-    assert attributes(wait)["waited"] > 0
+    assert parent_of(wait) == parent_of(hold) == request
+    assert ([link.context for link in hold.links], hold.start_time) == ([wait.context], wait.end_time)
+    assert (attributes(wait)["outcome"], attributes(wait)["waited"] > 0) == ("acquired", True)
 
 
 async def test_each_task_has_its_own_parent(tasks: Backend, spans: Spans) -> None:
@@ -337,8 +328,7 @@ async def test_each_task_has_its_own_parent(tasks: Backend, spans: Spans) -> Non
     delivered(client)
     holds = spans.named("lock hold")
     assert {attributes(span)["owner_id"]: parent_of(span) for span in holds} == parents
-    assert len(holds) == 8
-    assert {attributes(span)["name"] for span in holds} == {"order"}
+    assert [attributes(span)["name"] for span in holds] == ["order"] * 8
     waits = {span.context.span_id for span in spans.named("lock wait") if span.context is not None}
     assert {link.context.span_id for span in holds for link in span.links} == waits
     assert waits
@@ -348,9 +338,8 @@ def test_there_are_not_too_many_open_spans(spans: Spans, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MOST_SPANS", 3)
     for number in range(5):
         tell(spans.observer, "acquired", hold_id=number, name=f"order:{number}")
-    ended = spans.named("lock hold")
-    assert [attributes(span)["name"] for span in ended] == ["order:0", "order:1"]
-    assert all(attributes(span)["abandoned"] for span in ended)
+    ended = [attributes(span) for span in spans.named("lock hold")]
+    assert [(each["name"], each["abandoned"]) for each in ended] == [("order:0", True), ("order:1", True)]
     for number in range(5):
         tell(spans.observer, "released", hold_id=number)
     assert len(spans.named("lock hold")) == 5
@@ -362,9 +351,8 @@ def test_dropped_events_of_spans(spans: Spans) -> None:
         tell(spans.observer, "waiting", client_id=client_id, wait_id=1)
         tell(spans.observer, "acquired", client_id=client_id, hold_id=2)
     tell(spans.observer, "dropped", count=7)
-    ended = [*spans.named("lock wait"), *spans.named("lock hold")]
-    assert [attributes(span)["client_id"] for span in ended] == ["mine", "mine"]
-    assert all(attributes(span)["abandoned"] for span in ended)
+    ended = [attributes(span) for span in (*spans.named("lock wait"), *spans.named("lock hold"))]
+    assert [(each["client_id"], each["abandoned"]) for each in ended] == [("mine", True)] * 2
     tell(spans.observer, "released", hold_id=2, held=0.5)
     assert len(spans.named("lock hold")) == 1
 
@@ -466,11 +454,9 @@ def test_grafana_can_show_it() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        columns, rows = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
-        own = set(product(columns, rows))
-        assert not own & cells, panel["title"]
+        x, y, width, height = (panel["gridPos"][each] for each in "xywh")
+        own = set(product(range(x, x + width), range(y, y + height)))
+        assert (x + width <= 24, own & cells) == (True, set()), panel["title"]
         cells |= own
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
     for panel in PANELS:
