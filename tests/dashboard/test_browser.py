@@ -194,6 +194,14 @@ class TestLocks:
         page.until(lambda: page.column("raw")[1:] == queue[1:])
         redis.flushall()
         page.until(lambda: "free" in page.text(".facts"))
+        # Former holders.
+        hold(redis, "handed on")
+        page.open(dashboard, "#/lock?name=handed on")
+        page.until(lambda: page.column("raw") == [CLIENT.format(1) + ":1"])
+        assert page.column("until") == []
+        redis.rename("handed on", "another")
+        page.until(lambda: page.column("holder") == ["Redisson 00000000, thread 1"])
+        assert page.column("until")[0].endswith("s)")
 
     def test_names_that_look_the_same(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         """A name that is no text, and one that is what the former is shown as: each has one row."""
@@ -289,15 +297,6 @@ class TestOtherViews:
         assert [page.text(f"[data-number={key}] dd") for key in keys] == ["1", "3", "2", "0"]
         assert page.run("return getComputedStyle(document.documentElement).colorScheme") == "dark"
         assert not any(page.text(control) for control in ("#theme", ".tabs", ".tools", "footer"))
-
-    def test_former_holders(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
-        hold(redis, "handed on")
-        page.open(dashboard, "#/lock?name=handed on")
-        page.until(lambda: page.column("raw") == [CLIENT.format(1) + ":1"])
-        assert page.column("until") == []
-        redis.rename("handed on", "another")
-        page.until(lambda: page.column("holder") == ["Redisson 00000000, thread 1"])
-        assert page.column("until")[0].endswith("s)")
 
     def test_the_charts_of_what_clients_announce(
         self, page: Page, server: Server, start: Start, empty_server: None, redis: Any
@@ -424,7 +423,7 @@ def test_a_token(page: Page, server: Server, start: Start, redis: Any) -> None:
 
 
 class TestUse:
-    def test_by_keyboard(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
+    def test_by_keyboard_on_a_wall_and_with_a_screen_reader(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
         for name in ("a", "b"):
             hold(redis, name)
         page.open(dashboard)
@@ -438,6 +437,23 @@ class TestUse:
         page.run("document.querySelector('td[data-column=name] a').focus()")
         page.driver.switch_to.active_element.send_keys(Keys.ENTER)
         page.until(lambda: page.text("#content h2") == "b")
+        # On a wall the page uses the width, and is larger, as it is read from a distance.
+        height = "return document.querySelector('td.name').getBoundingClientRect().height"
+        page.open(dashboard)
+        page.until(lambda: page.names == ["a", "b"])
+        usual = page.run(height)
+        with page.of_size(3840, 2160):
+            assert page.run("return document.querySelector('table').getBoundingClientRect().width") > 0.9 * 3840
+            assert page.run(height) > 1.8 * usual
+            assert page.run("return document.documentElement.scrollWidth") <= 3840
+            assert page.run("return document.documentElement.scrollHeight") <= 2160
+        # For a screen reader whatever takes a focus has a name.
+        tree = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        roles = ("button", "link", "textbox", "searchbox", "combobox", "table", "columnheader", "image")
+        named = [node for node in tree if node.get("role", {}).get("value") in roles and not node.get("ignored")]
+        assert len(named) > 15
+        assert page.run("return document.querySelectorAll('h1').length") == 1
+        assert not [node for node in named if not node.get("name", {}).get("value")]
 
     @pytest.mark.parametrize("fragment", ["#/locks", "#/wall", "#/graph", "#/lock?name=" + "long" * 50])
     def test_a_narrow_window(self, page: Page, dashboard: Dashboard, redis: Any, fragment: str) -> None:
@@ -451,22 +467,3 @@ class TestUse:
             say = "document.getElementById('status-text').textContent = arguments[0];"
             for words in ("no connection", "token needed", "live, 12.3 ms", "live, 12345.6 ms"):
                 assert page.run(say + "return document.documentElement.scrollWidth", words) <= 320, words
-
-    def test_a_screen_on_a_wall_and_a_screen_reader(self, page: Page, dashboard: Dashboard, redis: Any) -> None:
-        """The page uses the width, and is larger, as it is read from a distance. Whatever takes a focus has a name."""
-        hold(redis, "orders")
-        height = "return document.querySelector('td.name').getBoundingClientRect().height"
-        page.open(dashboard)
-        page.until(lambda: page.names == ["orders"])
-        usual = page.run(height)
-        with page.of_size(3840, 2160):
-            assert page.run("return document.querySelector('table').getBoundingClientRect().width") > 0.9 * 3840
-            assert page.run(height) > 1.8 * usual
-            assert page.run("return document.documentElement.scrollWidth") <= 3840
-            assert page.run("return document.documentElement.scrollHeight") <= 2160
-        tree = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-        roles = ("button", "link", "textbox", "searchbox", "combobox", "table", "columnheader", "image")
-        named = [node for node in tree if node.get("role", {}).get("value") in roles and not node.get("ignored")]
-        assert len(named) > 15
-        assert page.run("return document.querySelectorAll('h1').length") == 1
-        assert not [node for node in named if not node.get("name", {}).get("value")]
