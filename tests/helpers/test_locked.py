@@ -52,23 +52,20 @@ class TestBothBackends:
         call = decorated(backend, getattr(backend.connect(), decorate)("orders", **options), change)
         assert await finished([backend.spawn(call) for _ in range(20)], WORK_LIMIT) == [1] * 20
 
-    async def test_it_waits_as_long_as_it_may(self, backend: Backend) -> None:
-        async def change() -> None:
-            raise AssertionError("not reached")
-
-        client = backend.connect()
-        async with client.get_lock("orders", owner=7):
-            call = decorated(backend, client.locked("orders", wait_time=0.01), change)
-            await fails(pyredisson.LockTimeoutError, call, match="orders")
-
     @pytest.mark.parametrize("decorate", ["locked", "singleton"])
     async def test_an_error_of_the_function_releases(self, backend: Backend, admin: Redis, decorate: str) -> None:
+        """If the function is reached: it waits as long as it may."""
+
         async def change() -> None:
             raise pyredisson.LockTimeoutError("of another lock")
 
-        call = decorated(backend, getattr(backend.connect(), decorate)("orders"), change)
+        client = backend.connect()
+        call = decorated(backend, getattr(client, decorate)("orders"), change)
         await fails(pyredisson.LockTimeoutError, call, match="of another lock")
         assert not admin.exists("orders")
+        async with client.get_lock("orders", owner=7):
+            call = decorated(backend, client.locked("orders", wait_time=0.01), change)
+            await fails(pyredisson.LockTimeoutError, call, match="orders")
 
     @pytest.mark.parametrize(("decorate", "options"), [("locked", {}), ("singleton", {"at_least": 0.1})])
     async def test_a_lost_lock(self, backend: Backend, admin: Redis, decorate: str, options: dict[str, float]) -> None:
@@ -84,7 +81,9 @@ class TestBothBackends:
         assert not admin.exists("orders")
 
 
-def test_the_function_keeps_its_signature(client: pyredisson.Client, aclient: pyredisson.asyncio.Client) -> None:
+def test_functions_methods_and_nested_calls(
+    client: pyredisson.Client, aclient: pyredisson.asyncio.Client, admin: Redis
+) -> None:
     @client.locked("order:{order_id}")
     def change(order_id: int, *, place: str = "here") -> str:
         """Changes an order."""
@@ -95,8 +94,6 @@ def test_the_function_keeps_its_signature(client: pyredisson.Client, aclient: py
     assert change(3, place="there") == "3 there"
     assert inspect.iscoroutinefunction(aclient.locked("orders")(coroutine))
 
-
-def test_a_method_and_a_nested_call(client: pyredisson.Client, admin: Redis) -> None:
     class Orders:
         tenant = "t"
 
@@ -110,8 +107,6 @@ def test_a_method_and_a_nested_call(client: pyredisson.Client, admin: Redis) -> 
 
 
 def function(order_id: int, place: str = "here", *rest: int, key: str = "k", **others: int) -> None: ...
-
-
 def method(self: Any, order: Any) -> None: ...
 
 
@@ -168,8 +163,6 @@ async def agenerator() -> AsyncIterator[int]:
 
 
 async def coroutine() -> None: ...
-
-
 def plain() -> None: ...
 
 
