@@ -288,9 +288,7 @@ SET = ("--free", "3", "--yes")
         ((COUNTER, PLACE, SCORE), ["rm"], 1, "lock 'orders' is waited for"),
     ],
 )
-def test_what_is_refused(
-    cli: Run, redis: Any, keys: tuple[tuple[Any, ...], ...], arguments: list[str], status: int, text: str
-) -> None:
+def test_what_is_refused(cli: Run, redis: Any, keys: Any, arguments: list[str], status: int, text: str) -> None:
     for key in keys:
         redis.execute_command(*key)
     before = {key: redis.dump(key) for key in redis.scan_iter()}

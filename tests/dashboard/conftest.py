@@ -5,11 +5,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -48,9 +48,7 @@ class Dashboard:
         program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "3"]
         program += ["--port", str(port), "--interval", str(INTERVAL), *options]
         # Not in a group of its own: whatever ends the tests ends the dashboard.
-        self.process = subprocess.Popen(
-            program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
-        )
+        self.process = Popen(program, stdout=PIPE, stderr=PIPE, text=True, env=clean_environment())
         assert self.process.stdout is not None
         first = self.process.stdout.readline()
         if " is at " not in first:

@@ -136,9 +136,7 @@ def hold(redis: Any, name: str, number: int = 1) -> None:
 
 
 class TestLocks:
-    def test_it_shows_what_the_server_has(
-        self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any
-    ) -> None:
+    def test_what_the_server_has(self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any) -> None:
         page.open(dashboard)
         page.until(lambda: page.text(".empty strong") == "No lock is held")
         for name in ("orders", "cron:nightly", XSS):
@@ -298,9 +296,7 @@ class TestOtherViews:
         assert page.run("return getComputedStyle(document.documentElement).colorScheme") == "dark"
         assert not any(page.text(control) for control in ("#theme", ".tabs", ".tools", "footer"))
 
-    def test_the_charts_of_what_clients_announce(
-        self, page: Page, server: Server, start: Start, empty_server: None, redis: Any
-    ) -> None:
+    def test_announced_counts(self, page: Page, server: Server, start: Start, empty_server: None, redis: Any) -> None:
         dashboard = start(server.url)
         page.open(dashboard)
         # What was counted before the first point isn't shown.
@@ -345,9 +341,7 @@ def test_the_server_and_the_dashboard_are_gone_and_come_back(page: Page, own_ser
 
 
 class TestRelease:
-    def test_behind_a_confirmation(
-        self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any
-    ) -> None:
+    def test_a_confirmation(self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any) -> None:
         lock = client.get_lock("orders")
         lock.lock()
         page.ask_to_release(dashboard, "orders")

@@ -73,9 +73,7 @@ async def test_what_is_known_is_not_new(server: Server, client: pyredisson.Clien
         await until(collector, lambda: name.encode() in collector.snapshot.seen and collector.snapshot.complete)
         assert collector._names()[0].keys() == {b"orders", b"{orders}"}
         # Else the next round would read it again.
-        await until(
-            collector, lambda: not any(is_new(*each, collector._seen) for each in collector._names()[0].items())
-        )
+        await until(collector, lambda: not any(is_new(*it, collector._seen) for it in collector._names()[0].items()))
 
 
 async def test_counters_do_not_displace_holds(server: Server, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +137,7 @@ async def test_a_defect_of_one_round(
     assert [record.levelno for record in caplog.records if "can't be read" in record.getMessage()] == [logging.ERROR]
 
 
-async def test_a_defect_that_ends_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_ends_it(server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The dashboard ends, too: a page without news would look as if all were well."""
 
     async def fail(self: Discovery) -> bool:

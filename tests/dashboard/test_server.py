@@ -19,7 +19,7 @@ OWNER = "00000000-0000-4000-8000-000000000001:1"
 
 
 class TestData:
-    def test_a_lock_that_is_handed_on_and_then_free(
+    def test_who_holds_a_lock(
         self, dashboard: Dashboard, client: pyredisson.Client, server: Server, redis: Any
     ) -> None:
         add_foreign_keys(redis)
@@ -279,9 +279,7 @@ class TestToken:
                 assert guarded.get(path, headers).headers["set-cookie"] is None
         assert guarded.post("/login", {"token": guarded.token}).status in (401, 404)
 
-    def test_a_token_that_no_header_can_have(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_token_for_no_header(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         command = Commands(capsys, monkeypatch)
         for token in ("short", "längeres Wort", " begins with a space", "line\nbreak"):
             ended = command("dashboard", "--token", token)

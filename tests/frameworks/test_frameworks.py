@@ -132,9 +132,7 @@ def line(process: Any) -> str:
     return str(process.stdout.readline())
 
 
-def test_views_checks_errors_and_run_locked(
-    manage: Callable[..., Popen[str]], client: pyredisson.Client, admin: Redis
-) -> None:
+def test_views_checks_and_commands(manage: Callable[..., Popen[str]], client: pyredisson.Client, admin: Redis) -> None:
     status, out, err = end(manage("shell", "-v", "0", "-c", TRIES))
     assert (status, out, admin.keys()) == (0, "tried\n", []), err
 

@@ -49,15 +49,13 @@ class Candidate:
 
     def __init__(self, client: Any) -> None:
         self.told: list[tuple[str, int, ElectionState]] = []
-        self.election: Any = client.elect(
-            "billing", on_elected=self._tells("elected"), on_deposed=self._tells("deposed")
-        )
+        self.election: Any = client.elect("billing", on_elected=self._on("elected"), on_deposed=self._on("deposed"))
 
     @property
     def whats(self) -> list[str]:
         return [what for what, _, _ in self.told]
 
-    def _tells(self, what: str) -> Callable[[Any], None]:
+    def _on(self, what: str) -> Callable[[Any], None]:
         return lambda term: self.told.append((what, term.token, self.election.state))
 
 

@@ -81,9 +81,7 @@ class TestBothBackends:
         assert not admin.exists("orders")
 
 
-def test_functions_methods_and_nested_calls(
-    client: pyredisson.Client, aclient: pyredisson.asyncio.Client, admin: Redis
-) -> None:
+def test_functions_and_methods(client: pyredisson.Client, aclient: pyredisson.asyncio.Client, admin: Redis) -> None:
     @client.locked("order:{order_id}")
     def change(order_id: int, *, place: str = "here") -> str:
         """Changes an order."""

@@ -162,9 +162,7 @@ async def test_with_the_rights_that_are_needed(backend: Backend, server: Server,
         await fails(NoPermissionError, walked, client)
 
 
-async def test_a_server_that_is_restarted_in_the_middle(
-    backend: Backend, own_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_restart_in_the_middle(backend: Backend, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cursors stay valid, and a failure is not the end."""
     monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
     with own_server.redis() as redis:

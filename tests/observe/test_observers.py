@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from pyredisson.observe import opentelemetry as module
 from pyredisson.observe.prometheus import MOST_VALUES, first_part
 from pyredisson.testing import Server
 from tests.support.backends import Backend, fails
-from tests.support.children import Child, forked
+from tests.support.children import forked
 from tests.support.inspecting import session_of
 from tests.support.observers import delivered
 
@@ -179,9 +178,7 @@ def test_dropped_events_of_metrics(registry: CollectorRegistry, metrics: Prometh
     assert value(registry, "dropped_events_total") == 7
 
 
-def test_the_metrics_of_a_forked_child(
-    server: Server, registry: CollectorRegistry, metrics: PrometheusObserver
-) -> None:
+def test_metrics_of_a_forked_child(server: Server, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     """What the parent holds is not the child's."""
     with pyredisson.connect(server.url, observer=metrics) as client:
 
@@ -219,9 +216,7 @@ os.read(0, 1)
 """
 
 
-def test_workers_of_a_server_that_forks(
-    server: Server, child: Callable[..., Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_are_forked(server: Server, child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In prometheus_client's mode for several processes their values are added up."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     process = child(PREFORK, server.url)
@@ -281,7 +276,7 @@ def test_a_hold(spans: Spans, end: str, fields: dict[str, Any], error: str | Non
 
 
 @pytest.mark.parametrize(
-    ("end", "error"), [("acquired", None), ("timed_out", None), ("failed", "CancelledError: by the user")]
+    ("end", "error"), [("acquired", None), ("timed_out", None), ("failed", "CancelledError: by a user")]
 )
 def test_the_end_of_a_wait(spans: Spans, end: str, error: str | None) -> None:
     tell(spans.observer, "waiting", time_ns=5, wait_id=1)
@@ -357,7 +352,7 @@ def test_dropped_events_of_spans(spans: Spans) -> None:
     assert len(spans.named("lock hold")) == 1
 
 
-def test_the_spans_of_a_forked_child(server: Server, spans: Spans) -> None:
+def test_spans_of_a_forked_child(server: Server, spans: Spans) -> None:
     """It doesn't end the spans of what its parent holds."""
 
     def holds() -> list[Any]:
