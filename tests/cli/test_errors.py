@@ -74,11 +74,12 @@ class TestProcess:
 
 class TestUsage:
     def test_every_command_has_help_with_an_example(self, command: Commands) -> None:
+        # Below each is tested: `watch` first looks for a terminal, and `dashboard` starts without a server.
+        assert {call[0] for call in CALLS} == COMMANDS.keys() - {"completion", "watch", "dashboard"}
         overview = command("--help")
         assert overview == command()
         for name, (_, text) in COMMANDS.items():
-            assert f"  {name} " in overview.out
-            assert text in overview.out
+            assert (f"  {name} " in overview.out, text in overview.out) == (True, True)
             ended = command(name, "--help")
             assert (ended.status, ended.err) == (0, "")
             assert f"pyredisson {name}" in ended.out.partition("Example")[2]
@@ -204,11 +205,6 @@ CALLS = [
     *(["permits", "orders", "--free", "2", "--yes"], ["doctor"], ["bench", "--seconds", "0.1"]),
 ]
 """The commands that ask a server, each with what it needs."""
-
-
-def test_every_command_is_tested() -> None:
-    """`watch` first looks for a terminal, and `dashboard` starts without a server."""
-    assert {call[0] for call in CALLS} == COMMANDS.keys() - {"completion", "watch", "dashboard"}
 
 
 @pytest.fixture(scope="module")

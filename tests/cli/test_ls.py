@@ -187,8 +187,8 @@ def test_a_lock(cli: Run, server: Server, redis: Any) -> None:
     assert len(states) == 2
 
 
-def test_a_queue_in_order(cli: Run, redis: Any) -> None:
-    """Of this library's waiters and of Java's."""
+def test_a_queue_and_other_kinds(cli: Run, client: pyredisson.Client, redis: Any) -> None:
+    """The queue in its order, of this library's waiters and of Java's."""
     ours, java = f"{uuid.UUID(int=6)}:{2**32}", f"{JAVA}:31"
     redis.hset("orders", f"{JAVA}:30", 1)
     redis.rpush("redisson_lock_queue:{orders}", java, ours)
@@ -200,28 +200,6 @@ def test_a_queue_in_order(cli: Run, redis: Any) -> None:
     assert first[:4] == ["Redisson 00000000:31", "-", "1", "of Redisson"]
     assert (second[2:4], second[5]) == (["2", "alive"], ours)
     assert [line[3] for line in tables["KEY"]][:2] == ["queue", "scores of the queue"]
-
-
-def test_who_waits_and_a_deadlock(cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlocks, "CONFIRMED_AFTER", 0.0)
-    announce_deadlock(redis)
-    listed = cells(cli("ls").out)
-    assert [listed[name][-1] for name in ("orders", "stock")] == ["web-2 (pid 9), and 1 more", "web-1 (pid 7)"]
-    head, tables = sections(cli("inspect", "orders").out)
-    assert DEADLOCK in head
-    [second, third] = tables["WAITER"]
-    assert (second[0], third[0]) == ("web-2 (pid 9)", "web-3 (pid 812)")
-    told = json.loads(cli("inspect", "stock", "--json").out)
-    assert told["deadlocks"] == [DEADLOCK]
-    assert told["waiters"][0]["owner"]["holder"]["pid"] == 7
-    ended = cli("doctor", "--json")
-    found = {each["check"]: (each["level"], each["text"]) for each in map(json.loads, ended.out.splitlines())}
-    assert (ended.status, found["deadlocks"]) == (INCOMPLETE, ("error", DEADLOCK))
-    redis.delete("stock")
-    assert json.loads(cli("inspect", "orders", "--json").out)["deadlocks"] == []
-
-
-def test_other_kinds(cli: Run, client: pyredisson.Client, redis: Any) -> None:
     redis.hset("report", mapping={"mode": "read", f"{JAVA}:1": 1, f"{JAVA}:2": 3})
     redis.pexpire("report", 7_300_000)
     redis.set(f"{{report}}:{JAVA}:2:rwlock_timeout:1", 1, px=7_300_000)
@@ -253,6 +231,25 @@ def test_other_kinds(cli: Run, client: pyredisson.Client, redis: Any) -> None:
     assert head[0].startswith("\\xff\\x1b: lock (")
     [row] = tables["HOLDER"]
     assert (row[0], row[-1]) == ("Redisson 00000000:1", f"{JAVA}:1:kept (work done, only kept)")
+
+
+def test_who_waits_and_a_deadlock(cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlocks, "CONFIRMED_AFTER", 0.0)
+    announce_deadlock(redis)
+    listed = cells(cli("ls").out)
+    assert [listed[name][-1] for name in ("orders", "stock")] == ["web-2 (pid 9), and 1 more", "web-1 (pid 7)"]
+    head, tables = sections(cli("inspect", "orders").out)
+    assert DEADLOCK in head
+    [second, third] = tables["WAITER"]
+    assert (second[0], third[0]) == ("web-2 (pid 9)", "web-3 (pid 812)")
+    told = json.loads(cli("inspect", "stock", "--json").out)
+    assert told["deadlocks"] == [DEADLOCK]
+    assert told["waiters"][0]["owner"]["holder"]["pid"] == 7
+    ended = cli("doctor", "--json")
+    found = {each["check"]: (each["level"], each["text"]) for each in map(json.loads, ended.out.splitlines())}
+    assert (ended.status, found["deadlocks"]) == (INCOMPLETE, ("error", DEADLOCK))
+    redis.delete("stock")
+    assert json.loads(cli("inspect", "orders", "--json").out)["deadlocks"] == []
 
 
 def test_names_are_completed(server: Server, redis: Any) -> None:

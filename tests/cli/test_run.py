@@ -246,9 +246,7 @@ def test_the_end_of_the_lease(start: Start, admin: Redis, options: list[str], li
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr", "nothing"])
-def test_who_reads_its_output(
-    start: Start, in_terminal: Any, admin: Redis, short_lease: list[str], closed: str
-) -> None:
+def test_who_reads_output(start: Start, in_terminal: Any, admin: Redis, short_lease: list[str], closed: str) -> None:
     if closed == "stdout":
         code = "import sys, time; print('runs', file=sys.stderr, flush=True); time.sleep(60)"
         process = start(code, *short_lease, begins="", preexec_fn=lambda: os.close(1))

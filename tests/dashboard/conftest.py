@@ -162,10 +162,6 @@ FLAGS = (
 )
 
 
-def has_browser() -> bool:
-    return shutil.which(CHROMIUM) is not None and shutil.which(DRIVER) is not None
-
-
 def start_browser(profile: Path, *, width: int = 1280, height: int = 900) -> Chrome:
     """A browser with a new profile in that folder. The browser and the driver that Debian has fit each other."""
     # selenium looks for a driver in the network if it is not told where one is.

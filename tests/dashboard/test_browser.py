@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pyredisson
 from pyredisson.testing import Server
 from pyredisson.testing.server import lasting_ports
 from pyredisson.version import VERSION
-from tests.dashboard.conftest import LIMIT, Dashboard, Start, has_browser, start_browser
+from tests.dashboard.conftest import CHROMIUM, DRIVER, LIMIT, Dashboard, Start, start_browser
 from tests.support.inspecting import announce, announce_deadlock
 from tests.support.waiting import eventually
 
@@ -104,7 +105,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if not has_browser():
+    if not (shutil.which(CHROMIUM) and shutil.which(DRIVER)):
         if os.environ.get("PYREDISSON_REQUIRE_BROWSER"):
             pytest.fail("chromium and chromedriver are missing")
         pytest.skip("chromium and chromedriver are missing: sh .ci/browser")

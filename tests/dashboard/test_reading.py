@@ -254,24 +254,20 @@ def test_words() -> None:
         assert who(holder) == words
 
 
-class TestHistory:
-    def test_counts_become_differences(self) -> None:
-        history = History()
-        history.add(1.0, 5, 1, [announced("old", waits=100, waited=50.0, lost=7)])
-        history.add(2.0, 6, 0, [announced("old", waits=103, waited=51.5, lost=8), announced("new", waits=2)])
-        # A client that has ended takes its counts along; one that begins anew counts from there.
-        history.add(3.0, 6, 0, [announced("new", waits=1)])
-        history.add(4.0, 6, 0, [announced("new", waits=4)])
-        points = [(point.waits, point.waited, point.lost) for point in history.since(0)]
-        assert points == [(0, 0.0, 0), (5, 1.5, 1), (0, 0.0, 0), (3, 0.0, 0)]
-
-    def test_it_is_bounded(self) -> None:
-        history = History()
-        for second in range(10_000):
-            history.add(float(second), second, 0, [])
-        times = [point.time for point in history.since(0)]
-        assert (times[-1], len(times)) == (9999.0, snapshots.MINUTES * 60 + 1)
-        assert [point.held for point in history.since(9998.0)] == [9999]
+def test_in_the_history_counts_become_differences_and_it_is_bounded() -> None:
+    history, long = History(), History()
+    history.add(1.0, 5, 1, [announced("old", waits=100, waited=50.0, lost=7)])
+    history.add(2.0, 6, 0, [announced("old", waits=103, waited=51.5, lost=8), announced("new", waits=2)])
+    # A client that has ended takes its counts along; one that begins anew counts from there.
+    history.add(3.0, 6, 0, [announced("new", waits=1)])
+    history.add(4.0, 6, 0, [announced("new", waits=4)])
+    points = [(point.waits, point.waited, point.lost) for point in history.since(0)]
+    assert points == [(0, 0.0, 0), (5, 1.5, 1), (0, 0.0, 0), (3, 0.0, 0)]
+    for second in range(10_000):
+        long.add(float(second), second, 0, [])
+    times = [point.time for point in long.since(0)]
+    assert (times[-1], len(times)) == (9999.0, snapshots.MINUTES * 60 + 1)
+    assert [point.held for point in long.since(9998.0)] == [9999]
 
 
 def owners(*numbers: int) -> tuple[Owner, ...]:

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
 import tomllib
 import uuid
@@ -127,9 +126,8 @@ def imports(block: Block) -> Iterator[str]:
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module]
-        for name in names:
-            if name.partition(".")[0] not in {*sys.stdlib_module_names, "pyredisson", "redis"}:
-                yield name
+        ours = {*sys.stdlib_module_names, "pyredisson", "redis"}
+        yield from (name for name in names if name.partition(".")[0] not in ours)
 
 
 installed = cache(packages_distributions)
@@ -144,7 +142,7 @@ def package_of(module: str) -> str:
     return canonicalize_name(package)
 
 
-def test_pip_installs_from_the_repository_everywhere() -> None:
+def test_pip_installs_from_the_repository_everywhere_and_the_table_has_the_extras() -> None:
     assert f"git+{PROJECT['urls']['Source']}" == REPOSITORY
     found = [installation_of("cli")]
     for path in [*EXAMPLES, ROOT / "setup.py", *SOURCES]:
@@ -156,9 +154,6 @@ def test_pip_installs_from_the_repository_everywhere() -> None:
         requirement = Requirement(command.removeprefix("pip install ").strip("'\""))
         assert requirement.url == REPOSITORY
         assert requirement.extras <= EXTRAS.keys()
-
-
-def test_the_table_has_the_extras() -> None:
     text = (DOCS / "installation.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
     assert {extra: set(re.findall(r"`([\w-]+)`", packages.lower())) for extra, packages in rows} == EXTRAS
@@ -211,10 +206,8 @@ def test_each_log_in_the_table_exists() -> None:
     table = OPERATIONS.partition("| log | level |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|", table, re.MULTILINE)
     assert len(rows) >= 8
-    for text, level in rows:
-        assert logged.get(text) == level, text
-    for text in re.findall(r"`(the [^`]+)`", table):
-        assert text in logged, text
+    assert {*rows} <= logged.items()
+    assert {*re.findall(r"`(the [^`]+)`", table)} <= logged.keys()
 
 
 def _prefixes() -> set[str]:
@@ -326,7 +319,8 @@ def test_every_public_name_has_a_docstring_that_the_reference_shows() -> None:
         assert not [each for each in (public, *methods) if not each.__doc__]
 
 
-def test_the_picture_names_the_primitives_that_exist() -> None:
+def test_the_pictures_show_the_primitives_that_exist_and_the_figures_of_the_benchmarks() -> None:
+    assert svg_text(ASSETS / "benchmarks.svg", "desc") == benchmark_chart.describe({row["name"]: row for row in ROWS})
     elements = ET.parse(DOCS / "assets" / "which-primitive.svg").iter()
     drawn = {"".join(element.itertext()) for element in elements if element.get("class") == "primitive"}
     made = {name.removeprefix("get_") for name in dir(pyredisson.Client) if name.startswith("get_")}
@@ -366,19 +360,13 @@ class Fetched(HTMLParser):
         self.found.update(given[each] or "" for each in ("src", "srcset", "poster", "data") if each in given)
 
 
-def build(site: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the command of `make docs`."""
+def test_the_site_fetches_nothing_from_elsewhere_and_has_the_texts(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="`make docs` installs what the site needs")
     (options,) = re.findall(r"-m mkdocs (build .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     # A proxy that isn't there: what the build tries to fetch is an error.
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-    env = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
-    return completed(sys.executable, "-m", "mkdocs", *options.split(), "--site-dir", site, cwd=ROOT, env=env)
-
-
-def test_the_site_fetches_nothing_from_elsewhere_and_has_the_texts(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    done = build(site)
+    env, site = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}, tmp_path / "site"
+    done = completed(sys.executable, "-m", "mkdocs", *options.split(), "--site-dir", site, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > len(list(DOCS.rglob("*.md"))) - 1
@@ -412,10 +400,6 @@ def svg_text(picture: Path, tag: str) -> str:
     found = ET.parse(picture).getroot().find(f"{{http://www.w3.org/2000/svg}}{tag}")
     assert found is not None
     return found.text or ""
-
-
-def test_the_chart_shows_the_figures_of_the_benchmarks() -> None:
-    assert svg_text(ASSETS / "benchmarks.svg", "desc") == benchmark_chart.describe({row["name"]: row for row in ROWS})
 
 
 @pytest.mark.parametrize("picture", sorted(ASSETS.glob("*.svg")), ids=lambda path: path.name)

@@ -64,7 +64,7 @@ class Values:
         return {name: value(self.registry, "acquires_total", **self.labels, outcome=name) for name in names}
 
 
-def test_holds(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+def test_holds_renewals_and_servers(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     of_lock = Values(registry)
     for number in range(3):
         tell(metrics, "acquired", hold_id=number, waited=0.0)
@@ -80,9 +80,6 @@ def test_holds(registry: CollectorRegistry, metrics: PrometheusObserver) -> None
     tell(metrics, "acquired", name="shop", kind="semaphore", waited=0.0)
     of_shop = Values(registry, "semaphore", "shop")
     assert (of_shop.outcomes()["acquired"], of_shop["hold_seconds_count"], of_shop["held"]) == (1, 0, 0)
-
-
-def test_renewals_and_servers(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     tell(metrics, "renewed", count=3, late=-0.5)
     tell(metrics, "renewed", count=1, late=0.25)
     tell(metrics, "renewal_failed", count=2)
