@@ -236,27 +236,9 @@ def test_the_broker_is_down(app: celery.Celery, client: pyredisson.Client) -> No
     eventually(lambda: not client.get_lock("task").is_locked())
 
 
-def test_redis_is_down_when_the_task_begins(app: celery.Celery, client: pyredisson.Client, proxy: Proxy) -> None:
-    app.conf.task_always_eager = True
-
-    def cut(**_: Any) -> None:
-        proxy.refuse(True)
-        proxy.cut()
-
-    with pyredisson.connect(proxy.url, retry_attempts=0) as publisher:
-
-        @once(app, publisher, "task")
-        def task() -> None: ...
-
-        task_prerun.connect(cut, sender=task)
-        with pytest.raises(ConnectionError):
-            task.delay().get()
-        assert client.get_lock("task").is_locked()
-        proxy.refuse(False)
-        eventually(lambda: not client.get_lock("task").is_locked())
-
-
-def test_eager(app: celery.Celery, client: pyredisson.Client) -> None:
+def test_eager_and_redis_is_down_when_the_task_begins(
+    app: celery.Celery, client: pyredisson.Client, proxy: Proxy
+) -> None:
     app.conf.task_always_eager = True
     ids = []
 
@@ -272,6 +254,22 @@ def test_eager(app: celery.Celery, client: pyredisson.Client) -> None:
         assert len(set(ids)) == 1
         ids.clear()
         assert not client.get_lock("task").is_locked()
+
+    def cut(**_: Any) -> None:
+        proxy.refuse(True)
+        proxy.cut()
+
+    with pyredisson.connect(proxy.url, retry_attempts=0) as publisher:
+
+        @once(app, publisher, "other")
+        def other() -> None: ...
+
+        task_prerun.connect(cut, sender=other)
+        with pytest.raises(ConnectionError):
+            other.delay().get()
+        assert client.get_lock("other").is_locked()
+        proxy.refuse(False)
+        eventually(lambda: not client.get_lock("other").is_locked())
 
 
 def test_wrong_arguments(app: celery.Celery, client: pyredisson.Client) -> None:

@@ -265,27 +265,24 @@ def test_a_leader_that_is_killed_or_stopped(
             assert leader.wait() == -number
 
 
-class TestCallbacksThatAwait:
-    async def test_one_releases_what_the_other_has_acquired(self, aclient: pyredisson.asyncio.Client) -> None:
-        lock = aclient.get_lock("stock")
-        async with aclient.elect("billing", on_elected=lambda _: lock.lock(), on_deposed=lambda _: lock.unlock()):
-            assert await lock.is_held()
-        assert not await lock.is_locked()
+async def test_callbacks_that_await(aclient: pyredisson.asyncio.Client) -> None:
+    """One releases what the other has acquired. Closed in the middle of one, it goes on, and the other one follows."""
+    lock = aclient.get_lock("stock")
+    async with aclient.elect("billing", on_elected=lambda _: lock.lock(), on_deposed=lambda _: lock.unlock()):
+        assert await lock.is_held()
+    assert not await lock.is_locked()
+    begun, may_end, told = asyncio.Event(), asyncio.Event(), []
 
-    async def test_closed_in_the_middle_of_one(self, aclient: pyredisson.asyncio.Client) -> None:
-        """The callback goes on to its end, and the other one follows."""
-        begun, may_end, told = asyncio.Event(), asyncio.Event(), []
+    async def elected(term: pyredisson.asyncio.Term) -> None:
+        begun.set()
+        await may_end.wait()
+        told.append("elected")
 
-        async def elected(term: pyredisson.asyncio.Term) -> None:
-            begun.set()
-            await may_end.wait()
-            told.append("elected")
-
-        election = aclient.elect("billing", on_elected=elected, on_deposed=lambda _: told.append("deposed"))
-        election.start()
-        await begun.wait()
-        closing = asyncio.create_task(election.close())
-        await asyncio.sleep(0)
-        may_end.set()
-        await closing
-        assert told == ["elected", "deposed"]
+    election = aclient.elect("billing", on_elected=elected, on_deposed=lambda _: told.append("deposed"))
+    election.start()
+    await begun.wait()
+    closing = asyncio.create_task(election.close())
+    await asyncio.sleep(0)
+    may_end.set()
+    await closing
+    assert told == ["elected", "deposed"]

@@ -183,8 +183,7 @@ async def test_what_is_decorated(decorate: str) -> None:
         with pyredisson.connect() as for_threads:
             for client, good, bad in ((for_threads, PLAIN, COROUTINES), (for_asyncio, COROUTINES, PLAIN)):
                 decorator: Callable[[Any], Any] = getattr(client, decorate)("orders")
-                for each in good:
-                    assert callable(decorator(each))
+                assert all(callable(decorator(each)) for each in good)
                 for each in NEVER + bad:
                     with pytest.raises(TypeError):
                         decorator(each)

@@ -92,17 +92,6 @@ async def test_readers(backend: Backend, redis: Any) -> None:
 
 
 class TestNumbers:
-    async def test_without_further_evidence(self, backend: Backend, redis: Any) -> None:
-        """A number may be anybody's counter."""
-        client = backend.connect()
-        redis.set("stock", 3)
-        assert "stock" not in await listed(client)
-        state = await state_of(client, "stock")
-        assert (state.kind, state.certain) == ("unknown", False)
-        assert "a semaphore or a latch" in state.why
-        known, _ = await inspector(client).states([b"stock"], kind="semaphore")
-        assert [(state.kind, state.certain, state.free) for state in known] == [("semaphore", True, 3)]
-
     @pytest.mark.parametrize("kind", ["semaphore", "permits", "latch", "claim"])
     async def test_keys_that_say_the_kind(self, backend: Backend, redis: Any, kind: str) -> None:
         """The slot of a call, or the claim of a waiter for several permits."""
@@ -178,6 +167,13 @@ class TestOthers:
             assert why in state.why
             # A user has named it, so its fields may be owners of clients that choose other ids than Redisson.
             assert (state.kind, state.held) == (("lock", True) if name == "cart" else ("unknown", False))
+        # A number may be anybody's counter.
+        redis.set("stock", 3)
+        assert "stock" not in await listed(client)
+        state = await state_of(client, "stock")
+        assert (state.kind, state.certain, "a semaphore or a latch" in state.why) == ("unknown", False, True)
+        known, _ = await inspector(client).states([b"stock"], kind="semaphore")
+        assert [(state.kind, state.certain, state.free) for state in known] == [("semaphore", True, 3)]
         # Companion keys of another type are somebody else's, so nothing in them is read.
         redis.hset("orders", f"{JAVA}:1", 1)
         companions = [f"redisson_{name}:{{orders}}" for name in ("lock_queue", "lock_timeout", "lock_token")]

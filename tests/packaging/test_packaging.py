@@ -60,7 +60,7 @@ def tops(names: Iterable[str]) -> set[str]:
     return {name.partition("/")[0] for name in names}
 
 
-def test_the_sdist_holds_the_sources(dist: Path) -> None:
+def test_the_sdist_holds_the_sources_and_the_wheel_the_package(dist: Path) -> None:
     with tarfile.open(the(dist, "*.tar.gz")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"_core/{name}" for name in SOURCES} <= names
@@ -68,9 +68,7 @@ def test_the_sdist_holds_the_sources(dist: Path) -> None:
     assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile", "mkdocs.yml", "SECURITY.md"} <= names
     assert {"pyredisson/_core.pyi", "pyredisson/py.typed", "tests/core/test_wheel.py"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".c"))]
-
-
-def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
+    # The wheel holds nothing else.
     info = the(dist, "*.whl").name[:16] + ".dist-info"
     with zipfile.ZipFile(the(dist, "*.whl")) as archive:
         names = set(archive.namelist())
