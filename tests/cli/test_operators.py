@@ -92,9 +92,7 @@ class TestUnlock:
 class TestPermits:
     """It shows how many permits are free, and sets that number unless it has changed."""
 
-    def test_nothing_is_done_if_the_number_has_changed(
-        self, cli: Run, client: pyredisson.Client, redis: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_change(self, cli: Run, client: pyredisson.Client, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         client.get_semaphore("seats").try_set_permits(2)
         assert cli("permits", "seats") == (0, "semaphore 'seats' has 2 free permits.\n", "")
 

@@ -39,8 +39,6 @@ def queue_of_clients(redis: Any, name: str, count: int) -> list[str]:
 
 
 class Page:
-    """The page of a dashboard, in the browser."""
-
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 

@@ -236,9 +236,7 @@ def test_the_broker_is_down(app: celery.Celery, client: pyredisson.Client) -> No
     eventually(lambda: not client.get_lock("task").is_locked())
 
 
-def test_eager_and_redis_is_down_when_the_task_begins(
-    app: celery.Celery, client: pyredisson.Client, proxy: Proxy
-) -> None:
+def test_eager_and_when_redis_is_down(app: celery.Celery, client: pyredisson.Client, proxy: Proxy) -> None:
     app.conf.task_always_eager = True
     ids = []
 

@@ -37,6 +37,5 @@ def decorated(backend: Backend, decorator: Any, work: Work) -> Work:
 
 @pytest.fixture
 async def aclient(server: Server) -> AsyncIterator[pyredisson.asyncio.Client]:
-    """A client for asyncio."""
     async with pyredisson.asyncio.connect(server.url) as made:
         yield made

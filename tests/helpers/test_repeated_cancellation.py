@@ -22,9 +22,6 @@ from tests.support.backends import fails
 from tests.support.faults import InterruptAt
 from tests.support.waiting import TIME_LIMIT, eventually
 
-TURNS = 20
-"""Iterations of the event loop for which a cancellation is repeated before a test looks."""
-
 Cancel = Callable[[], object]
 Start = Callable[[Callable[[], Awaitable[object]]], tuple["asyncio.Task[None]", Cancel]]
 
@@ -70,7 +67,7 @@ def start(request: pytest.FixtureRequest) -> Start:
 
 async def repeated(cancel: Cancel) -> None:
     """The cancellation has been delivered many times when this returns."""
-    for _ in range(TURNS):
+    for _ in range(20):
         cancel()
         await asyncio.sleep(0)
 
