@@ -134,7 +134,6 @@ installed = cache(packages_distributions)
 
 
 def package_of(module: str) -> str:
-    """The package that brings a module."""
     for name in (module, module.partition(".")[0]):
         if name in PACKAGES:
             return PACKAGES[name]
@@ -244,9 +243,7 @@ def test_the_lists_of_keys_are_complete() -> None:
         if prefix in NO_OBJECT:
             continue
         assert any(fnmatchcase(prefix, pattern) for pattern in rights), prefix
-        name = key
-        for word, value in SAMPLES.items():
-            name = name.replace(word, value)
+        name = re.sub("|".join(SAMPLES), lambda match: SAMPLES[match[0]], key)
         assert client_of(name.encode()) or b"orders" in objects_of(name.encode())[0], name
 
 
@@ -346,15 +343,12 @@ class Fetched(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: set[str] = set()
-        self.tags: set[str] = set()
-        self.classes: set[str] = set()
+        self.found, self.tags, self.classes = set[str](), set[str](), set[str]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.tags.add(tag)
-        self.classes.update((given.get("class") or "").split())
-        self.classes.add(given.get("data-md-component") or "")
+        self.classes |= {*(given.get("class") or "").split(), given.get("data-md-component") or ""}
         if tag == "link" and given.get("rel") not in {"canonical", "next", "prev"}:
             self.found.add(given.get("href") or "")
         self.found.update(given[each] or "" for each in ("src", "srcset", "poster", "data") if each in given)
@@ -373,17 +367,13 @@ def test_the_site_fetches_nothing_from_elsewhere_and_has_the_texts(tmp_path: Pat
     for page in pages:
         parser = Fetched()
         parser.feed(page.read_text("utf-8"))
-        for address in parser.found:
-            parts = urlsplit(address)
-            assert not parts.netloc, f"{page}: {address}"
-            assert parts.scheme in {"", "data"}, f"{page}: {address}"
+        parts = {address: urlsplit(address) for address in parser.found}
+        assert not [each for each in parts if parts[each].netloc or parts[each].scheme not in {"", "data"}], page
         assert not parser.tags & {"iframe", "object", "embed"}, page
         # For these the theme's script fetches a library, or asks the repository's host for its numbers.
         assert not parser.classes & {"mermaid", "source", "katex", "asciinema"}, page
     for sheet in site.rglob("*.css"):
-        text = sheet.read_text("utf-8")
-        assert "@import" not in text
-        assert not re.findall(r"url\([\"']?(?:https?:)?//[^)]*", text), sheet
+        assert not re.findall(r"@import|url\([\"']?(?:https?:)?//[^)]*", sheet.read_text("utf-8")), sheet
     text = (site / "reference" / "locks.html").read_text("utf-8")
     for anchor in ("Lock.try_lock", "Lock.unlock", "Lockable.on_lost", "FencedLock.lock_and_get_token"):
         assert f'id="pyredisson.{anchor}"' in text
@@ -410,8 +400,7 @@ def test_a_picture_is_small_and_needs_no_script_and_nothing_from_elsewhere(pictu
         for name, value in element.attrib.items():
             assert not name.rpartition("}")[2].startswith("on"), name
             assert "href" not in name or value.startswith("#"), value
-    assert svg_text(picture, "title")
-    assert svg_text(picture, "desc")
+    assert all(svg_text(picture, tag) for tag in ("title", "desc"))
 
 
 def figures(page: str) -> Iterator[tuple[str, str, str]]:
@@ -437,12 +426,10 @@ def matches(written: str, measured: float) -> bool:
 def test_the_tables_have_figures_of_the_benchmarks(page: str) -> None:
     count = 0
     for row, column, cell in figures(page):
-        peer = next((prefix for name, prefix in PEERS.items() if column.startswith(name)), None)
-        if peer is None:
-            # What is in brackets is a baseline of ours.
-            known = [each["ours"] for each in ROWS] + [value for each in ROWS for value in each["baselines"].values()]
-        else:
-            known = [value for each in ROWS for name, value in each["baselines"].items() if name.startswith(peer)]
+        peer = next((prefix for name, prefix in PEERS.items() if column.startswith(name)), "")
+        known = [value for each in ROWS for name, value in each["baselines"].items() if name.startswith(peer)]
+        # In a column of ours, what is in brackets is a baseline.
+        known += [] if peer else [each["ours"] for each in ROWS]
         for written in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", cell):
             count += 1
             assert any(matches(written, measured) for measured in known), (row, column, written)
