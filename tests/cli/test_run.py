@@ -64,8 +64,7 @@ COUNTS_INT = (
     ],
 )
 def test_the_status(cli: Run, admin: Redis, program: list[str], status: int, err: str) -> None:
-    assert cli("run", "job", *program) == (status, "", err)
-    assert not admin.exists("job")
+    assert (cli("run", "job", *program), admin.exists("job")) == ((status, "", err), 0)
 
 
 def test_the_lock_is_not_acquired(cli: Run, client: pyredisson.Client) -> None:
@@ -95,15 +94,13 @@ class TestCommand:
         assert admin.hlen("job") == 1
         assert 290_000 < admin.pttl("job") <= 300_000
         cast(IO[str], running.stdin).write("given\n")
-        assert end_of(running) == (0, "given\n", "wrong\n")
-        assert not admin.exists("job")
+        assert (end_of(running), admin.exists("job")) == ((0, "given\n", "wrong\n"), 0)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_a_signal_is_forwarded(self, start: Start, admin: Redis, number: signal.Signals) -> None:
         running = start("import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + SLEEPS)
         running.send_signal(number)
-        assert end_of(running) == (128 + number, "", "")
-        assert not admin.exists("job")
+        assert (end_of(running), admin.exists("job")) == ((128 + number, "", ""), 0)
 
     def test_a_signal_or_the_release_ends_the_wait(self, start: Start, client: pyredisson.Client, admin: Redis) -> None:
         with client.get_lock("job"):
@@ -111,8 +108,7 @@ class TestCommand:
             eventually(lambda: listeners(admin, "job") == 2, seconds=TIMEOUT)
             first.send_signal(signal.SIGTERM)
             assert end_of(first) == (128 + signal.SIGTERM, "", "")
-        assert end_of(second) == (0, "runs\n", "")
-        assert not admin.exists("job")
+        assert (end_of(second), admin.exists("job")) == ((0, "runs\n", ""), 0)
 
     def test_a_killed_run_ends_the_command(self, start: Start) -> None:
         running = start("import os, time; print('runs', os.getpid(), sep='\\n', flush=True); time.sleep(60)")
@@ -131,8 +127,7 @@ class TestCommand:
         os.write(controller, b"given\n")
         assert [process.stdout.readline() for _ in range(2)] == ["given\n", "runs\n"]
         os.write(controller, termios.tcgetattr(controller)[6][termios.VINTR])
-        assert process.stdout.readline() == "INT 1\n"
-        assert process.wait(TIMEOUT) == 0
+        assert (process.stdout.readline(), process.wait(TIMEOUT)) == ("INT 1\n", 0)
 
     def test_sigchld_is_ignored(self, server: Server) -> None:
         """By the process that has started this one."""
@@ -181,16 +176,14 @@ class TestSemaphore:
     def test_so_many_at_a_time(self, start: Start, cli: Run, client: pyredisson.Client) -> None:
         first = start(SLEEPS, "--semaphore", "2")
         second = cli("run", "job", "--semaphore", "2", *python(PRINTS_ENVIRONMENT))
-        assert second.status == 0
-        assert len(eval(second.out)["PYREDISSON_PERMIT"]) == 32
+        assert (second.status, len(eval(second.out)["PYREDISSON_PERMIT"])) == (0, 32)
         said = "pyredisson: semaphore 'job' has 2 permits, not 3: 2 count\n"
         assert cli("run", "job", "--semaphore", "3", *python("pass")) == (0, "", said)
         semaphore = client.get_permit_expirable_semaphore("job")
         semaphore.acquire()
         assert cli("run", "job", "--semaphore", "2", "--no-wait", *python("print('runs')")).status == 75
         first.send_signal(signal.SIGTERM)
-        assert end_of(first).status == 128 + signal.SIGTERM
-        assert semaphore.available_permits() == 1
+        assert (end_of(first).status, semaphore.available_permits()) == (128 + signal.SIGTERM, 1)
 
     def test_the_reply_comes_late(self, proxy: Proxy, server: Server, admin: Redis) -> None:
         """As after a pause of the process. The lease has begun on the server, so the command must end sooner."""
@@ -271,8 +264,7 @@ def test_a_run_that_was_stopped(start: Start, admin: Redis, short_lease: list[st
     eventually(lambda: not admin.exists("job"))
     admin.hset("job", "other:1", "1")
     running.send_signal(signal.SIGCONT)
-    assert end_of(running).status == 74
-    assert admin.hkeys("job") == [b"other:1"]
+    assert (end_of(running).status, admin.hkeys("job")) == (74, [b"other:1"])
 
 
 def test_the_server_is_away_at_the_end(start: Start, own_server: Server) -> None:
@@ -281,8 +273,7 @@ def test_the_server_is_away_at_the_end(start: Start, own_server: Server) -> None
     own_server.kill()
     cast(IO[str], running.stdin).write("\n")
     ended = end_of(running)
-    assert ended.status == 3
-    assert "can't be released" in ended.err
+    assert (ended.status, "can't be released" in ended.err) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,7 @@ class TestLocks:
         page.until(lambda: page.state == "live")
         # The name of a lock is text, whatever stands in it.
         assert page.run("return document.querySelectorAll('img').length") == 0
-        assert page.run("return document.title") == "locks · pyredisson"
-        assert not page.reloaded
+        assert (page.run("return document.title"), page.reloaded) == ("locks · pyredisson", False)
 
     @pytest.mark.usefixtures("announced")
     def test_a_client_that_announces_itself_and_renews(self, page: Page, server: Server, dashboard: Dashboard) -> None:
@@ -320,8 +319,7 @@ def test_the_server_and_the_dashboard_are_gone_and_come_back(page: Page, own_ser
     own_server.kill()
     page.until(lambda: page.state == "away")
     assert page.text("#banner").startswith("The server doesn't reply since ")
-    assert page.text("#status-text") == "server away"
-    assert page.names == ["before"]
+    assert (page.text("#status-text"), page.names) == ("server away", ["before"])
     own_server.start()
     with own_server.redis() as redis:
         hold(redis, "after")
@@ -335,8 +333,7 @@ def test_the_server_and_the_dashboard_are_gone_and_come_back(page: Page, own_ser
         hold(redis, "while away")
     start(own_server.url, port=dashboard.port)
     page.until(lambda: page.state == "live" and page.names == ["after", "while away"])
-    assert page.text("#banner") == ""
-    assert not page.reloaded
+    assert (page.text("#banner"), page.reloaded) == ("", False)
 
 
 class TestRelease:
@@ -372,8 +369,7 @@ class TestRelease:
         # Nobody works under a lock that is only kept.
         redis.hset(name, CLIENT.format(1) + ":1:kept", 1)
         page.ask_to_release(dashboard, name)
-        assert "whose work is done" in page.text("#confirm-text")
-        assert not page.text("#confirm-working")
+        assert ("whose work is done" in page.text("#confirm-text"), page.text("#confirm-working")) == (True, "")
         assert page.text("#confirm-shown") == r"two\u000alines\u202e"
         page.type("#confirm-name", r"two\u000alines\u202e")
         page.find("#confirm-release").click()

@@ -99,8 +99,7 @@ async def test_after_nobody_has_looked(server: Server, redis: Any, monkeypatch: 
         await asyncio.sleep(0.2)
         redis.hset("orders", OWNER, 1)
         with collector.watch():
-            snapshot = await collector.fresh(LIMIT)
-        assert snapshot is not None
+            snapshot: Any = await collector.fresh(LIMIT)
         assert snapshot.seen.keys() == {b"orders"}
 
 
@@ -112,8 +111,7 @@ async def test_one_object_is_read_anew(server: Server, redis: Any) -> None:
         redis.hset("orders", OWNER, 1)
         with collector.watch() as watch:
             watch.detail = b"orders"
-            snapshot = await collector.fresh(LIMIT, time.monotonic())
-        assert snapshot is not None
+            snapshot: Any = await collector.fresh(LIMIT, time.monotonic())
         assert snapshot.seen[b"orders"].state.held
 
 

@@ -253,8 +253,7 @@ def test_the_rights_to_announcements_may_be_left_out(right: str, announced: None
                     announcement = one._session.announcement
                     assert announcement is not None
                     eventually(lambda found=announcement: right or found._listed)  # type: ignore[misc]
-                    holder = other.get_lock("orders").holder()
-                    assert holder is not None
+                    holder: Any = other.get_lock("orders").holder()
                     assert holder.client_id == one.id
             _exclude(one.get_lock("orders"), other.get_lock("orders"))
         assert right or not denied(server)

@@ -157,8 +157,7 @@ def test_a_task_called_as_a_function(client: pyredisson.Client, server: Server) 
 
 def test_one_at_a_time_over_all_processes(work: Any, admin: Redis) -> None:
     pids = {result.get(CHILD_LIMIT) for result in [work.count.delay("a") for _ in range(20)]}
-    assert admin.get("count") == b"20"
-    assert os.getpid() not in pids
+    assert (admin.get("count"), os.getpid() in pids) == (b"20", False)
     with work.client.get_lock("single:monday"):
         assert work.single.delay("monday").get(CHILD_LIMIT) is None
         assert work.single.delay("tuesday").get(CHILD_LIMIT) == "written"
@@ -248,8 +247,7 @@ def test_eager_and_when_redis_is_down(app: celery.Celery, client: pyredisson.Cli
         return int(self.request.retries)
 
     for call in (task.delay, task.apply):
-        assert call().get() == 1
-        assert len(set(ids)) == 1
+        assert (call().get(), len(set(ids))) == (1, 1)
         ids.clear()
         assert not client.get_lock("task").is_locked()
 

@@ -32,8 +32,7 @@ class TestBothBackends:
             return order_id + 1
 
         locked = backend.connect().locked("order:{order_id}", kind=kind, lease_time=20)
-        assert await decorated(backend, locked, change)(4) == 5
-        assert not admin.exists("order:4")
+        assert (await decorated(backend, locked, change)(4), admin.exists("order:4")) == (5, 0)
 
     @pytest.mark.parametrize(
         ("decorate", "options"),
@@ -100,8 +99,7 @@ def test_functions_and_methods(client: pyredisson.Client, aclient: pyredisson.as
             levels = [int(each) for each in admin.hvals(f"t:{order_id}")]
             return max(*levels, self.count(order_id, depth - 1)) if depth else levels[0]
 
-    assert Orders().count(1, 2) == 3
-    assert not admin.exists("t:1")
+    assert (Orders().count(1, 2), admin.exists("t:1")) == (3, 0)
 
 
 def function(order_id: int, place: str = "here", *rest: int, key: str = "k", **others: int) -> None: ...
@@ -236,8 +234,7 @@ class TestSingleton:
         single = backend.connect().singleton("nightly")
         job = decorated(backend, single, work)
         for _ in range(2):
-            assert await job(1) == "1 None"
-            assert not admin.exists("nightly")
+            assert (await job(1), admin.exists("nightly")) == ("1 None", 0)
         async with single as lock:
             await fails(pyredisson.LockTimeoutError, single.__aenter__, match="nightly")
             assert await lock.is_held()

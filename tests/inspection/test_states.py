@@ -45,10 +45,8 @@ async def test_a_lock(backend: Backend, redis: Any, kind: str) -> None:
     assert (state.kind, state.certain, state.held) == ("fenced" if kind == "fenced" else "lock", False, True)
     [owner] = state.owners
     assert (owner.levels, owner.side, owner.kept, state.owner_count) == (2, None, False, 1)
-    assert owner.holder.client_id == client.id
-    assert owner.raw == f"{client.id}:{owner.holder.owner_id}"
-    assert state.time_to_live == lease(state)
-    assert 15 < lease(state) <= 20
+    assert (owner.holder.client_id, owner.raw) == (client.id, f"{client.id}:{owner.holder.owner_id}")
+    assert (state.time_to_live, 15 < lease(state) <= 20) == (lease(state), True)
     assert state.token == (await lock.get_token() if kind == "fenced" else None)
     assert (state.permits, state.free, state.count, state.waiters) == (None, None, None, ())
     # Its holder announces the kind, and when the hold began.
@@ -222,14 +220,12 @@ async def test_a_queue(backend: Backend, redis: Any) -> None:
     redis.hset("pyredisson_fair_waiters:{orders}", mapping=dict.fromkeys(queue, 9 * 10**12))
     redis.zadd("pyredisson_fair_clients:{orders}", dict.fromkeys(CLIENTS, 9 * 10**12))
     [state], _ = await inspector(backend.connect()).states([b"orders"], limit=300)
-    assert [waiter.owner.raw for waiter in state.waiters] == queue
-    assert [waiter.place for waiter in state.waiters] == list(range(1, 201))
+    assert [(waiter.place, waiter.owner.raw) for waiter in state.waiters] == [*enumerate(queue, 1)]
     holders = [waiter.owner.holder for waiter in state.waiters]
     assert [f"{holder.client_id}:{holder.owner_id}" for holder in holders] == queue
     assert (all(waiter.alive for waiter in state.waiters), state.waiter_count) == (True, 200)
     [state], _ = await inspector(backend.connect()).states([b"orders"], limit=LIMIT)
-    assert [waiter.owner.raw for waiter in state.waiters] == queue[:100]
-    assert state.waiter_count == 200
+    assert ([waiter.owner.raw for waiter in state.waiters], state.waiter_count) == (queue[:100], 200)
     # Waiters that have left or are silent.
     redis.delete(*redis.keys("*{orders}"))
     waiters = [f"{client}:1" for client in CLIENTS]
