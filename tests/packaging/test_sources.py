@@ -219,9 +219,8 @@ def test_libraries_that_are_missing() -> None:
     done = completed(sys.executable, "-c", PROGRAM, *NEEDS)
     assert done.returncode == 0, done.stderr
     for line, (name, library, extra) in zip(done.stdout.splitlines(), NEEDS.values(), strict=True):
-        assert re.fullmatch(
-            re.escape(f"{name} needs {library}") + ".*" + re.escape(f": {installation_of(extra)}"), line
-        )
+        assert line.startswith(f"{name} needs {library}")
+        assert line.endswith(f": {installation_of(extra)}")
     with pytest.raises(AttributeError, match="has no attribute 'StatsdObserver'"):
         pyredisson.observe.StatsdObserver  # noqa: B018
 
