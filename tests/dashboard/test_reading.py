@@ -334,8 +334,7 @@ class TestContention:
     def test_the_wall(self) -> None:
         losers = [replace(announced(id_, lost=lost), host=id_) for id_, lost in (("a", 1), ("b", 0), ("c", 4))]
         few, more = lock("x", waiters=waiters(2)), lock("y", waiters=waiters(3, 4))
-        states = snapshot(few, more, lock("z"), clients=(*losers,))
-        wall = view_of(states, Query(view="wall")).content
+        wall = view_of(snapshot(few, more, lock("z"), clients=(*losers,)), Query(view="wall")).content
         assert [(row["name"], row["waiting"]) for row in wall["rows"]] == [("y", 2), ("x", 1)]
         assert [row["who"] for row in wall["clients"]] == ["c (pid 812)", "a (pid 812)"]
         assert wall["lost"] == 5
