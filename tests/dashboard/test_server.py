@@ -19,9 +19,7 @@ OWNER = "00000000-0000-4000-8000-000000000001:1"
 
 
 class TestData:
-    def test_who_holds_a_lock(
-        self, dashboard: Dashboard, client: pyredisson.Client, server: Server, redis: Any
-    ) -> None:
+    def test_who_holds_it(self, dashboard: Dashboard, client: pyredisson.Client, server: Server, redis: Any) -> None:
         add_foreign_keys(redis)
         lock = client.get_fenced_lock("handed on")
         lock.lock(lease_time=60)
