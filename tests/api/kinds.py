@@ -42,6 +42,8 @@ all_blocks = pytest.mark.parametrize("kind", [*KINDS, *GROUPS, *PARTLY_EXPLICIT]
 CHANNEL = "redisson_lock__channel:{orders}"
 LONG = 60.0
 """A hand-over time that doesn't end in a test: then the number of calls doesn't depend on the machine."""
+BY_TIME = 3
+"""Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
 JAVA = "b983c153-7421-469a-addb-44fb92259a1b:1"
 COUNTER = "redisson_lock_token:{orders}"
 """What remains of a fenced lock that is free."""

@@ -16,7 +16,7 @@ from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 from tests.support.server_state import ServerState
 
-from .kinds import LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping
+from .kinds import BY_TIME, LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping
 from .read_write import Orders
 
 HAND_OVER = {
@@ -29,8 +29,6 @@ HAND_OVER = {
     "semaphore": script("semaphore_hand_over", with_shebang=FLAGS).sha,
 }
 PERMITS = 4
-BY_TIME = 3
-"""Attempts that waiters make after some time by themselves, as on a machine that stands still for a second."""
 kinds = pytest.mark.parametrize("kind", HAND_OVER)
 
 
