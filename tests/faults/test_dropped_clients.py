@@ -110,7 +110,7 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     # The command by which the client leaves the list of waiting clients ends first.
     eventually(lambda: not admin.exists("pyredisson_waiting:{b}"))
     session, lifecycle = client._session, client._lifecycle
-    mutexes = [session.channels.mutex, session.watchdog._starting, pool_of(client)._mutex]
+    mutexes: list[Any] = [session.channels.mutex, session.watchdog._starting, pool_of(client)._mutex]
     mutexes += [lifecycle._releasing, lifecycle._starting]
     lifecycle_reference = weakref.ref(lifecycle)
     with ThreadPoolExecutor(1) as holder:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
@@ -280,9 +280,12 @@ def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
     for address, batch in batches.items():
         if (server := SERVERS.get(address)) is not None:
             outcomes.append(outcome := bytearray())
-            # The end of a connection, too, ends the wait for its replies.
-            sessions.append(server.open_session(outcome.extend, lambda _, outcome=outcome: outcome.extend(PONG)))
+            sessions.append(server.open_session(outcome.extend, partial(_end, outcome)))
             sessions[-1].receive(b"".join(batch) + PING)
     clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release.deadline - clock())
     for session in sessions:
         session.left()
+
+
+def _end(outcome: bytearray, _: bool) -> None:
+    outcome.extend(PONG)

@@ -55,7 +55,7 @@ class MemoryProxy(Proxy):
         behind = End(self)
         behind.peer = server.open_session(behind.receive, behind.left)
         sockets: list[Any] = [client, behind]
-        self._relays.append(Relay(*sockets, self._ends, self._conditions))
+        self._relays.append(Relay(sockets[0], sockets[1], self._ends, self._conditions))
         return client
 
     def pass_on(self) -> None:
