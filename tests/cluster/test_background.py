@@ -156,7 +156,7 @@ async def test_a_connection_that_is_being_made(cluster: Cluster, turns: int) -> 
     for _ in range(turns):
         await asyncio.sleep(0)
     await asyncio.to_thread(holder.retire)
-    outcomes: list[Any] = await asyncio.gather(call, return_exceptions=True)
+    outcomes: Any = await asyncio.gather(call, return_exceptions=True)
     # A stale command is sent again at once.
     assert outcomes[0].stale if isinstance(outcomes[0], NoReply) else outcomes[0][0] == [b"PONG"]
     await asyncio.to_thread(eventually, lambda: connections(CLIENT_NAME, master) == 0)

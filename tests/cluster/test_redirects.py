@@ -247,8 +247,8 @@ async def test_each_call(cluster: Cluster, backend: Backend, trouble: Trouble) -
                 except Exception as error:  # noqa: BLE001 - any class may come
                     raised[f"{kind}.{method}"] = type(error)
     modules = redis.exceptions, pyredisson, builtins
-    for call, error in raised.items():
-        assert any(getattr(module, error.__name__, None) is error for module in modules), call
+    for call, raised_type in raised.items():
+        assert any(getattr(module, raised_type.__name__, None) is raised_type for module in modules), call
     assert sum(issubclass(error, redis.exceptions.RedisError) for error in raised.values()) > 20
 
 
