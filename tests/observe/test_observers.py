@@ -272,7 +272,7 @@ def test_a_hold(spans: Spans, end: str, fields: dict[str, Any], error: str | Non
 
 
 @pytest.mark.parametrize(
-    ("end", "error"), [("acquired", None), ("timed_out", None), ("failed", "CancelledError: by us")]
+    ("end", "error"), [("acquired", None), ("timed_out", None), ("failed", "CancelledError: by the user")]
 )
 def test_the_end_of_a_wait(spans: Spans, end: str, error: str | None) -> None:
     tell(spans.observer, "waiting", time_ns=5, wait_id=1)
