@@ -295,7 +295,8 @@ async def test_the_parent_of_a_wait(backend: Backend, spans: Spans) -> None:
         return request.get_span_context().span_id
 
     # A call waits, of which the observer is or will be told.
-    working = await backend.begin(work, lambda: session_of(client).observing._waits)
+    session: Any = session_of(client)
+    working = await backend.begin(work, lambda: session.observing._waits)
     await other.get_lock("order:1", owner=1).unlock()
     request = await working.result()
     delivered(client)
