@@ -92,7 +92,9 @@ PROPERTIES = {getter.__code__ for getter in GETTERS if isinstance(getter, Functi
 class Contender(threading.Thread):
     def __init__(self, client: pyredisson.Client, owner: int, interrupt: Interrupt | None = None) -> None:
         super().__init__(daemon=True)
-        self.lock, self.owner, self.interrupt = client.get_lock("a", owner=owner), owner, interrupt
+        self.lock = client.get_lock("a", owner=owner)
+        self.owner = owner
+        self.interrupt = interrupt
         self.acquired = self.interrupted = False
 
     def run(self) -> None:
@@ -153,8 +155,9 @@ class TestEachMoment:
 
             def scenario(interrupt: Interrupt) -> None:
                 if call == "acquire":
-                    assert strikes(interrupt, lock.lock) is bool(interrupt.where)
-                    if not interrupt.where:
+                    interrupted = strikes(interrupt, lock.lock)
+                    assert interrupted is bool(interrupt.where)
+                    if not interrupted:
                         lock.unlock()
                 else:
                     lock.lock()
@@ -280,13 +283,14 @@ def test_an_interrupted_wait_ends_at_once_without_a_claim(client: pyredisson.Cli
     claim = "pyredisson_semaphore_claim:{a}"
     if kind == "lock":
         taken_by_another(admin)
-    semaphore = semaphore_of(client, kind)
+    wait: dict[str, Callable[[], object]] = {
+        "lock": client.get_lock("a").lock,
+        "semaphore": lambda: client.get_semaphore("a").acquire(9),
+        "permits": lambda: client.get_permit_expirable_semaphore("a").acquire_many(9),
+    }
     # Without `persist` the claim would end by itself.
     with struck(lambda: listeners(admin, "a") == 1 if kind == "lock" else admin.persist(claim)):
-        if kind == "lock":
-            client.get_lock("a").lock()
-        else:
-            (semaphore.acquire if kind == "semaphore" else semaphore.acquire_many)(9)
+        wait[kind]()
     if kind == "lock":
         given_back(admin)
     eventually(lambda: not admin.exists(claim), 5)
@@ -384,17 +388,18 @@ class TestPermits:
         """At the last steps of a wait that has had what it waited for."""
         semaphore = client.get_semaphore("a")
         semaphore.acquire(5)
+        interrupt = InterruptAt(ChannelRegistry.leave)
 
-        def wait() -> bool:
-            with pytest.raises(KeyboardInterrupt), InterruptAt(ChannelRegistry.leave) as interrupt:
+        def wait() -> None:
+            with pytest.raises(KeyboardInterrupt), interrupt:
                 semaphore.acquire(2)
-            return interrupt.happened
 
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(wait)
             eventually(lambda: admin.pubsub_numsub("redisson_sc:{a}")[0][1] == 1)
             semaphore.release(5)
-            assert waiter.result(10)
+            waiter.result(10)
+        assert interrupt.happened
         eventually(lambda: not any(channel.waiters for channel in client._session.channels.by_name.values()))
 
     def test_before_the_ids_were_read(self, client: pyredisson.Client, admin: Redis) -> None:
@@ -403,6 +408,7 @@ class TestPermits:
         with InterruptAt(releases.release_permit_ids) as interrupt, pytest.raises(KeyboardInterrupt):
             semaphore.release(permit)
         # As if the signal had come before the call.
-        assert (interrupt.happened, taken(admin, "permits")) == (True, 1)
+        assert interrupt.happened
+        assert taken(admin, "permits") == 1
         with InterruptAt(arguments.permit_ids_of), pytest.raises(KeyboardInterrupt):
             semaphore.release(permit)
