@@ -68,7 +68,6 @@ class AcquireSender:
         self.on_command_served = router.on_command_served
         self.continues = router.continues
         self.has_handed_over = router.has_handed_over
-        self.replaced_at = router.replaced_at
         self.located = router.located
         self.pause = router.pause
         self.jitter = router.jitter

@@ -163,15 +163,20 @@ class Hold(HoldFields):
         return min((usual if lease is None else lease.renewed for lease in self._renewed_leases), default=usual)
 
     @property
+    def _leases(self) -> list[int | None]:
+        """The lease of each level."""
+        return found if isinstance(found := self.leases, list) else [found]
+
+    @property
     def _renewed_leases(self) -> list[RenewedLease | None]:
-        leases = found if isinstance(found := self.leases, list) else [found]
-        return [lease for lease in leases if lease is None or isinstance(lease, RenewedLease)]
+        return [lease for lease in self._leases if lease is None or isinstance(lease, RenewedLease)]
 
     def confirmed_at(self, usual: int) -> float:
-        """When the latest command was sent, at least, by which the server has confirmed the hold."""
-        leases = found if isinstance(found := self.leases, list) else [found]
-        terms = [usual if lease is None else getattr(lease, "renewed", lease) for lease in leases]
-        return self.valid_until - max([self.extended, *terms]) / 1000
+        """When the command was sent by which the server has confirmed the hold last, or somewhat before. `usual`: the
+        client's lease in ms.
+        """
+        lengths = [usual if lease is None else getattr(lease, "renewed", lease) for lease in self._leases]
+        return self.valid_until - max([self.extended, *lengths]) / 1000
 
     @property
     def at_limit(self) -> bool:
@@ -185,8 +190,8 @@ class Hold(HoldFields):
     @property
     def _limit(self) -> float:
         """The reading of the clock at which the last level ends whose lease is renewed, if all of them have a limit."""
-        leases = found if isinstance(found := self.leases, list) else [found]
-        return max((lease.ends if isinstance(lease, RenewedLease) else math.inf for lease in leases), default=math.inf)
+        ends = (lease.ends if isinstance(lease, RenewedLease) else math.inf for lease in self._leases)
+        return max(ends, default=math.inf)
 
     @property
     def needs_renewal(self) -> bool:

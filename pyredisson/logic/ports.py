@@ -69,9 +69,6 @@ class Sender(Protocol):
         So it is if both are masters: then the slot has moved with its keys.
         """
 
-    def replaced_at(self, payload: bytes) -> float:
-        """When the server of the command was found to be another process than before; -inf: never, as far as known."""
-
     def shard_of_command(self, payload: bytes) -> Hashable:
         """The server that serves the command now; always the same object where there is one server. None: unknown."""
 
@@ -100,6 +97,9 @@ class Runtime(Sender, Protocol):
 
     blocking: bool
     """Whether a call occupies its thread until it ends, so that no other call can go on there."""
+
+    def replaced_at(self, payload: bytes) -> float:
+        """When the server of the command was found to be another process than before; -inf: never, as far as known."""
 
     async def send_all(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> list[Reply]:
         """Sends several commands, in one write to each server. Error replies are in the list.

@@ -180,6 +180,10 @@ class Session:
         if self.announcement is not None:
             self.announcement.end_waiting(wait)
 
+    def server_may_know(self, hold: Hold, payload: bytes) -> bool:
+        """Whether the server of the command can have had the hold: it wasn't replaced since it confirmed it last."""
+        return self.runtime.replaced_at(payload) < hold.confirmed_at(self.lease_ms)
+
     def repair(self, payload: bytes) -> None:
         """Sends an idempotent command in the background until it has run; once more, if the client is closed."""
         if not self.closed:

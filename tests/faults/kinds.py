@@ -50,12 +50,12 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 def taken_by_another(admin: Redis, *names: str) -> None:
     """As by a holder that never goes. Without names it is the lock `a`."""
-    for name in names or "a":
+    for name in names or ("a",):
         admin.hset(name, "another:1", 1)
 
 
 def given_back(admin: Redis, *names: str) -> None:
-    for name in names or "a":
+    for name in names or ("a",):
         admin.delete(name)
         admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
 

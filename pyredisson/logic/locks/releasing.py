@@ -120,9 +120,7 @@ class ReleasingLock(LockStatus):
         session = self.session
 
         def if_done(reply: Reply) -> Reply:
-            # Copies that met a new process only: it may never have had the hold.
-            known = session.runtime.replaced_at(payload) < hold.confirmed_at(session.lease_ms)
-            return reply_if_done(reply) if known and reply_if_done is not None else reply
+            return reply_if_done(reply) if reply_if_done and session.server_may_know(hold, payload) else reply
 
         try:
             return await retry.send(

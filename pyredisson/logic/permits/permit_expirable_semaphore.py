@@ -217,8 +217,7 @@ class PermitExpirableSemaphoreLogic(PermitPool):
 
         def reply_if_done(reply: Reply) -> Reply:
             # All are unknown, and an earlier copy may have run: that copy has released them, if the server had them.
-            replaced_at = session.runtime.replaced_at(payload)
-            known = all(replaced_at < hold.confirmed_at(session.lease_ms) for hold in holds)
+            known = all(session.server_may_know(hold, payload) for hold in holds)
             return [] if known and reply and reply[0] == len(ids) else reply
 
         holds = self._holds_of(ids)
