@@ -143,6 +143,15 @@ class TestGivingBack:
         await assert_lost(lock, "force" if forced else "orders")
 
 
+async def test_two_releases_of_a_lost_lock(tasks: Backend, redis: Any) -> None:
+    """The loss is the outcome of one of them, as the lock was held once."""
+    lock = tasks.connect().get_lock("orders", owner=7)
+    await lock.lock()
+    redis.delete("orders")
+    outcomes = await asyncio.gather(lock.unlock(), lock.unlock(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [LockLostError, LockNotHeldError]
+
+
 async def test_many_losses(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses that are remembered are bounded; those that were seen to don't count."""
     monkeypatch.setattr("pyredisson.logic.losses.MOST_LOST", 20)

@@ -9,19 +9,22 @@ from unittest.mock import Mock
 import pytest
 from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 
-from pyredisson._core import AcquireCall, Run, latch_channel
+from pyredisson._core import AcquireCall, ReleaseCall, Run, latch_channel
 from pyredisson._protocol.pubsub import PubSub, Subscription
 from pyredisson._protocol.replies import as_error
-from pyredisson._protocol.routing import RoutingTable
+from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic import losses
-from pyredisson.logic.holds import HELD, LOST, Hold, HoldTable
+from pyredisson.logic.holds import AT_MOST, GONE, HANDED_OFF, HELD, LEASE_ENDED, LOST, Hold, HoldTable
+from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.queued_wait import delay_of
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitQueue
+from pyredisson.logic.retry import _Retry
+from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import WAITING
-from pyredisson.logic.watchdog import LISTED_AFTER, Watchdog
+from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
 
@@ -332,3 +335,60 @@ def test_many_holds_are_listed_together() -> None:
     scene.hold()
     scene.pass_time(4.9)
     assert scene.looks == looks
+
+
+def test_slots_that_move_soon_after_others_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, checked = Scene(), Mock()
+    monkeypatch.setattr(scene.watchdog, "check", checked)
+    scene.hold()
+    for _ in range(10):
+        scene.watchdog.on_topology_change(Changes(moved_slots=frozenset({0})))
+        scene.pass_time(SCAN_INTERVAL / 10 - 0.001)
+    assert checked.call_count == 1
+    scene.pass_time(SCAN_INTERVAL)
+    assert checked.call_count == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "of_a_lease", "of_the_watchdog"),
+    [(GONE, True, True), (AT_MOST, True, True), (LEASE_ENDED, False, True), (HANDED_OFF, False, False)],
+)
+def test_a_loss_is_published_if_nothing_else_publishes_it(
+    reason: str, *, of_a_lease: bool, of_the_watchdog: bool
+) -> None:
+    for renewed, told in ((False, of_a_lease), (True, of_the_watchdog)):
+        session = Mock(closed=False, announcement=None)
+        Session._on_hold_lost(session, Mock(key=(b"orders", 1), reason=reason, renewed=renewed))
+        assert session.watchdog.notify.called is told
+
+
+@pytest.mark.parametrize(
+    ("in_doubt", "continues", "answers", "reply"),
+    [
+        ({b"a"}, False, b"a", "corrected"),
+        ({b"a"}, False, b"b", "as it is"),
+        ({b"a"}, True, b"b", "corrected"),
+        ({b"a", b"b"}, False, b"b", "as it is"),
+        ({b"a", None}, False, b"b", "corrected"),
+        ({b"a"}, False, None, "corrected"),
+        (set(), False, b"a", "as it is"),
+    ],
+)
+def test_only_the_server_of_an_earlier_copy_may_have_done_it(
+    in_doubt: set[bytes | None], continues: bool, answers: bytes | None, reply: str
+) -> None:
+    state = Mock(servers_in_doubt=in_doubt, continues=continues, reply_if_done=lambda _: "corrected")
+    assert _Retry._corrected(state, "as it is", answers) == reply
+
+
+def test_a_hand_over_that_is_given_up_undoes_only_what_is_its_own() -> None:
+    undone = []
+    for offered, holds in ((True, False), (True, True), (False, False)):
+        releaser, waiter = ReleaseCall(), Mock()
+        releaser.successor, waiter.releaser, waiter.call.hold = waiter, None, Mock() if holds else None
+        if offered:
+            waiter.releaser = releaser
+        hand_over.abandon(releaser)
+        undone.append(waiter.lock.undo_entry.called)
+        assert releaser.successor is None
+    assert undone == [True, False, False]
