@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +27,9 @@ THREAD_NAME = "pyredisson-final-release"
 BATCH = 1000
 POLL_INTERVAL = 0.005
 """Seconds between two looks whether calls are in flight."""
-QUIET = 0.02
-"""Seconds without a call in flight after which all calls that have ended have added their commands."""
+QUIET, QUIET_FOR_EACH = 0.02, 0.005
+"""Seconds after which the calls that have ended have added their commands, and seconds more for each of these calls:
+their threads run one after the other."""
 ABORT_AFTER = 0.4
 """The part of the time limit after which calls that still wait for a reply are aborted."""
 MOST_REDIRECTS = 2
@@ -68,8 +68,8 @@ class FinalRelease:
     def send(self, *, main_thread_stopped: bool = False) -> None:
         """Sends until no call is in flight any more, or until the deadline. What can't be sent is logged and dropped.
 
-        `main_thread_stopped`: a signal handler has stopped the main thread. A call of it never ends, so no call is
-        waited for after the abort.
+        `main_thread_stopped`: a signal handler has stopped the main thread. A call of it never ends, so after the abort
+        calls are waited for only while some of them end.
         """
         self._starts_threads = not main_thread_stopped
         try:
@@ -89,27 +89,38 @@ class FinalRelease:
             logger.warning("%d locks were not released and end with their leases: %s", self._lost, errors)
 
     def _send_until_quiet(self, main_thread_stopped: bool) -> None:
-        abort_at = clock() + (self.deadline - clock()) * ABORT_AFTER
-        busy_at = -math.inf
+        abort_at, aborted = clock() + (self.deadline - clock()) * ABORT_AFTER, False
+        busy_at, before, quiet = clock(), 0, 0.0
         while True:
-            # Counted before the commands are read: a call adds its commands before it ends, or within `QUIET` after it.
-            now, in_flight = clock(), 0 if self.calls is None else self.calls.calls_in_flight
+            # Counted before the commands are read: a call adds its commands before it ends, or soon after it.
+            in_flight = 0 if self.calls is None else self.calls.calls_in_flight
             if in_flight:
-                busy_at = now
+                quiet = max(quiet, QUIET + in_flight * QUIET_FOR_EACH)
             if unsent := list(self.unsent):
-                for i in range(0, len(unsent), BATCH):
-                    self._send_batch(unsent[i : i + BATCH])
-                    for payload in unsent[i : i + BATCH]:
-                        self.unsent.pop(payload, None)
-            elif (not in_flight and now - busy_at >= QUIET) or (main_thread_stopped and now >= abort_at + QUIET):
+                self._send_all(unsent)
+            now = clock()
+            if now >= abort_at and self.calls is not None:
+                self.calls.abort_calls()
+                aborted = True
+            # The call of a main thread that was stopped doesn't end.
+            if unsent or in_flight != before or (in_flight and not (aborted and main_thread_stopped)):
+                busy_at, before = now, in_flight
+            if unsent:
+                continue
+            if now - busy_at >= quiet:
                 return
-            elif now >= self.deadline:
-                logger.warning("%d calls were still in flight when client %s was closed", in_flight, self.client_id)
+            if now >= self.deadline:
+                if in_flight:
+                    logger.warning("%d calls were still in flight when client %s was closed", in_flight, self.client_id)
                 return
-            else:
-                if now >= abort_at and self.calls is not None:
-                    self.calls.abort_calls()
-                time.sleep(POLL_INTERVAL)
+            time.sleep(POLL_INTERVAL)
+
+    def _send_all(self, payloads: Sequence[bytes]) -> None:
+        for i in range(0, len(payloads), BATCH):
+            batch = payloads[i : i + BATCH]
+            self._send_batch(batch)
+            for payload in batch:
+                self.unsent.pop(payload, None)
 
     def _send_batch(self, batch: Sequence[bytes]) -> None:
         """Sends commands, each to its server. Raises if no server has replied yet."""

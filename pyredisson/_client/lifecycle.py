@@ -125,7 +125,8 @@ class ClientLifecycle:
     # --- Closing
 
     def end(self) -> None:
-        """Ends waiting and renewal. The connections must be closed next, and then `send_final_releases` be called."""
+        """Ends waiting and renewal, and what threads are about to send. In asyncio the connections must be closed next.
+        Then `send_final_releases` must be called."""
         session = self.session
         try:
             if not session.closed:
@@ -135,10 +136,12 @@ class ClientLifecycle:
                 self._unsent.update((hold.commands.abandon(hold), None) for hold in session.close())
                 self._announce_end()
         finally:
-            try:
-                self.servers.close()
-            finally:
-                run(self._watchdog_runtime.close)
+            with contextlib.ExitStack() as steps:
+                steps.callback(run, self._watchdog_runtime.close)
+                steps.callback(self.servers.close)
+                if isinstance(self._runtime, ThreadBackend):
+                    # A call that pauses before it is sent again ends now, and no call is sent any more.
+                    steps.callback(self._runtime.drop)
 
     def send_final_releases(self, seconds: float = CLOSE_TIMEOUT) -> None:
         """Sends all unsent commands over a new connection, and waits for `on_lost` callbacks that are running.

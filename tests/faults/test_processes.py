@@ -326,6 +326,18 @@ def test_a_signal_while_the_main_thread_acquires_a_lock(proxy: Proxy, admin: Red
     assert not admin.exists("a", "b", "fair")
 
 
+@pytest.mark.parametrize("number", [None, TERM])
+def test_an_acquire_of_a_daemon_thread_without_a_reply(
+    proxy: Proxy, admin: Redis, child: Start, number: signal.Signals | None
+) -> None:
+    """It is aborted, sent no more, and undone."""
+    holder = holder_of(child, proxy.url, "threads", end="daemons", fixed=60)
+    acquiring = proxy.hold_reply(ACQUIRE)
+    assert acquiring.held.wait(CHILD_LIMIT)
+    assert ended(holder, number) == -(number or 0)
+    assert not [key for key in admin.scan_iter() if key.startswith(b"d")]
+
+
 @pytest.mark.parametrize(
     ("kind", "end", "number", "trouble"),
     [
