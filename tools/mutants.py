@@ -383,7 +383,10 @@ class Reached:
             if seconds > MOST and chosen:
                 break
             chosen.append(test)
-        return chosen
+        # File by file, in the order in which they ran before: each server of a module or a parameter is started once.
+        files = {file: number for number, file in enumerate(dict.fromkeys(map(_file, chosen)))}
+        order = {test: number for number, test in enumerate(self.seconds)}
+        return sorted(chosen, key=lambda test: (files[_file(test)], order[test]))
 
     def _of_line(self, mutant: Mutant) -> list[str]:
         sound = (ROOT / mutant.path).read_text(encoding="utf-8")
@@ -398,9 +401,9 @@ class Reached:
     def _naming(self, path: str, tests: list[str]) -> list[str]:
         """Of those tests the ones that name the script, or whose file does."""
         script = Path(path).stem
-        files = {test.partition("::")[0] for test in tests if test.startswith("tests/lua/")}
+        files = {_file(test) for test in tests if test.startswith("tests/lua/")}
         naming = {file for file in files if script in (ROOT / file).read_text(encoding="utf-8")}
-        return [test for test in tests if f"[{script}" in test or test.partition("::")[0] in naming]
+        return [test for test in tests if f"[{script}" in test or _file(test) in naming]
 
     def _of_script(self, path: str) -> list[str]:
         names = {Path(path).stem}
@@ -417,6 +420,10 @@ class Reached:
             for test in self.seconds
             if not names.isdisjoint(self.scripts.get(test, ())) or test.startswith(("tests/lua/", "tests/properties/"))
         ]
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def around(tree: ast.Module, line: int) -> tuple[bool, int]:
