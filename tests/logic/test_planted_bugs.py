@@ -167,6 +167,14 @@ def planted(bugs: Iterable[str]) -> list[Any]:
     return [pytest.param(bug, id=bug, marks=[pytest.mark.slow] if bug in RARE else []) for bug in bugs]
 
 
+def text_with(bug: str) -> dict[str, bytes]:
+    """The scripts with a bug of `IN_SCRIPTS`, by name."""
+    scripts, right, wrong = IN_SCRIPTS[bug]
+    texts = {name: script(name, with_shebang=False).text for name in scripts.split()}
+    assert all(text.count(right) == 1 for text in texts.values())
+    return {name: text.replace(right, wrong) for name, text in texts.items()}
+
+
 def _is_found(bug: str, patches: dict[str, bytes] | None = None) -> None:
     for kind in bug.partition(":")[0].split():
         logic = replace(KINDS[kind], patches=patches)
@@ -177,10 +185,7 @@ def _is_found(bug: str, patches: dict[str, bytes] | None = None) -> None:
 
 @pytest.mark.parametrize("bug", planted(IN_SCRIPTS))
 def test_found_in_scripts(bug: str) -> None:
-    scripts, right, wrong = IN_SCRIPTS[bug]
-    texts = {name: script(name, with_shebang=False).text for name in scripts.split()}
-    assert all(text.count(right) == 1 for text in texts.values())
-    _is_found(bug, {name: text.replace(right, wrong) for name, text in texts.items()})
+    _is_found(bug, text_with(bug))
 
 
 @pytest.mark.parametrize("bug", planted(IN_FUNCTIONS))

@@ -350,7 +350,7 @@ class Subscription:
     """A client's subscription: it connects when it is first needed, and again whenever it was cut."""
 
     def __init__(self, process: Process, network: Network, channels: ChannelRegistry) -> None:
-        self._process, self._network, self.channels = process, network, channels
+        self.process, self._network, self.channels = process, network, channels
         self.subscriber: Subscriber | None = None
         self._connecting = False
 
@@ -370,34 +370,34 @@ class Subscription:
         subscriber = self.subscriber
         if subscriber is not None and not subscriber.broken:
             simulation = self._network.simulation
-            simulation.log("%s: receives no more messages", self._process.name)
+            simulation.log("%s: receives no more messages", self.process.name)
             subscriber.broken = True
             self._network.subscribers.remove(subscriber)
-            simulation.after(simulation.random.random() * 3, self._process.deliver, self._noticed)
+            simulation.after(simulation.random.random() * 3, self.process.deliver, self._noticed)
 
     def _noticed(self) -> None:
         self.subscriber = None
         self._connecting = True
-        self._network.simulation.log("%s: the subscription is over", self._process.name)
+        self._network.simulation.log("%s: the subscription is over", self.process.name)
         with self.channels.mutex:
             self.channels.on_disconnected()
         self._network.simulation.after(0.05 + self._network.simulation.random.random() / 20, self._connect)
 
     def _connect(self) -> None:
         delay = self._network.fault_plan.delay
-        self._network.simulation.after(delay() + delay(), self._process.deliver, self._connected)
+        self._network.simulation.after(delay() + delay(), self.process.deliver, self._connected)
 
     def _connected(self) -> None:
         self._connecting = False
-        self.subscriber = subscriber = Subscriber(self, self._network, self._process)
+        self.subscriber = subscriber = Subscriber(self, self._network, self.process)
         with self.channels.mutex:
             self.subscribe(self.channels.names())
-        self._network.simulation.after(LINGER, self._process.deliver, self._sweep, subscriber)
+        self._network.simulation.after(LINGER, self.process.deliver, self._sweep, subscriber)
 
     def _sweep(self, subscriber: Subscriber) -> None:
         if self.subscriber is subscriber:
             self.channels.sweep()
-            self._network.simulation.after(LINGER, self._process.deliver, self._sweep, subscriber)
+            self._network.simulation.after(LINGER, self.process.deliver, self._sweep, subscriber)
 
 
 class Subscriber:

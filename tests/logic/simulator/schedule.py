@@ -3,7 +3,8 @@
 import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -155,7 +156,7 @@ KINDS |= {f"unchecked_{kind}": replace(KINDS[kind], checked=False) for kind in (
 
 LONGEST = FAULTS_END + 400
 """Every owner must have done all that it had to do by then."""
-_CONFIGS = {
+CONFIGS = {
     (lease, without_end): Config(lock_watchdog_timeout=lease, local_hand_over_time=60 if without_end else 0.01)
     for lease in (3, 10)
     for without_end in (False, True)
@@ -172,10 +173,9 @@ class Report:
     lost: int
 
 
-def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Report:
-    """Runs the schedule of that seed; the same every time. Raises `Violation`."""
-    simulation = Simulation(seed, trace)
-    # What is drawn or counted elsewhere begins anew with every schedule.
+@contextmanager
+def alone(simulation: Simulation) -> Iterator[None]:
+    """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
         # As in all tests: what a client tells of itself would be left behind.
         patch.object(announcement, "FIRST_AFTER", math.inf),
@@ -184,8 +184,68 @@ def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Repo
         patch.object(permit_expirable_semaphore, "urandom", simulation.random.randbytes),
         patch.object(moving, "uuid4", lambda: UUID(bytes=simulation.random.randbytes(16))),
     ):
+        yield
+
+
+def run(seed: int, logic: Logic = PLAIN, trace: list[str] | None = None) -> Report:
+    """Runs the schedule of that seed; the same every time. Raises `Violation`."""
+    simulation = Simulation(seed, trace)
+    with alone(simulation):
         # With every other seed a lock is handed on inside a client without end.
         return _play(simulation, logic, hands_on_without_end=seed % 2 == 1)
+
+
+class World:
+    """The servers, the clients and the users of a schedule, and the judge of all that."""
+
+    def __init__(
+        self, simulation: Simulation, fault_plan: FaultPlan, logic: Logic, keys: Sequence[bytes], config: Config
+    ) -> None:
+        self.simulation, self._logic, self._keys, self._config = simulation, logic, keys, config
+        self.networks = [Network(simulation, fault_plan, logic.patches) for _ in range(logic.servers)]
+        self.cluster = MovingSlots(self.networks[0], keys, logic.nodes) if logic.nodes > 1 else None
+        self.judge = logic.judge(self.networks, int(config.lock_watchdog_timeout))
+
+    def add_process(self) -> list[Client]:
+        """The clients of a process, one for each server."""
+        number = len({client.name for client in self.judge.clients})
+        client_class = Client if self.cluster is None else MovingClient
+        clients = [client_class(self.simulation, f"c{number}", network, self._config) for network in self.networks]
+        self.judge.clients.extend(clients)
+        for place, client in enumerate(clients):
+            client.session.server = f"s{place}"
+        return clients
+
+    def add_users(self, clients: Sequence[Client], count: int) -> None:
+        kinds = self._logic.objects
+        objects = [make(client.session, key) for client in clients for key in self._keys for make in kinds]
+        for _ in range(count):
+            user = self._logic.user(clients[0], self.judge, objects, f"o{len(self.judge.users)}")
+            self.judge.add(user)
+            user.task = clients[0].spawn(user.live())
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """An error in the log is a violation. At the end all processes die."""
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        logger.addFilter(self.judge)
+        try:
+            yield
+        finally:
+            for client in self.judge.clients:
+                client.die()
+            logger.removeFilter(self.judge)
+            logger.setLevel(level)
+
+    def play(self, longest: float) -> Report:
+        """Lets time pass until all users have ended, and all is at rest."""
+        simulation, judge = self.simulation, self.judge
+        if not simulation.run(longest, judge.all_over):
+            judge.stuck()
+        simulation.run(judge.rests_at())
+        judge.closing()
+        return Report(judge.fault_plan.calm, judge.acquired, judge.waits, judge.lost)
 
 
 def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -> Report:
@@ -201,53 +261,31 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
         fault_plan.cancels = fault_plan.forces = 0.0
         if logic.restarts:
             fault_plan.lose_replies(random.choice((0.0, 0.3)))
-    networks = [Network(simulation, fault_plan, logic.patches) for _ in range(logic.servers)]
-    if random.random() < 0.8:
-        for network in networks:
-            network.server.load_all()
-    lease = random.choice((3, 10))
-    config = _CONFIGS[lease, hands_on_without_end]
+    knows_scripts = random.random() < 0.8
+    config = CONFIGS[random.choice((3, 10)), hands_on_without_end]
     count = logic.names or 1 + (not crowd and random.random() < 0.3)
     keys = [b"lock%d" % number for number in range(count)]
-    cluster = MovingSlots(networks[0], keys, logic.nodes) if logic.nodes > 1 else None
-    judge = logic.judge(networks, lease)
-    if cluster is not None and logic.moves:
-        plan_moves(cluster, keys, logic.moves)
+    world = World(simulation, fault_plan, logic, keys, config)
+    judge = world.judge
+    if world.cluster is not None and logic.moves:
+        plan_moves(world.cluster, keys, logic.moves)
         judge.expect_moves()
     judge.begin()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    logger.addFilter(judge)
-    try:
-        for number in range(1 if crowd else random.randint(1, 3)):
-            client_class = Client if cluster is None else MovingClient
-            clients = [client_class(simulation, f"c{number}", network, config) for network in networks]
-            judge.clients.extend(clients)
-            for place, client in enumerate(clients):
-                client.session.server = f"s{place}"
-            objects = [make(client.session, key) for client in clients for key in keys for make in logic.objects]
-            for _ in range(logic.users * (5 if crowd else random.randint(1, 3))):
-                user = logic.user(clients[0], judge, objects, f"o{len(judge.users)}")
-                judge.add(user)
-                user.task = clients[0].spawn(user.live())
+    with world.judged():
+        for _ in range(1 if crowd else random.randint(1, 3)):
+            clients = world.add_process()
+            world.add_users(clients, logic.users * (5 if crowd else random.randint(1, 3)))
             _plan_faults(simulation, fault_plan, clients)
-        for network in networks:
+        for network in world.networks:
+            if knows_scripts:
+                network.server.load_all()
             network.checked, network.identified = logic.checked, logic.identified
             if logic.restarts:
                 for when in fault_plan.times(logic.restarts):
                     simulation.at(when, network.restart)
             for when in fault_plan.times(fault_plan.flushes):
                 simulation.at(when, network.server.flush_scripts)
-        if not simulation.run(LONGEST, judge.all_over):
-            judge.stuck()
-        simulation.run(judge.rests_at())
-        judge.closing()
-        return Report(fault_plan.calm, judge.acquired, judge.waits, judge.lost)
-    finally:
-        for client in judge.clients:
-            client.die()
-        logger.removeFilter(judge)
-        logger.setLevel(level)
+        return world.play(LONGEST)
 
 
 def _plan_faults(simulation: Simulation, fault_plan: FaultPlan, clients: Sequence[Client]) -> None:

@@ -19,7 +19,7 @@ class Simulation:
     def __init__(self, seed: int, trace: list[str] | None = None) -> None:
         self.random, self._trace = Random(seed), trace
         self.now = 1000.0
-        self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self.queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = count()
         self.after_event: Callable[[], None] | None = None
 
@@ -28,7 +28,7 @@ class Simulation:
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
         """Has `action(*args)` called at that time; first come, first served within one moment."""
-        heapq.heappush(self._queue, (when, next(self._order), action, args))
+        heapq.heappush(self.queue, (when, next(self._order), action, args))
 
     def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
         """As `at`, from now."""
@@ -37,10 +37,10 @@ class Simulation:
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
         """Lets time pass until `done`, or until that moment: False."""
         while not done():
-            if not self._queue or self._queue[0][0] > until:
+            if not self.queue or self.queue[0][0] > until:
                 self.now = until
                 return False
-            when, _, action, args = heapq.heappop(self._queue)
+            when, _, action, args = heapq.heappop(self.queue)
             self.now = max(self.now, when)
             action(*args)
             if self.after_event is not None:
@@ -59,12 +59,12 @@ class Process:
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.simulation, self.name = simulation, name
         self.alive, self.paused_until = True, 0.0
-        self._tasks: list[Task] = []
+        self.tasks: list[Task] = []
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Task:
         """Starts a task at once."""
         task = Task(self, coroutine)
-        self._tasks.append(task)
+        self.tasks.append(task)
         task.step(None, None)
         return task
 
@@ -78,7 +78,7 @@ class Process:
     def die(self) -> None:
         """Everything in it ends, without a message to other processes."""
         self.alive = False
-        for task in self._tasks:
+        for task in self.tasks:
             task.coroutine.close()
 
 
@@ -114,7 +114,7 @@ class Task:
     def go_on(self, park: Park, value: object, error: BaseException | None) -> None:
         """After an await; a stale one is ignored."""
         if self.park is park and self._strike_at_end:
-            self._strike(park)
+            self.strike(park)
         elif self.park is park:
             self.step(value, error)
 
@@ -136,9 +136,9 @@ class Task:
 
     def _strike_if_there(self, park: Park) -> None:
         if self.park is park:
-            self.process.deliver(self._strike, park)
+            self.process.deliver(self.strike, park)
 
-    def _strike(self, park: Park) -> None:
+    def strike(self, park: Park) -> None:
         if self.park is park:
             self._strike_at_end = False
             self.process.simulation.log("%s: a task is cancelled", self.process.name)

@@ -1,0 +1,302 @@
+"""Every schedule of a small world: two or three users, up to two changes of turn at a wrong moment, and one fault.
+
+`python -m tests.logic.simulator.small_world KIND [TURNS [FAULTS]]`. What the users do is fixed, and every way takes the
+same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen. A state
+that was met before, with as much left to change, is not gone on from again. Two states are the same if the server, the
+holds, the places at which the coroutines wait, and what is on its way are the same, with times rounded to 0.1 s.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from operator import itemgetter
+from random import Random
+from time import perf_counter
+from typing import Any
+
+from .client import Client
+from .judge import Violation
+from .network import Connection, FaultPlan, Subscriber, Subscription
+from .schedule import CONFIGS, KINDS, Logic, World, alone
+from .simulation import Park, Process, Simulation
+
+WORLDS = ((1, 1), (2,), (1, 1, 1), (2, 1))
+"""The numbers of users of each client."""
+WAY = 0.001
+"""Seconds of each way to the server or back."""
+NEAR = 2 * WAY
+"""A step is held back behind another one that comes within so many seconds."""
+LEASE = 3
+FREEZE = 1.5 * LEASE
+"""Seconds for which a process stands still."""
+REQUEST_FAULTS = ("lost", "unanswered", "late")
+CLIENT_FAULTS = ("killed", "frozen", "deaf")
+LONGEST = 1200.0
+"""When all users must have ended; a schedule begins at 1000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is different at a step, counted from the begin. `victim`: the number of a client, or of a user."""
+
+    step: int
+    what: str
+    victim: int = 0
+
+
+class Same(Exception):
+    """From here on everything is as it was in an earlier schedule."""
+
+
+class Middle(Random):
+    """Always the same, but for bytes, which are names."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._names = Random(0)
+
+    def random(self) -> float:
+        return 0.5
+
+    def getrandbits(self, k: int) -> int:
+        return 1
+
+    def randbytes(self, n: int) -> bytes:
+        return self._names.randbytes(n)
+
+
+class OneFault(FaultPlan):
+    """No fault but the planned one."""
+
+    def __init__(self, *, calm: bool) -> None:
+        super().__init__(Middle(), calm=True)
+        self.calm, self.slowest, self.cancels, self.forces, self.pipelined = calm, WAY, 0.0, 0.0, False
+        self.next_fate: str | None = None
+        self.requests = 0
+        # The judges then know that replies may be missing, and processes.
+        self.unanswered = self.deaths = 0.0 if calm else 1.0
+
+    def delay(self) -> float:
+        return WAY
+
+    def fate(self, now: float) -> str | None:
+        fate, self.next_fate = self.next_fate, None
+        self.requests += 1
+        return fate
+
+
+@dataclass(slots=True)
+class Found:
+    """What a walk has met."""
+
+    states: set[tuple[bytes, int, int]] = field(default_factory=set)
+    schedules: int = 0
+    """Those that differ from all earlier ones to their end."""
+    steps: int = 0
+
+
+class Steps(Simulation):
+    """Counts the steps of a schedule, changes some, and notes what else could be changed."""
+
+    def __init__(self, changes: Sequence[Change], left: tuple[int, int], found: Found) -> None:
+        """`left`: how many more turns may be changed, and how many more faults may happen."""
+        super().__init__(0)
+        self.random = Middle()
+        self.world: World
+        self.others: list[Change] = []
+        """What could be changed behind the last change."""
+        self._changes = {change.step: change for change in changes}
+        self._last = changes[-1].step if changes else -1
+        self._left, self._found = left, found
+        self._held: dict[object, float] = {}
+        self._step = 0
+        self._met: set[object] = set()
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
+        while not done():
+            if not self.queue or self.queue[0][0] > until:
+                self.now = until
+                return False
+            when, _, action, args = heapq.heappop(self.queue)
+            self.now = max(self.now, when)
+            source = source_of(action)
+            if self._held.get(source, 0.0) > self.now or (source is not None and self._is_held_back(source)):
+                self.at(self._held[source], action, *args)
+                continue
+            plan = self.world.networks[0].fault_plan
+            assert isinstance(plan, OneFault)
+            requests = plan.requests
+            action(*args)
+            if self.after_event is not None:
+                self.after_event()
+            plan.next_fate = None
+            if plan.requests > requests and self._step - 1 > self._last and self._left[1]:
+                self.others += [Change(self._step - 1, fate) for fate in REQUEST_FAULTS]
+        return True
+
+    def _is_held_back(self, source: object) -> bool:
+        """Before a step of that one: whether it is held back, as planned. Another planned change happens here."""
+        step, self._step = self._step, self._step + 1
+        self._found.steps += 1
+        others = (event[0] for event in self.queue if source_of(event[2]) not in (None, source))
+        following = min((when for when in others if when <= self.now + NEAR), default=None)
+        change = self._changes.get(step)
+        if change is None:
+            if step > self._last:
+                self._note(step, following is not None)
+        elif change.what == "turn":
+            assert following is not None
+            self._held[source] = max(self.now, following) + WAY / 100
+            return True
+        else:
+            self._happens(change)
+        return False
+
+    def _note(self, step: int, has_following: bool) -> None:
+        state = (state_of(self.world, self.queue), *self._left)
+        if state in self._met:
+            # A step that changes nothing that counts.
+            return
+        if state in self._found.states:
+            raise Same
+        self._met.add(state)
+        self._found.states.add(state)
+        turns, faults = self._left
+        if turns and has_following:
+            self.others.append(Change(step, "turn"))
+        if faults:
+            clients, users = self.world.judge.clients, self.world.judge.users
+            alive = [number for number, client in enumerate(clients) if client.alive]
+            self.others += [Change(step, what, number) for what in CLIENT_FAULTS for number in alive]
+            calls = [number for number, user in enumerate(users) if "attempt" in dict(frames(user.task.coroutine))]
+            self.others += [Change(step, "cancelled", number) for number in calls]
+
+    def _happens(self, change: Change) -> None:
+        client: Client
+        if change.what in REQUEST_FAULTS:
+            plan = self.world.networks[0].fault_plan
+            assert isinstance(plan, OneFault)
+            plan.next_fate = change.what
+        elif change.what == "cancelled":
+            task = self.world.judge.users[change.victim].task
+            if task.park is not None:
+                task.process.deliver(task.strike, task.park)
+        else:
+            client = self.world.judge.clients[change.victim]
+            happens: dict[str, Callable[[], None]] = {
+                "killed": client.kill,
+                "frozen": partial(client.pause, FREEZE),
+                "deaf": client.subscription.cut,
+            }
+            happens[change.what]()
+
+
+def source_of(action: Callable[..., object]) -> object:
+    """The process, or the connection, whose step it is. None: a step that is nobody's, or has no effect."""
+    source = getattr(action, "__self__", None)
+    if isinstance(source, Park):
+        return source.task.process if source.task is not None and source.task.park is source else None
+    if isinstance(source, Subscription):
+        return source.process
+    return source if isinstance(source, Process | Connection | Subscriber) else None
+
+
+# --- States
+
+
+def state_of(world: World, queue: Sequence[Any]) -> bytes:
+    """What decides how a schedule goes on."""
+    now = world.simulation.now
+
+    def left(until: float) -> float:
+        return round(until - now, 1)
+
+    parts: list[object] = []
+    for network in world.networks:
+        keyspace = network.server.keyspace
+        ends = keyspace.valid_until
+        parts += [(key, value, left(ends.get(key, 0) / 1000)) for key, value in sorted(keyspace.values.items())]
+    numbers: dict[object, int] = {}
+    for client in world.judge.clients:
+        numbers[client] = len(numbers)
+        holds = client.session.holds.table.values()
+        parts += [client.alive, max(0.0, left(client.paused_until)), client.subscription.subscriber is None]
+        parts += [(hold.key, hold.owner, hold.state.name, hold.count, left(hold.valid_until)) for hold in holds]
+        parts += [(name, each.confirmed, len(each.waiters)) for name, each in client.session.channels.by_name.items()]
+        parts += [frames(task.coroutine) for task in client.tasks if not task.done]
+        parts.append(len(client.session.watchdog.pending_repairs()))
+    parts += [(user.operations, user.busy) for user in world.judge.users]
+    for when, _, action, args in sorted(queue, key=itemgetter(0, 1)):
+        if (source := source_of(action)) is not None:
+            words = [arg if isinstance(arg, bytes | float | list | tuple) else type(arg).__name__ for arg in args]
+            parts.append((numbers.setdefault(source, len(numbers)), action.__name__, str(words), left(when)))
+    return blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+def frames(coroutine: Any) -> list[tuple[str, int]]:
+    """Where a coroutine waits."""
+    found: list[tuple[str, int]] = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        found.append((frame.f_code.co_name, frame.f_lasti))
+        coroutine = coroutine.cr_await
+    return found
+
+
+# --- The walk
+
+
+def play(
+    logic: Logic, users: Sequence[int], seed: int, changes: Sequence[Change], left: tuple[int, int], found: Found
+) -> list[Change]:
+    """One schedule with these changes. Returns what could be changed besides. Raises `Violation`."""
+    simulation = Steps(changes, left, found)
+    # The same for all schedules of a walk, as users do less where replies may be missing.
+    calm = left[1] == 0 and all(change.what == "turn" for change in changes)
+    with alone(simulation):
+        world = simulation.world = World(simulation, OneFault(calm=calm), logic, [b"lock0"], CONFIGS[LEASE, False])
+        world.judge.begin()
+        for network in world.networks:
+            network.server.load_all()
+        with world.judged(), suppress(Same):
+            for count in users:
+                world.add_users(world.add_process(), count)
+            for number, user in enumerate(world.judge.users):
+                user.random = Random(f"{seed} {number}")
+            world.play(LONGEST)
+            found.schedules += 1
+    return simulation.others
+
+
+def walk(kind: str, users: Sequence[int], seed: int, turns: int, faults: int) -> Found:
+    """All schedules of a small world. Raises `Violation` with the changes that lead to it."""
+    logic, found = replace(KINDS[kind], users=1), Found()
+    waiting: list[tuple[Change, ...]] = [()]
+    while waiting:
+        changes = waiting.pop()
+        turned = sum(change.what == "turn" for change in changes)
+        left = turns - turned, faults - len(changes) + turned
+        try:
+            others = play(logic, users, seed, changes, left, found)
+        except Violation as violation:
+            raise Violation(f"{violation}: {kind}, {users}, seed {seed}, {changes}") from None
+        waiting += [(*changes, other) for other in others]
+    return found
+
+
+def main(kind: str, turns: int = 2, faults: int = 1, seed: int = 0) -> None:
+    for users in WORLDS:
+        began = perf_counter()
+        found = walk(kind, users, seed, turns, faults)
+        seconds = perf_counter() - began
+        counts = f"{len(found.states)} states, {found.schedules} schedules, {found.steps} steps"
+        print(f"{kind} {users}: {counts}, {seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
