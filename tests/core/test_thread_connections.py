@@ -52,6 +52,14 @@ def test_to_connect_to_a_busy_unix_socket_does_not_block(tmp_path: Path) -> None
             Connection(Node(Config(path=str(tmp_path / "s"), connect_timeout=5))).open()
 
 
+def test_an_address_that_refuses_is_named_with_the_reason() -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        port = unheard.getsockname()[1]
+        with pytest.raises(NoReply, match=f"127.0.0.1:{port}: .* refused"):
+            Connection(Node(Config(host="127.0.0.1", port=port))).open()
+
+
 def test_replies_that_take_longer_or_come_in_parts_and_the_database(server: Server) -> None:
     with closing(Connection(Node(Config(host=server.host, port=server.port, database=3)))) as connection:
         connection.open()

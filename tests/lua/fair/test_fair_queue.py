@@ -239,6 +239,16 @@ def test_java_behind_pyredisson(scripts: Fair) -> None:
     assert 0 < scripts.redis.pttl(CLIENTS) <= 7_200_000
 
 
+def test_far_behind_java(scripts: Fair) -> None:
+    """Each waiter of Java that acquires the lock subtracts its waiting time, though no heartbeat comes meanwhile."""
+    *ahead, newcomer = (Java(scripts, f"{JAVA}{number}") for number in range(PLACES + 1))
+    scripts.line(A, *ahead, B)
+    scripts.release(A)
+    scripts.serve(*ahead)
+    newcomer.acquire()
+    assert scripts.queue() == [B, newcomer.owner.decode()]
+
+
 def test_java_drops_a_waiter_that_has_an_offer(scripts: Fair) -> None:
     """The waiter enters the queue again, and must get the full time of a new offer."""
     java = Java(scripts, JAVA)
@@ -376,16 +386,19 @@ def test_waiters_that_left_do_not_accumulate(scripts: Fair) -> None:
     assert scripts.redis.hlen(WAITERS) < 100
 
 
-def test_in_any_order(scripts: Fair) -> None:
-    owners = [f"{ME}:{100 + number}" for number in range(250)]
+@pytest.mark.parametrize(("stay", "first"), [(0, 100), (64, 10**40)])
+def test_in_any_order(scripts: Fair, stay: int, first: int) -> None:
+    """Where any stay, the names are so long that no server stores them in the form that it scans at once."""
+    owners = [f"{ME}:{first + number}" for number in range(250)]
     scripts.line(A, B, *owners, D)
     random.Random(1).shuffle(owners)
-    for owner in owners:
+    for owner in owners[stay:]:
         scripts.leave(owner)
     for _ in range(50):
         scripts.heartbeat(YOU, B, D)
-    assert scripts.queue() == [B, D]
-    assert set(scripts.redis.hkeys(WAITERS)) == {B.encode(), D.encode()}
+    assert scripts.queue() == [B, *sorted(owners[:stay]), D]
+    fields = {field.decode() for field in scripts.redis.hkeys(WAITERS)}
+    assert fields - {":cursor"} == {B, *owners[:stay], D}
 
 
 def test_a_waiter_that_was_evicted_and_died_is_forgotten(scripts: Fair) -> None:
