@@ -268,6 +268,15 @@ async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, state: 
     await it.free()
 
 
+async def test_the_client_is_closed_before_the_waiter_goes_on(tasks: Backend, state: ServerState) -> None:
+    """The permit is handed on, and the closed client has released it all the same."""
+    it = await Contention(tasks, state, "semaphore").begin()
+    await it.holder.release()
+    await it.client.close()
+    await fails(ClosedError, it.waiting.result)
+    await it.free()
+
+
 class TestBatches:
     """All permits are released at once, for which callers wait. Hand-overs behind one on its way share a command."""
 
