@@ -1,13 +1,12 @@
 """Fixtures of the fault tests: the backends, with nothing between the client and the test."""
 
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis import Redis
 
-from pyredisson.testing import Server
+from pyredisson.testing import Proxy, Server
 from tests.support.raw_backends import RawBackend
 
 from .kinds import NoThread
@@ -39,10 +38,10 @@ def root(own_server: Server) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
+def silent(proxy: Proxy) -> str:
     """The URL of a server that takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"redis://127.0.0.1:{listening.getsockname()[1]}"
+    proxy.stall()
+    return proxy.url
 
 
 @pytest.fixture

@@ -201,10 +201,10 @@ class TestTasks:
 
     @tasks_of_each_kind
     async def test_callers_that_are_connecting_get_closed_error(self, silent: str) -> None:
-        """Each an error of its own. A cancellation reaches only the caller that is cancelled."""
-        client = pyredisson.asyncio.connect(silent)
+        """Each an error of its own, also without retries. A cancellation reaches only the caller that is cancelled."""
+        client = pyredisson.asyncio.connect(silent, retry_attempts=0)
         calls: list[asyncio.Task[Any]] = [asyncio.create_task(client.get_lock("a").lock()) for _ in range(3)]
-        calls.append(asyncio.create_task(client.get_semaphore("b").acquire()))
+        calls += map(asyncio.create_task, (client.get_semaphore("b").acquire(), client.get_lock("c").try_lock()))
         cancelled, at_the_end = (asyncio.create_task(client.get_lock("a").lock()) for _ in range(2))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.get_lock("a").lock(), 0.02)
@@ -214,7 +214,7 @@ class TestTasks:
             at_the_end.cancel()
             await client.close()
             errors = await asyncio.gather(*calls, return_exceptions=True)
-        assert ([type(error) for error in errors], len(set(map(id, errors)))) == ([ClosedError] * 4, 4)
+        assert ([type(error) for error in errors], len(set(map(id, errors)))) == ([ClosedError] * 5, 5)
         with pytest.raises(asyncio.CancelledError):
             await at_the_end
 
