@@ -23,6 +23,7 @@ from pyredisson._backends.aio.connection import connect
 from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
 from pyredisson._settings.config import Config
+from pyredisson.asyncio import Term
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
@@ -329,6 +330,26 @@ async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
         gc.collect()
         assert forgotten() is None
         await lock.unlock()
+
+
+async def test_a_leader_that_is_cancelled_again_leads_until_its_work_has_ended(world: World) -> None:
+    led: list[bool] = []
+
+    async def work(term: Term) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(3)
+            led.append(term.valid)
+
+    async with world.client() as client:
+        leading = asyncio.create_task(client.elect("orders").run(work))
+        for _ in range(3):
+            await asyncio.sleep(1)
+            leading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leading
+    assert led == [True]
 
 
 @pytest.mark.usefixtures("announced")
