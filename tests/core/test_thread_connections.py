@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -67,6 +68,14 @@ def test_replies_that_take_longer_or_come_in_parts_and_the_database(server: Serv
         long = bytes(1_000_000)
         assert connection.call(command(b"ECHO", long)) == long
         assert b" db=3 " in connection.call(command(b"CLIENT", b"INFO"))
+
+
+def test_a_pool_keeps_its_connection_unless_a_new_one_is_asked_for(node: Node) -> None:
+    pool = Pool(node, 2)
+    send = partial(pool.send, command(b"CLIENT", b"ID"))
+    ids = [run(partial(send, new_connection=new)) for new in (False, False, True, False)]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    pool.close()
 
 
 @pytest.mark.parametrize("call", [lambda one: one.call(BLOCK), lambda one: one.call_all((BLOCK,))])

@@ -239,14 +239,20 @@ def test_java_behind_pyredisson(scripts: Fair) -> None:
     assert 0 < scripts.redis.pttl(CLIENTS) <= 7_200_000
 
 
-def test_far_behind_java(scripts: Fair) -> None:
-    """Each waiter of Java that acquires the lock subtracts its waiting time, though no heartbeat comes meanwhile."""
-    *ahead, newcomer = (Java(scripts, f"{JAVA}{number}") for number in range(PLACES + 1))
-    scripts.line(A, *ahead, B)
+@pytest.mark.parametrize("leave", [False, True])
+def test_far_behind_java(scripts: Fair, leave: bool) -> None:
+    """Each waiter of Java that acquires the lock subtracts its waiting time, though no heartbeat comes meanwhile. If
+    more leave than one call searches the queue for, nobody waits for the others when Java has been served."""
+    *ahead, last = (Java(scripts, f"{JAVA}{number}") for number in range(PLACES + 2))
+    owners = [f"{YOU}:{100 + number}" for number in range(40)]
+    scripts.line(A, *ahead, *owners, last)
+    if leave:
+        assert scripts.leave(*owners) == 40
+        assert scripts.queue()[PLACES + 1 : -1] == owners[32:]
     scripts.release(A)
     scripts.serve(*ahead)
-    newcomer.acquire()
-    assert scripts.queue() == [B, newcomer.owner.decode()]
+    assert (last.acquire() is None) == leave
+    assert scripts.queue()[:40] == ([] if leave else owners)
 
 
 def test_java_drops_a_waiter_that_has_an_offer(scripts: Fair) -> None:
