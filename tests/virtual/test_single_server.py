@@ -310,7 +310,9 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     # An idle connection keeps no reply alive.
     await asyncio.sleep(10)
     assert pipeline._checked is None
-    pipeline.close()
+    # Nor does it stay open, if it is to take no more commands.
+    pipeline.drain()
+    await pipeline.disconnected
 
 
 async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
