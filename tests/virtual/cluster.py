@@ -203,7 +203,9 @@ class NodeSession(Session):
             return super().do_info(*parts)
         host, port = self.server.successor
         replica = f"slave0:ip={host},port={port},state=online,offset=1,lag=0\r\n" * self.server.has_replica
-        return encoded(f"# Replication\r\nrole:master\r\n{replica}master_replid:{self.server.port}\r\n".encode())
+        # A replica that has taken over continues the history of its master.
+        histories = f"master_replid:{self.server.port}\r\nmaster_replid2:{self.server.port - 1000}\r\n"
+        return encoded(f"# Replication\r\nrole:master\r\n{replica}{histories}".encode())
 
     def do_wait(self, *_: bytes) -> bytes:
         return encoded(self.server.cluster.confirmed)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ConnectionError, NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import hold_all, in_turn
@@ -16,7 +16,7 @@ from tests.support.kinds import LOCKS, SINGLE_KEY, against
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import cancel_after, within
 
-from .cluster import MemoryCluster
+from .cluster import ClusterNode, MemoryCluster
 from .conftest import World
 from .network import LATENCY
 
@@ -302,6 +302,17 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
         synced.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
         await lock.lock(30)
         assert await lock.is_locked()
+
+
+async def test_a_master_grants_nothing_that_a_replica_has_replaced(world: World, synced: MemoryCluster) -> None:
+    """Also one that has left it before the client has asked it for the first time."""
+    node, *others = synced.nodes
+    async with synced.client(retry_attempts=0) as client:
+        await acquire(client.get_lock(synced.name_on(others[0])))
+        node.has_replica = False
+        refused = pytest.raises(ConnectionError, match=f"was replaced as the master by {node.successor}")
+        with ClusterNode(synced, world.clock, 0, node.successor.port), refused:
+            await client.get_lock(synced.name_on(node)).try_lock()
 
 
 async def test_neither_permits_nor_levels_count_without_a_confirmation(world: World, synced: MemoryCluster) -> None:
