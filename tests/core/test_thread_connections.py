@@ -106,9 +106,9 @@ async def test_work_beside_an_event_loop_is_done() -> None:
     assert done == ["worker"]
 
 
-def waiting_call(pool: Pool, threads: ThreadPoolExecutor) -> Future[Any]:
+def waiting_call(pool: Pool, threads: ThreadPoolExecutor, *, new_connection: bool = False) -> Future[Any]:
     """A call on a thread of its own that waits for a connection."""
-    call: Future[Any] = threads.submit(run, pool.send, PING)
+    call: Future[Any] = threads.submit(run, partial(pool.send, PING, new_connection=new_connection))
     eventually(lambda: pool._waiting)
     return call
 
@@ -127,16 +127,17 @@ def test_a_call_that_waits_for_a_connection_ends_with_the_pool(
     assert not pool.connected
 
 
-def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin: Redis) -> None:
+@pytest.mark.parametrize("new", [False, True])
+def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin: Redis, new: bool) -> None:
+    """Or one in its place."""
     pool = Pool(node, 1)
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, closing(pool):
         first = threads.submit(run, pool.send, BLOCK)
         eventually(lambda: admin.client_list(_type="normal")[0] and pool.calls_in_flight == 1)
-        call = waiting_call(pool, threads)
+        call = waiting_call(pool, threads, new_connection=new)
         admin.rpush("list", "element")
         assert call.result(TIME_LIMIT) == b"PONG"
         assert first.result(TIME_LIMIT) == [b"list", b"element"]
-    pool.close()
 
 
 def test_one_thread_at_a_time_is_the_reader() -> None:
@@ -153,13 +154,19 @@ def test_one_thread_at_a_time_is_the_reader() -> None:
 @pytest.mark.parametrize(("interval", "expected"), [(0, 50.0), (10, 10.0), (90, 50.0)])
 def test_when_a_reader_has_to_send_a_ping(node: Node, interval: float, expected: float) -> None:
     node.ping_interval = interval
-    channels: Any = None
-    with SelfPipe() as pipe:
-        messages = MessageReader(node, SubscriptionConnection(node), channels, pipe)
+    channels: Any = SimpleNamespace(mutex=threading.RLock())
+    with SelfPipe() as pipe, closing(SubscriptionConnection(node)) as connection:
+        connection.open()
+        messages = MessageReader(node, connection, channels, pipe)
         seconds = messages._seconds_to_poll(monotonic() + 50.0)
         assert expected - 5.0 < seconds <= expected
         messages.check()
         assert messages._seconds_to_poll(monotonic() + 50.0) == 0 or not interval
+        messages._ping_after_silence(monotonic())
+        assert bool(messages._ping_sent_at) == bool(interval)
+        # After the reply to a PING no other one is due.
+        messages._ping_sent_at = 0.0
+        assert messages._seconds_to_poll(monotonic() + 50.0) > 0
 
 
 def test_a_waiter_without_a_node_waits_without_a_listener() -> None:

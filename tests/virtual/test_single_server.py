@@ -20,8 +20,10 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
+from pyredisson._backends.aio.pipeline import PipelineHolder
 from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import ASKING
 from pyredisson._settings.config import Config
 from pyredisson.asyncio import Term
 from pyredisson.errors import LockNotHeldError
@@ -30,6 +32,7 @@ from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
 from tests.support.backends import hold_all, in_turn
 from tests.support.children import completed
+from tests.support.waiting import cancel_after
 
 from .cluster import install_cluster
 from .conftest import World
@@ -62,6 +65,7 @@ def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
         socket.create_connection(("localhost", 1))
 
 
+PING = command(b"PING")
 TESTS = "tests/faults/test_lost_replies.py::test_a_late_copy_never_runs"
 TRACING = """
 import os
@@ -303,7 +307,7 @@ async def test_server_errors(world: World, monkeypatch: pytest.MonkeyPatch, capl
 async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     """It has ended the handing out of replies in the middle."""
     pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
-    reply = pipeline.submit(command(b"PING"))
+    reply = pipeline.submit(PING)
     pipeline._reader.feed(b"+early\r\n")
     pipeline.read_on()
     assert reply.done()
@@ -313,6 +317,26 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     # Nor does it stay open, if it is to take no more commands.
     pipeline.drain()
     await pipeline.disconnected
+
+
+async def test_cancelled_commands_behind_asking_are_in_doubt(world: World) -> None:
+    """Their undo comes to the server over another connection, and must not overtake them."""
+    node = Node(Config(host=world.server.host, port=world.server.port))
+    holder = PipelineHolder(node)
+    pipeline = await holder.opened()
+    for first, suspects in ((PING, []), (ASKING, [pipeline.connection_id])):
+        assert await cancel_after(1, asyncio.create_task(holder.exchange([first, PING])))
+        assert node.suspects == suspects
+    holder.stop()
+
+
+async def test_a_subscription_ends_when_nobody_has_waited_for_a_while(world: World) -> None:
+    async with world.client() as client:
+        await hold_all(client, "a")
+        assert not await client.get_lock("a", owner=1).try_lock(1)
+        assert any(session.channels[b"message"] for session in world.server.sessions.values())
+        await asyncio.sleep(30)
+        assert not any(session.channels[b"message"] for session in world.server.sessions.values())
 
 
 async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
