@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -247,6 +248,15 @@ async def test_outside_of_any_task() -> None:
     assert not client._callers.owners
     assert repr(client.get_read_write_lock("a")) == "<pyredisson.asyncio.ReadWriteLock 'a'>"
     await client.close()
+
+
+def test_an_owner_ends_with_its_thread() -> None:
+    """The watchdog tells that of the locks it holds."""
+    with pyredisson.connect(NOWHERE) as client:
+        with ThreadPoolExecutor() as threads:
+            owner = threads.submit(client._callers.current).result()
+            assert not owner.calls.ended
+        assert owner.calls.ended
 
 
 class TestPermit:

@@ -20,7 +20,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
-from pyredisson._backends.aio.pipeline import PipelineHolder
+from pyredisson._backends.aio.pipeline import AcquiringHolder, PipelineHolder
 from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING
@@ -328,6 +328,16 @@ async def test_cancelled_commands_behind_asking_are_in_doubt(world: World) -> No
         assert await cancel_after(1, asyncio.create_task(holder.exchange([first, PING])))
         assert node.suspects == suspects
     holder.stop()
+
+
+async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World) -> None:
+    holder = AcquiringHolder(Node(Config(host=world.server.host, port=world.server.port)))
+    await holder.exchange([PING])
+    await holder.acquire([PING], None, bool, new_connection=False)
+    assert len(world.server.sessions) == 2
+    holder.retire()
+    await asyncio.sleep(1)
+    assert not world.server.sessions
 
 
 async def test_a_subscription_ends_when_nobody_has_waited_for_a_while(world: World) -> None:
