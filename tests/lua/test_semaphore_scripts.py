@@ -321,12 +321,14 @@ def test_a_permit_is_left_to_the_client_that_was_woken(scripts: Scripted, patien
     assert scripts.text("stock") == "0"
 
 
-def test_a_client_that_is_gone_is_passed_over(scripts: Scripted) -> None:
-    scripts.write(line(0, "gone:1:1 a"))
+@pytest.mark.parametrize(("before", "behind"), [(1, 0), (5, 6)])
+def test_clients_that_are_gone_are_passed_over(scripts: Scripted, before: int, behind: int) -> None:
+    gone = [f"gone:{number}:1" for number in range(before + behind)]
+    scripts.write(line(0, " ".join([*gone[:before], A, *gone[before:]])))
     scripts.listening.punsubscribe()
     with scripts.listener("pyredisson_wake:{stock}:a"):
         scripts.call(add(2, 1))
-        assert scripts.contents()[LIST] == ([A], About(LASTS))
+    assert (scripts.redis.zrange(LIST, 0, 0), scripts.redis.zrange(WOKEN, 0, -1)) == ([A.encode()], [A.encode()])
 
 
 @pytest.mark.parametrize("listens", [False, True])
