@@ -14,10 +14,12 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
 from pyredisson._protocol.scripts import script
+from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits import count_down_latch, permit_wait
-from pyredisson.testing import Proxy
+from pyredisson.logic.permits.semaphore import SemaphoreLogic
+from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, OtherOwner, fails, finished, lasting
-from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.faults import FLAGS, LOSSES, InterruptAt, Lose
 from tests.support.server_state import ServerState
 
 from .kinds import PERMITS
@@ -395,6 +397,16 @@ async def test_each_call_counts_once(backend: Backend, state: ServerState, proxy
         fault = lose(proxy, script(name, with_shebang=FLAGS).sha)
         assert await getattr(counter, call)(*arguments) == result, call
         assert (fault.happened.is_set(), int(state.redis.get("done") or 0)) == (True, count), call
+
+
+@pytest.mark.parametrize("step", [SemaphoreLogic.release, SessionSlots.send])
+def test_an_interrupted_release_counts_once(server: Server, redis: Any, step: Any) -> None:
+    with pyredisson.connect(server.url) as client:
+        semaphore = client.get_semaphore("stock")
+        semaphore.add_permits(2)
+        with pytest.raises(KeyboardInterrupt), InterruptAt(step):
+            semaphore.release()
+    assert redis.get("stock") == b"3"
 
 
 async def test_the_server_is_a_new_one(backend: Backend, state: ServerState, proxy: Proxy) -> None:

@@ -9,12 +9,14 @@ from unittest.mock import Mock
 import pytest
 from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 
+from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall, ReleaseCall, Run, latch_channel
 from pyredisson._protocol.pubsub import PubSub, Subscription
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic import losses
+from pyredisson.logic.channels import ChannelRegistry, RelayedChannel
 from pyredisson.logic.holds import AT_MOST, GONE, HANDED_OFF, HELD, LEASE_ENDED, LOST, Hold, HoldTable
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.queued_wait import delay_of
@@ -217,6 +219,23 @@ def test_a_reply_to_another_command_ends_the_connection() -> None:
         made.step("ssubscribe b 1")
     with pytest.raises(InvalidResponse, match="no command"):
         Heard(PubSub.PLAIN).step("subscribe a 1")
+
+
+@pytest.mark.parametrize("order", [(b"own", b"shared"), (b"shared", b"own")])
+def test_a_waiter_of_two_channels_looks_again_when_both_are_heard(order: tuple[bytes, bytes]) -> None:
+    registry, wakeup, woken = ChannelRegistry(float), ThreadWakeup(), []
+    registry.attach(Mock())
+    own = registry.join(b"own", wakeup, RelayedChannel)
+    assert isinstance(own, RelayedChannel)
+    registry.relay(b"shared", own, anew=True)
+    for step in (registry.on_subscribed, registry.on_dropped):
+        for name in order:
+            step(name)
+            woken.append(wakeup.is_set())
+            wakeup.clear()
+    assert woken == [False, True, True, True]
+    registry.leave(b"own", wakeup)
+    assert not registry.waiting
 
 
 LEASE = 30_000
