@@ -297,7 +297,8 @@ async def test_its_class_is_exported(threads: Backend, tasks: Backend, kind: str
 
 
 async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, lock: Any) -> None:
-    await lock.lock()
+    group = lock_of(client, "multi", "others")
+    await in_turn([lock.lock, group.lock])
     assert client.id in repr(client)
     assert client.closed is False
     for _ in range(2):
@@ -307,6 +308,7 @@ async def test_nothing_works_in_a_closed_client(backend: Backend, client: Any, l
         *(lock.unlock, lock.release, lock.force_unlock, lock.delete, lock.is_locked, lock.locked, lock.is_held),
         *(lock.is_held_by_current_thread, lambda: lock.is_held_by(1), lock.get_hold_count, lock.remain_time_to_live),
         *(partial(way, lock) for way in (*WAYS, *ENDLESS)),
+        *(partial(each.extend, 1) for each in (lock, group)),
     ):
         await fails(ClosedError, call, match=client.id)
     await fails(RuntimeError, client.get_lock("orders").lock)
