@@ -20,6 +20,7 @@ from pyredisson.logic.channels import ChannelRegistry, RelayedChannel
 from pyredisson.logic.holds import AT_MOST, GONE, HANDED_OFF, HELD, LEASE_ENDED, LOST, Hold, HoldTable
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.queued_wait import delay_of
+from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitQueue
@@ -236,6 +237,18 @@ def test_a_waiter_of_two_channels_looks_again_when_both_are_heard(order: tuple[b
     assert woken == [False, True, True, True]
     registry.leave(b"own", wakeup)
     assert not registry.waiting
+
+
+def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_readers() -> None:
+    registry, wakeups, woken = ChannelRegistry(float), [ThreadWakeup() for _ in range(4)], []
+    registry.attach(Mock())
+    for wakeup, kind in zip(wakeups, (WRITER, WRITER, READER, READER), strict=True):
+        registry.join(b"orders", wakeup, ReadWriteChannel, kind)
+    wakeups[0].set()
+    for writer in wakeups[:2]:
+        registry.leave(b"orders", writer)
+        woken.append([wakeup.is_set() for wakeup in wakeups[1:]])
+    assert woken == [[True, False, False], [True, True, True]]
 
 
 LEASE = 30_000
