@@ -399,6 +399,22 @@ async def test_the_end_of_a_client(world: World) -> None:
     assert session.watchdog._renewer_of(object()).repairs._closed
 
 
+@pytest.mark.usefixtures("announced")
+async def test_a_client_that_may_not_announce_itself(world: World, monkeypatch: Any, caplog: Any) -> None:
+    """It logs that once."""
+
+    def refuse(name: bytes, words: list[bytes]) -> Any:
+        return ResponseError("ERR ACL failure") if b"pyredisson_client" in b" ".join(words) else run(name, words)
+
+    run = world.server.keys.run
+    monkeypatch.setattr(world.server.keys, "run", refuse)
+    caplog.set_level("INFO", "pyredisson")
+    async with world.client() as client:
+        await hold_all(client, "a")
+        await asyncio.sleep(60)
+    assert caplog.text.count("others can't see who this client is") == 1
+
+
 async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold(world: World) -> None:
     """Of a red lock. In no random schedule one begins so late."""
     held_up: list[Operation] = []
