@@ -6,6 +6,7 @@ the same time, and never more.
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from pyredisson.errors import LockLostError, LockNotHeldError
+from pyredisson.logic.locks import hand_over
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, fails, finished, in_turn
 from tests.support.server_state import ServerState
@@ -138,8 +141,11 @@ async def test_a_counter_that_is_no_number_fails_no_release(backend: Backend, st
 
 @pytest.mark.parametrize("kind", ["lock", "fenced", "fair", "read", "write"])
 @pytest.mark.parametrize("patience", [0.3, TIME_LIMIT])
-async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, kind: str, patience: float) -> None:
-    """Another task blocks the event loop when the lock is handed on: the waiter relies on nothing that has ended."""
+@pytest.mark.parametrize("recorded", [False, True])
+async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(
+    tasks: Backend, monkeypatch: Any, kind: str, patience: float, recorded: bool
+) -> None:
+    """The event loop stands still when the lock is handed on: the waiter relies on nothing that has ended."""
     lease = 0.3
     client = tasks.connect(local_hand_over_time=LONG)
     holder, waiter = lock_of(client, rival_of(kind), owner=1), lock_of(client, kind, owner=2)
@@ -148,16 +154,24 @@ async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(tasks: Backend, 
     async def wait() -> tuple[bool, bool]:
         return await waiter.try_lock(patience, lease_time=lease), await waiter.is_held()
 
-    async def block() -> None:
-        await client.get_lock("other").lock()
+    def record(*entry: Any) -> bool:
+        done = [record_entry(*entry)] if recorded else []
         time.sleep(1.5 * lease)
+        return done[0] if done else record_entry(*entry)
 
+    record_entry = hand_over.record_entry
+    monkeypatch.setattr(hand_over, "record_entry", record)
     waiting = asyncio.ensure_future(wait())
     await tasks.until(lambda: sleeping(client, kind) == 1)
-    await asyncio.gather(block(), holder.unlock())
+    await holder.unlock()
     acquired, held = await waiting
     assert acquired == held
     assert held or patience == lease
+    with suppress(LockLostError):
+        if held:
+            await waiter.unlock()
+    # Nor is there an earlier loss of which it has to be told.
+    await fails(LockNotHeldError, waiter.unlock, match="has no hold")
 
 
 BUSY = """

@@ -409,6 +409,16 @@ async def test_an_extension_that_comes_after_the_lease(backend: Backend, redis: 
     await backend.until(lambda: not redis.exists("orders"))
 
 
+async def test_an_answer_that_comes_after_the_lease(backend: Backend, proxy: Proxy) -> None:
+    """The server has said that it is held."""
+    lock = await acquired(backend.connect(proxy.url, timeout=20).get_lock("orders", owner=1), 1)
+    late = proxy.hold_reply(b"HGET")
+    call = await backend.begin(lock.get_hold_count, late.held.is_set)
+    await backend.until(lock.lost.is_set)
+    late.deliver()
+    assert await call.result() == 0
+
+
 async def test_an_extension_ends_at_the_limit(backend: Backend, redis: Any) -> None:
     client: Any = backend.connect()
     lock = await acquired(client.get_lock("orders"), at_most=10)
