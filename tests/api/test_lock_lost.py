@@ -421,7 +421,7 @@ async def test_an_answer_that_comes_after_the_lease(backend: Backend, proxy: Pro
 
 async def test_an_extension_ends_at_the_limit(backend: Backend, redis: Any) -> None:
     client: Any = backend.connect()
-    lock = await acquired(client.get_lock("orders"), at_most=10)
+    lock = await acquired(client.get_lock("orders", watchdog_timeout=LEASE), at_most=10)
     await lock.extend(60)
     assert 5000 < redis.pttl("orders") <= 10_000
     # Not if the hold may last for longer by another level.

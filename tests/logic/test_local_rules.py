@@ -16,7 +16,7 @@ from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import Changes, RoutingTable
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson.logic import losses
-from pyredisson.logic.channels import ChannelRegistry, RelayedChannel
+from pyredisson.logic.channels import LINGER, ChannelRegistry, RelayedChannel
 from pyredisson.logic.holds import AT_MOST, GONE, HANDED_OFF, HELD, LEASE_ENDED, LOST, Hold, HoldTable
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.queued_wait import delay_of
@@ -237,6 +237,21 @@ def test_a_waiter_of_two_channels_looks_again_when_both_are_heard(order: tuple[b
     assert woken == [False, True, True, True]
     registry.leave(b"own", wakeup)
     assert not registry.waiting
+
+
+def test_a_channel_that_counts_listeners_is_the_last_to_be_heard_and_the_first_to_be_left() -> None:
+    """Otherwise it would count one too many, and a client of Redisson would not be woken."""
+    now, wakeup, (channel, counted) = [0.0], ThreadWakeup(), (b"redisson_sc:{a}", b"pyredisson_sc:{a}")
+    registry, subscriber = ChannelRegistry(lambda: now[0]), Mock()
+    registry.attach(subscriber)
+    own = registry.join(b"own", wakeup, RelayedChannel)
+    assert isinstance(own, RelayedChannel)
+    registry.relay(channel, own, anew=True, counted=counted)
+    assert registry.names() == [channel, counted, b"own"]
+    registry.leave(b"own", wakeup)
+    now[0] = LINGER
+    registry.sweep()
+    subscriber.unsubscribe.assert_called_with([b"own", counted, channel])
 
 
 def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_readers() -> None:
