@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import command, latch_channel, pack, slot
-from pyredisson._protocol.moving_slots import Settling, message_at_source
+from pyredisson._protocol.moving_slots import Settling, message_at_source, without_list
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import as_error
@@ -322,10 +322,10 @@ def release(scripts: ScriptSet, channel: bytes = CHANNEL) -> bytes:
     return pack(scripts.lock_release, *KEYS, channel, b"me:1", b"0", b"pyredisson_wake:{orders}:", b"5000", b"0")
 
 
-def permit_release(scripts: ScriptSet) -> bytes:
+def permit_release(scripts: ScriptSet, *further: bytes) -> bytes:
     """One that publishes, whose number of keys varies."""
-    words = (b"orders", b"{orders}:timeout", b"redisson_sc:{orders}", b"0", b"id")
-    return command(b"EVALSHA", scripts.permit_release, b"2", *words)
+    keys = (b"orders", b"{orders}:timeout", *further)
+    return command(b"EVALSHA", scripts.permit_release, len(keys), *keys, b"redisson_sc:{orders}", b"0", b"id")
 
 
 def words(payload: bytes) -> list[bytes]:
@@ -422,3 +422,10 @@ def test_a_release_that_has_followed_ask_publishes_where_the_waiters_are(scripts
         assert message_at_source(release(AUTO), refused) is None
     assert message_at_source(ACQUIRE, None) is None
     assert message_at_source(command(b"GET", b"latch"), b"1") is None
+
+
+def test_a_release_of_permits_does_without_the_list_only() -> None:
+    """Not without the key that keeps late copies of their acquire from running."""
+    listed = [b"waiting", b"woken", b"claim"]
+    assert without_list(permit_release(AUTO, *listed)) == permit_release(AUTO)
+    assert without_list(permit_release(AUTO, *listed, b"withdrawn")) is None

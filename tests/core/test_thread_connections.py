@@ -16,9 +16,10 @@ import pytest
 from redis import Redis
 
 import pyredisson.asyncio
+from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.clock import clock
-from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.connection import Connection, remaining
 from pyredisson._backends.threads.listener import ReaderRole, ThreadListener, ThreadListeners
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.pool import Pool
@@ -59,6 +60,23 @@ def test_an_address_that_refuses_is_named_with_the_reason() -> None:
         port = unheard.getsockname()[1]
         with pytest.raises(NoReply, match=f"127.0.0.1:{port}: .* refused"):
             Connection(Node(Config(host="127.0.0.1", port=port))).open()
+
+
+def test_what_remains_until_a_deadline() -> None:
+    assert 500.0 < remaining(monotonic() + 1000.0) <= 1000.0
+    with pytest.raises(TimeoutError):
+        remaining(monotonic())
+
+
+@pytest.mark.parametrize("keepalive", [False, True])
+async def test_keepalive(server: Server, keepalive: bool) -> None:
+    node = Node(Config(host=server.host, port=server.port, socket_keepalive=keepalive))
+    pipeline = await connect(node)
+    with closing(Connection(node)) as connection, closing(pipeline):
+        connection.open()
+        for each in (connection._socket, pipeline._transport.get_extra_info("socket")):  # type: ignore[union-attr]
+            assert bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) == keepalive  # type: ignore[union-attr]
+    await pipeline.disconnected
 
 
 def test_replies_that_take_longer_or_come_in_parts_and_the_database(server: Server) -> None:

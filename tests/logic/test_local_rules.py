@@ -3,6 +3,7 @@
 And which holds others are told of, and how often the loop that keeps the time wakes for it. The clock is a number.
 """
 
+import math
 from functools import partial
 from unittest.mock import Mock
 
@@ -11,6 +12,7 @@ from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall, ReleaseCall, Run, latch_channel
+from pyredisson._protocol.node import Availability
 from pyredisson._protocol.pubsub import PubSub, Subscription
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import Changes, RoutingTable
@@ -24,6 +26,7 @@ from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitQueue
+from pyredisson.logic.permits.permit_wait import Refusal
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import WAITING
@@ -74,6 +77,16 @@ def test_the_first_clients_look_soon_and_the_others_within_two_thirds_of_the_lea
     assert delays == sorted(delays)
     assert 10.0 < delays[0] < 11.0
     assert delays[-1] == 20.0
+    assert [round(Refusal.of(0, 1000, place).wait, 3) for place in range(3)] == [1.001, 1.051, 5.1]
+
+
+def test_another_process_of_a_server_replaces_it() -> None:
+    """One that may not be known is taken for the same."""
+    server, replaced = Availability("localhost:6379"), []
+    for now, process in enumerate((b"first", b"first", None, b"first", b"second", b"second")):
+        server.on_connected(process, float(now))
+        replaced.append(server.replaced_at)
+    assert replaced == [-math.inf] * 4 + [4.0] * 2
 
 
 def test_the_latest_losses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

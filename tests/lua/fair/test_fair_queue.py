@@ -170,6 +170,14 @@ def test_no_place_is_left_when_the_queue_was_deleted(scripts: Fair, lost: tuple[
     assert [key for key in (LOCK, WAITERS, CLIENTS) if scripts.redis.pttl(key) == -1] == []
 
 
+@pytest.mark.parametrize("cursor", ["", "x", "-1", "9" * 20])
+def test_a_cursor_that_somebody_else_has_written(scripts: Fair, cursor: str) -> None:
+    scripts.line(A, B)
+    scripts.redis.hset(WAITERS, ":cursor", cursor)
+    assert scripts.heartbeat(YOU, B) == (HELD, 0, "")
+    assert not scripts.redis.hexists(WAITERS, ":cursor")
+
+
 def test_dead_clients_are_forgotten(scripts: Fair) -> None:
     """And all of them when nobody waits."""
     scripts.redis.zadd(CLIENTS, {ME: scripts.now() + 1_000})
