@@ -340,6 +340,20 @@ async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World)
     assert not world.server.sessions
 
 
+async def test_a_waiter_that_gives_up_costs_the_others_no_attempt(world: World) -> None:
+    async with world.client() as client:
+        semaphore = client.get_semaphore("a")
+        await semaphore.try_set_permits(1)
+        await semaphore.acquire()
+        waiting = asyncio.create_task(semaphore.acquire())
+        await asyncio.sleep(1)
+        before = world.server.calls["evalsha"]
+        assert not await semaphore.try_acquire(1, 1)
+        await asyncio.sleep(1)
+        assert world.server.calls["evalsha"] == before
+        waiting.cancel()
+
+
 async def test_a_subscription_ends_when_nobody_has_waited_for_a_while(world: World) -> None:
     async with world.client() as client:
         await hold_all(client, "a")
