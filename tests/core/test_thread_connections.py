@@ -209,6 +209,19 @@ def test_a_thread_that_may_run_handlers_has_another_one_read(node: Node, on_alar
     assert listener._wakeup.is_set()
 
 
+def test_a_waiter_reads_until_its_time_is_over(node: Node) -> None:
+    wakeup = ThreadWakeup()
+    channels: Any = SimpleNamespace(waiting={wakeup})
+    listener = ThreadListener(node, channels)
+    with SelfPipe() as pipe, closing(SubscriptionConnection(node)) as connection, ThreadPoolExecutor() as threads:
+        connection.open()
+        listener._role.connected(MessageReader(node, connection, channels, pipe))
+        began = monotonic()
+        threads.submit(listener.wait, wakeup, 0.05).result()
+        assert monotonic() - began >= 0.05
+        assert (listener._role.failure, wakeup.is_set()) == (None, False)
+
+
 async def test_a_command_of_another_event_loop_is_not_sent_over_this_connection(server: Server) -> None:
     async with pyredisson.asyncio.connect(server.url) as client:
         lock = client.get_lock("orders")

@@ -354,6 +354,15 @@ async def test_a_waiter_that_gives_up_costs_the_others_no_attempt(world: World) 
         waiting.cancel()
 
 
+async def test_who_waits_for_a_latch_reads_it_every_few_seconds(world: World) -> None:
+    async with world.client() as client:
+        latch = client.get_count_down_latch("a")
+        await latch.try_set_count(1)
+        before = world.server.calls.total()
+        assert not await latch.wait(60)
+        assert 10 < world.server.calls.total() - before < 40
+
+
 async def test_a_subscription_ends_when_nobody_has_waited_for_a_while(world: World) -> None:
     async with world.client() as client:
         await hold_all(client, "a")
