@@ -400,7 +400,7 @@ def test_waiters_that_left_do_not_accumulate(scripts: Fair) -> None:
     assert scripts.redis.hlen(WAITERS) < 100
 
 
-@pytest.mark.parametrize(("stay", "first"), [(0, 100), (64, 10**40)])
+@pytest.mark.parametrize(("stay", "first"), [(0, 100), (64, 10**40)], ids=["all leave", "some stay"])
 def test_in_any_order(scripts: Fair, stay: int, first: int) -> None:
     """Where any stay, the names are so long that no server stores them in the form that it scans at once."""
     owners = [f"{ME}:{first + number}" for number in range(250)]
