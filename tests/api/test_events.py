@@ -172,7 +172,7 @@ async def test_an_acquire_that_times_out(client: Any, other: Any, kind: str, wai
     assert not await lock_of(client, kind, "a", 2).try_lock(wait)
     last: Any = all_told(client, *(["waiting", "timed_out"] if wait else ["timed_out"]))[-1]
     # Some of `wait` may be over when the first attempt begins: another thread may run between.
-    assert last.waited > wait / 2
+    assert wait / 2 < last.waited < 60
 
 
 @kinds

@@ -155,8 +155,9 @@ async def test_a_client_knows_its_own_holds(backend: Backend, kind: str) -> None
 
 
 async def test_a_read_write_lock(backend: Backend) -> None:
-    """Both sides answer alike. Of several readers, one is named."""
-    client, others = backend.connect(), backend.connect().get_read_write_lock("orders", owner=1)
+    """Both sides answer alike. Of several readers, the first one by name is named."""
+    client, other = backend.connect(), backend.connect()
+    others = other.get_read_write_lock("orders", owner=1)
     mine = client.get_read_write_lock("orders")
     await in_turn((others.write_lock().lock, others.read_lock().lock))
     for side in (mine.read_lock(), mine.write_lock(), others.read_lock(), others.write_lock()):
@@ -164,7 +165,9 @@ async def test_a_read_write_lock(backend: Backend) -> None:
     assert (await holder_of(others.read_lock())).since is not None
     await refused(mine.read_lock(), r"thread 1\)")
     await others.write_lock().unlock()
-    await in_turn(lock_of(backend.connect(), "read").lock for _ in range(4))
+    await lock_of(other, "read", owner=0).lock()
+    assert (await holder_of(mine.write_lock())).owner_id == 0
+    await in_turn(lock_of(backend.connect(), "read").lock for _ in range(3))
     await refused(mine.write_lock(), "write lock 'orders' is held by 5 readers, one of them .*, free in .* waited 0 s")
 
 

@@ -103,6 +103,8 @@ class Clients:
                 assert [one for one in self.listeners.values() if name in one.channels.names()] == [listener]
                 assert {registry.place_of(wakeup) for wakeup in channel.waiters} == {listener.channels}
                 assert channel.waiters.keys() <= listener.channels.waiting
+                heard_by = [one for one in self.listeners.values() if channel.waiters.keys() & one.channels.waiting]
+                assert heard_by == [listener]
         assert not registry._unplaced
 
 

@@ -27,6 +27,7 @@ from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitQueue
 from pyredisson.logic.permits.permit_wait import Refusal
+from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import WAITING
@@ -407,6 +408,17 @@ def test_slots_that_move_soon_after_others_are_checked_together(monkeypatch: pyt
     assert checked.call_count == 1
     scene.pass_time(SCAN_INTERVAL)
     assert checked.call_count == 2
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_what_renews_for_one_of_several_servers_ends_without_work(*, sharded: bool) -> None:
+    now, watchdog = [0.0], Mock(closed=False)
+    renewer = Renewer("shard", watchdog, HoldTable(float, Mock()), Mock(sharded=sharded, clock=lambda: now[0]), LEASE)
+    found = []
+    for now[0] in (0.0, IDLE_LEASES * LEASE / 1000, IDLE_LEASES * LEASE / 1000 + 1):
+        pause = Run(renewer._renew_once).result
+        found.append((renewer.closed, pause == 0, watchdog.remove.called))
+    assert found == [(False,) * 3] * 2 + [(sharded,) * 3]
 
 
 @pytest.mark.parametrize(
