@@ -38,7 +38,6 @@ time, or on faults of real processes and networks."""
 HEAVY = (
     *("tests/cluster/test_scenarios.py", "tests/dashboard/test_browser.py", "tests/faults/test_soak.py"),
     *("tests/frameworks/", "tests/interop/", "tests/logic/test_planted_bugs.py", "tests/logic/test_schedules.py"),
-    "tests/logic/test_small_world.py",
     *("tests/packaging/test_packaging.py", "tests/properties/", "tests/testing/test_plugin.py"),
 )
 """The tests marked heavy, likewise: they load several servers or a JVM, run a whole pytest, or compute for long."""

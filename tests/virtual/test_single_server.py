@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,43 +67,28 @@ def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
 
 
 PING = command(b"PING")
-TESTS = "tests/faults/test_lost_replies.py::test_a_late_copy_never_runs"
-TRACING = """
+TRACED = """
 import os
-import re
-
+import pytest
+from tests.virtual.conftest import World
 from tests.virtual.network import Way
-
-put = Way.put
-out = open(os.environ["TRACE"], "w", encoding="ascii")
-
-
-def noted(way, data):
-    # The name of a connection ends with the id of the process.
-    print(way._loop.time(), re.sub(r"(@[^ ]+?):[0-9]+", r"\\1", repr(data)), file=out)
-    put(way, data)
-
-
-def pytest_configure():
-    Way.put = noted
-
-
-def pytest_unconfigure():
-    out.close()
+from tests.virtual.plugin import install
+from tests.virtual.test_single_server import Contention
+put, os.getpid = Way.put, lambda: 1
+Way.put = lambda way, data: print(way._loop.time(), data, flush=True) or put(way, data)
+world = World()
+install(pytest.MonkeyPatch(), world.clock)
+world.run(lambda: Contention(15, True).run(world))
 """
-"""A plugin that writes what is sent between clients and servers, and when."""
 
 
-def test_two_runs(tmp_path: Path) -> None:
+def test_two_runs() -> None:
     """They send the same. The order of a set of strings depends on the seed of their hashes."""
-    (tmp_path / "tracing.py").write_text(TRACING)
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--virtual", "-p", "tracing", "--randomly-seed=1", TESTS]
-    for seed in "12":
-        env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path), "TRACE": str(tmp_path / seed)}
-        completed(*command, cwd=Path(__file__).parents[2], env=env, check=True)
-    first, second = ((tmp_path / seed).read_text() for seed in "12")
-    assert first.count("EVALSHA") > 10
-    assert first.splitlines() == second.splitlines()
+    root = Path(__file__).parents[2]
+    run = partial(completed, sys.executable, "-c", TRACED, cwd=root, check=True)
+    first, second = (run(env=os.environ | {"PYTHONHASHSEED": seed}).stdout.splitlines() for seed in "12")
+    assert len(first) > 300
+    assert first == second
 
 
 MOST = 1.0

@@ -42,10 +42,13 @@ class Simulation:
                 return False
             when, _, action, args = heapq.heappop(self.queue)
             self.now = max(self.now, when)
-            action(*args)
-            if self.after_event is not None:
-                self.after_event()
+            self.step(action, *args)
         return True
+
+    def step(self, action: Callable[..., object], *args: Any) -> None:
+        action(*args)
+        if self.after_event is not None:
+            self.after_event()
 
     def log(self, text: str, *args: object) -> None:
         """A line of the schedule that a failing seed shows."""

@@ -8,12 +8,10 @@ holds, the places at which the coroutines wait, and what is on its way are the s
 
 from __future__ import annotations
 
-import heapq
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
 from random import Random
@@ -33,10 +31,12 @@ WAY = 0.001
 NEAR = 2 * WAY
 """A step is held back behind another one that comes within so many seconds."""
 LEASE = 3
-FREEZE = 1.5 * LEASE
-"""Seconds for which a process stands still."""
 REQUEST_FAULTS = ("lost", "unanswered", "late")
-CLIENT_FAULTS = ("killed", "frozen", "deaf")
+CLIENT_FAULTS: dict[str, Callable[[Client], None]] = {
+    "killed": Client.kill,
+    "frozen": lambda client: client.pause(1.5 * LEASE),
+    "deaf": lambda client: client.subscription.cut(),
+}
 LONGEST = 1200.0
 """When all users must have ended; a schedule begins at 1000."""
 
@@ -108,6 +108,7 @@ class Steps(Simulation):
         """`left`: how many more turns may be changed, and how many more faults may happen."""
         super().__init__(0)
         self.random = Middle()
+        self.plan: OneFault
         self.world: World
         self.others: list[Change] = []
         """What could be changed behind the last change."""
@@ -118,27 +119,16 @@ class Steps(Simulation):
         self._step = 0
         self._met: set[object] = set()
 
-    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
-        while not done():
-            if not self.queue or self.queue[0][0] > until:
-                self.now = until
-                return False
-            when, _, action, args = heapq.heappop(self.queue)
-            self.now = max(self.now, when)
-            source = source_of(action)
-            if self._held.get(source, 0.0) > self.now or (source is not None and self._is_held_back(source)):
-                self.at(self._held[source], action, *args)
-                continue
-            plan = self.world.networks[0].fault_plan
-            assert isinstance(plan, OneFault)
-            requests = plan.requests
-            action(*args)
-            if self.after_event is not None:
-                self.after_event()
-            plan.next_fate = None
-            if plan.requests > requests and self._step - 1 > self._last and self._left[1]:
-                self.others += [Change(self._step - 1, fate) for fate in REQUEST_FAULTS]
-        return True
+    def step(self, action: Callable[..., object], *args: Any) -> None:
+        source = source_of(action)
+        if self._held.get(source, 0.0) > self.now or (source is not None and self._is_held_back(source)):
+            self.at(self._held[source], action, *args)
+            return
+        requests = self.plan.requests
+        super().step(action, *args)
+        self.plan.next_fate = None
+        if self.plan.requests > requests and self._step - 1 > self._last and self._left[1]:
+            self.others += [Change(self._step - 1, fate) for fate in REQUEST_FAULTS]
 
     def _is_held_back(self, source: object) -> bool:
         """Before a step of that one: whether it is held back, as planned. Another planned change happens here."""
@@ -178,23 +168,12 @@ class Steps(Simulation):
             self.others += [Change(step, "cancelled", number) for number in calls]
 
     def _happens(self, change: Change) -> None:
-        client: Client
         if change.what in REQUEST_FAULTS:
-            plan = self.world.networks[0].fault_plan
-            assert isinstance(plan, OneFault)
-            plan.next_fate = change.what
-        elif change.what == "cancelled":
-            task = self.world.judge.users[change.victim].task
-            if task.park is not None:
-                task.process.deliver(task.strike, task.park)
-        else:
-            client = self.world.judge.clients[change.victim]
-            happens: dict[str, Callable[[], None]] = {
-                "killed": client.kill,
-                "frozen": partial(client.pause, FREEZE),
-                "deaf": client.subscription.cut,
-            }
-            happens[change.what]()
+            self.plan.next_fate = change.what
+        elif change.what in CLIENT_FAULTS:
+            CLIENT_FAULTS[change.what](self.world.judge.clients[change.victim])
+        elif (task := self.world.judge.users[change.victim].task).park is not None:
+            task.process.deliver(task.strike, task.park)
 
 
 def source_of(action: Callable[..., object]) -> object:
@@ -259,7 +238,8 @@ def play(
     # The same for all schedules of a walk, as users do less where replies may be missing.
     calm = left[1] == 0 and all(change.what == "turn" for change in changes)
     with alone(simulation):
-        world = simulation.world = World(simulation, OneFault(calm=calm), logic, [b"lock0"], CONFIGS[LEASE, False])
+        simulation.plan = OneFault(calm=calm)
+        world = simulation.world = World(simulation, simulation.plan, logic, [b"lock0"], CONFIGS[LEASE, False])
         world.judge.begin()
         for network in world.networks:
             network.server.load_all()
