@@ -93,8 +93,8 @@ class Failures:
 
     def pytest_collectreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
-            test = self._root / report.nodeid  # so that it can be run in any folder
-            self._write([str(test), f"{report.when}: {report.longreprtext}"])
+            # So that it can be run in any folder. Not as a path: a parameter may be an URL, with two slashes.
+            self._write([f"{self._root}/{report.nodeid}", f"{report.when}: {report.longreprtext}"])
 
     def pytest_sessionfinish(self) -> None:
         self._write(self._counts)

@@ -118,10 +118,11 @@ def strikes(interrupt: Interrupt | None, call: Callable[[], object]) -> bool:
     return False
 
 
-def until_asleep(client: pyredisson.Client, contender: Contender) -> None:
-    before = asleep(client, "a")
-    contender.start()
-    eventually(lambda: asleep(client, "a") > before or not contender.is_alive(), LIMIT)
+def until_asleep(client: pyredisson.Client, *contenders: Contender) -> None:
+    """Starts the last one, and returns when all sleep that are there. One that looks at the lock now and then may be
+    interrupted before the others come."""
+    contenders[-1].start()
+    eventually(lambda: asleep(client, "a") >= sum(each.is_alive() for each in contenders), LIMIT)
 
 
 def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[Interrupt], None], least: int) -> None:
@@ -178,7 +179,7 @@ class TestEachMoment:
                 holder.lock()
                 first, behind = Contender(client, 2, interrupt), Contender(client, 3)
                 until_asleep(client, first)
-                until_asleep(client, behind)
+                until_asleep(client, first, behind)
                 holder.unlock()
                 first.end(interrupt.where)
                 behind.end(interrupt.where)
@@ -195,9 +196,9 @@ class TestEachMoment:
 
             def scenario(interrupt: Interrupt) -> None:
                 holder.lock()
-                others = [Contender(client, owner) for owner in (2, 3)]
-                for other in others:
-                    until_asleep(client, other)
+                others = one, two = [Contender(client, owner) for owner in (2, 3)]
+                until_asleep(client, one)
+                until_asleep(client, one, two)
                 assert strikes(interrupt, holder.unlock) is bool(interrupt.where)
                 for other in others:
                     other.end(interrupt.where)
