@@ -2,7 +2,7 @@
 #   PYTHON  the interpreter to use (3.11 or later)       VENV  where its environment is kept
 #   TESTS   what pytest is to run                        MARKS  which of it, as in pytest -m "..."
 # make test alone:
-#   VIRTUAL_TESTS  what is run in virtual time too, after all of TESTS, or the ones of tests/api
+#   VIRTUAL_TESTS  what is run in virtual time too, after all of TESTS
 # make test-all alone:
 #   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of the heavy ones, after the others
 #   UVLOOP_TESTS  what of it is run on uvloop's event loop once more, after all of TESTS
@@ -10,7 +10,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?= tests
-JOBS ?= 5
+JOBS ?= 7
 HEAVY_JOBS ?= 3
 MARKS ?=
 UVLOOP_TESTS ?= tests/api
@@ -61,7 +61,7 @@ SELECTED := $(if $(MARKS), and ($(MARKS)))
 # The tests that give the same result every time. None of them is run again.
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 3 --dist loadgroup $(PYTEST_ARGS) -m "not real$(SELECTED)" $(TESTS)
-ifneq ($(filter tests tests/api,$(TESTS)),)
+ifeq ($(TESTS),tests)
 	$(BIN)/python -m pytest -q -n 2 --virtual $(PYTEST_ARGS) $(if $(MARKS),-m "$(MARKS)") $(VIRTUAL_TESTS)
 endif
 
