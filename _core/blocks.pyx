@@ -16,9 +16,12 @@ cdef class Blocks:
     def __len__(self):
         return len(self.entered)
 
+    @cython.critical_section
     def __iter__(self):
         return iter(self.entered[:])
 
+    # As all others: a section that waits for the list's own mutex is left meanwhile, and the places of blocks change.
+    @cython.critical_section
     def __setitem__(self, caller, owner):
         """The caller has entered a block, as that owner."""
         self.entered.append((caller, owner))
