@@ -253,33 +253,34 @@ def redis(admin: Redis) -> Any:
 
 
 @pytest.fixture
+def user(server: Server, redis: Any) -> Callable[[str], str]:
+    """Makes a user with these rights. Returns the server's address for that user."""
+
+    def make(rules: str) -> str:
+        redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules.split())
+        return f"redis://app:x@{server.host}:{server.port}"
+
+    return make
+
+
+@pytest.fixture
 def client(server: Server) -> Iterator[pyredisson.Client]:
     with pyredisson.connect(server.url) as made:
         yield made
 
 
-@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
-async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Backend]:
-    """The test runs on each of the two backends."""
-    made: Backend = request.param(server.url)
-    yield made
-    await made.close()
+def on(*kinds: type[Backend]) -> Any:
+    """A fixture: the test runs on each of these backends."""
+
+    async def backend(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Backend]:
+        made: Backend = request.param(server.url)
+        yield made
+        await made.close()
+
+    return pytest.fixture(backend, params=kinds, ids=lambda kind: str(kind.name))
 
 
-@pytest.fixture
-async def threads(server: Server) -> AsyncIterator[Backend]:
-    """The test runs on the threads backend only."""
-    made = Threads(server.url)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def tasks(server: Server) -> AsyncIterator[Backend]:
-    """The test runs on the asyncio backend only."""
-    made = Asyncio(server.url)
-    yield made
-    await made.close()
+backend, threads, tasks = on(Threads, Asyncio), on(Threads), on(Asyncio)
 
 
 @pytest.fixture

@@ -31,8 +31,6 @@ AGAIN = 2
 """How often a failed test is run again."""
 GROUP = re.compile(r"@[\w-]+$")
 """What pytest-xdist appends to the id of a test with a group."""
-INTERRUPTED, NO_TESTS = 2, 5
-"""Exit statuses of pytest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,9 @@ def run(part: Part, outcome: Outcome) -> None:
     """Runs a part, and what fails in it again."""
     status, reports, counts = run_pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
     outcome.counts += counts
-    if status == INTERRUPTED:
-        sys.exit(INTERRUPTED)
-    if status not in {0, 1, NO_TESTS} or (status == 1 and not reports):
+    if status == pytest.ExitCode.INTERRUPTED:
+        sys.exit(status)
+    if status not in {0, 1, pytest.ExitCode.NO_TESTS_COLLECTED} or (status == 1 and not reports):
         outcome.failed.append(f"pytest ended with status {status}: {part}")
     if len(reports) > MOST_AGAIN:
         outcome.failed += reports

@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from itertools import product
@@ -155,35 +154,6 @@ async def take(semaphore: Permits, permits: int) -> None:
     await semaphore.release(taken)
 
 
-async def beside_singles(stock: Stock, semaphores: list[Permits], work: Callable[[], Awaitable[None]]) -> None:
-    """While `work` runs, callers acquire single permits again and again, so that all four are never free at once."""
-    stop, rounds, inside = False, [0] * 12, list[int]()
-
-    async def single(number: int) -> None:
-        semaphore = semaphores[number % len(semaphores)]
-        while not stop:
-            taken = await semaphore.try_acquire(1, TIME_LIMIT)
-            assert taken
-            inside.append(number)
-            assert len(inside) <= 4
-            rounds[number] += 1
-            await stock.backend.sleep(0.01 + 0.003 * number)
-            inside.remove(number)
-            await semaphore.release(taken)
-            # A caller that releases a permit must not always be the first to ask again.
-            await stock.backend.sleep(0.002)
-
-    others = [stock.backend.spawn(partial(single, number)) for number in range(len(rounds))]
-    try:
-        await stock.backend.until(lambda: min(rounds) > 0)
-        await work()
-        before = list(rounds)
-        await stock.backend.until(lambda: all(now > then for now, then in zip(rounds, before, strict=True)))
-    finally:
-        stop = True
-    await finished(others)
-
-
 async def test_a_claim_begins_after_a_second(stock: Stock) -> None:
     began = time.monotonic()
     # For permits that there will never be.
@@ -208,13 +178,34 @@ class TestClaims:
     async def test_a_waiter_for_several_permits_succeeds_beside_single_ones(self, stock: Stock, clients: str) -> None:
         """However long the callers of its own client may hand permits on; and several of them, one after the other."""
         large = await stock.made(4, local_hand_over_time=60)
-        singles = [large] if clients == "the same client" else [stock.open(), stock.open()]
+        semaphores = [large] if clients == "the same client" else [stock.open(), stock.open()]
+        stop, rounds, inside = False, [0] * 12, list[int]()
 
-        async def work() -> None:
+        async def single(number: int) -> None:
+            """So that all four are never free at once."""
+            semaphore = semaphores[number % len(semaphores)]
+            while not stop:
+                taken = await semaphore.try_acquire(1, TIME_LIMIT)
+                assert taken
+                inside.append(number)
+                assert len(inside) <= 4
+                rounds[number] += 1
+                await stock.backend.sleep(0.01 + 0.003 * number)
+                inside.remove(number)
+                await semaphore.release(taken)
+                # A caller that releases a permit must not always be the first to ask again.
+                await stock.backend.sleep(0.002)
+
+        others = [stock.backend.spawn(partial(single, number)) for number in range(len(rounds))]
+        try:
+            await stock.backend.until(lambda: min(rounds) > 0)
             await take(large, 4)
             await finished([stock.backend.spawn(partial(take, each, 3)) for each in (large, stock.open(), large)])
-
-        await beside_singles(stock, singles, work)
+            before = list(rounds)
+            await stock.backend.until(lambda: all(now > then for now, then in zip(rounds, before, strict=True)))
+        finally:
+            stop = True
+        await finished(others)
 
     async def test_what_a_claimant_leaves_wakes_others(self, stock: Stock) -> None:
         semaphore, holder = await stock.made(4), stock.open()
@@ -358,11 +349,8 @@ class TestLatch:
         done.java_counts_down()
         assert (await other.result(), done.gets()) == (True, before + 3)
 
-    async def test_closed_while_waiting(self, done: Done, latch: Any) -> None:
-        done.redis.set("done", 1)
-        other = await done.backend.begin(latch.wait, done.listeners)
+    async def test_closed(self, done: Done, latch: Any) -> None:
         await done.client.close()
-        await fails(pyredisson.ClosedError, other.result)
         sets = [partial(latch.try_set_count, count) for count in (0, 1)]
         for call in (latch.wait, latch.count_down, latch.get_count, latch.delete, *sets):
             await fails(pyredisson.ClosedError, call)

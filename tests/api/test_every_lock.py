@@ -127,10 +127,9 @@ async def test_its_holder_may_not(lock: Any, state: ServerState, kind: str) -> N
 async def test_a_wait_ends_in_time(backend: Backend, client: Any, state: ServerState, kind: str) -> None:
     await lock_of(client, rival_of(kind), owner=1).lock()
     lock = lock_of(client, kind)
-    for arguments in ({"wait_time": timedelta(milliseconds=100)}, {"timeout": 0.1}):
-        call = lock.acquire if "timeout" in arguments else lock.try_lock
+    for attempt in (partial(lock.try_lock, timedelta(milliseconds=100)), partial(lock.acquire, timeout=0.1)):
         with lasting(0.1, WOKEN):
-            assert await call(**arguments) is False
+            assert await attempt() is False
     await lock_of(client, rival_of(kind), owner=1).unlock()
     # Nothing remains of it.
     await backend.until(lambda: left(state.redis) == set())

@@ -50,14 +50,6 @@ class Contention:
         self.waiting = await self.backend.begin(self.waiter.acquire, self.asleep)
         return self
 
-    async def strike(self, proxy: Proxy) -> Self:
-        """The server has executed the hand-over, and its reply is held up."""
-        await self.begin()
-        self.reply = proxy.hold_reply(HAND_OVER[self.kind])
-        self.releasing = asyncio.ensure_future(self.holder.release())
-        assert await asyncio.to_thread(self.reply.held.wait, TIME_LIMIT)
-        return self
-
     def asleep(self) -> bool:
         return sleeping(self.client, self.kind) == 1
 
@@ -215,11 +207,16 @@ class TestInFlight:
     """While the reply of the hand-over is under way."""
 
     @pytest.fixture
-    async def it(self, tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> Contention:
-        return await Contention(tasks, state, kind, proxy.url).strike(proxy)
+    async def it(self, tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> Any:
+        """The server has executed the hand-over, and its reply is held up."""
+        it: Any = await Contention(tasks, state, kind, proxy.url).begin()
+        it.reply = proxy.hold_reply(HAND_OVER[kind])
+        it.releasing = asyncio.ensure_future(it.holder.release())
+        assert await asyncio.to_thread(it.reply.held.wait, TIME_LIMIT)
+        return it
 
-    async def test_the_waiter_is_cancelled(self, it: Contention) -> None:
-        it.waiting._task.cancel()  # type: ignore[attr-defined]
+    async def test_the_waiter_is_cancelled(self, it: Any) -> None:
+        it.waiting._task.cancel()
         await fails(asyncio.CancelledError, it.waiting.result)
         it.reply.deliver()
         await it.releasing
@@ -227,9 +224,9 @@ class TestInFlight:
         await it.waiter.acquire()
 
     @pytest.mark.parametrize("leaves", [False, True])
-    async def test_the_release_is_cancelled(self, it: Contention, *, leaves: bool) -> None:
+    async def test_the_release_is_cancelled(self, it: Any, *, leaves: bool) -> None:
         """The waiter finds out that it was entered. If it leaves as well, nobody has the lock."""
-        cancelled = [it.releasing, it.waiting._task] if leaves else [it.releasing]  # type: ignore[attr-defined]
+        cancelled = [it.releasing, it.waiting._task] if leaves else [it.releasing]
         for call in cancelled:
             call.cancel()
         outcomes = await asyncio.gather(*cancelled, return_exceptions=True)
@@ -241,7 +238,7 @@ class TestInFlight:
             await it.waiter.release()
         await it.free()
 
-    async def test_the_client_is_closed(self, it: Contention) -> None:
+    async def test_the_client_is_closed(self, it: Any) -> None:
         await it.client.close()
         await fails(ClosedError, it.waiting.result)
         await fails(ClosedError, lambda: it.releasing)
@@ -251,7 +248,7 @@ class TestInFlight:
 @pytest.mark.parametrize("kind", ["lock", "fair", "write"])
 async def test_a_release_cancelled_as_the_waiter_went_on(tasks: Backend, state: ServerState, kind: str) -> None:
     """The waiter goes on as soon as the reply is there, before the task that has sent the command."""
-    it = Contention(tasks, state, kind)
+    it: Any = Contention(tasks, state, kind)
     await it.hold()
 
     async def wait() -> None:

@@ -177,8 +177,7 @@ async def test_a_waiter_that_goes_on_after_the_end_of_its_lease(
 BUSY = """
 import sys, threading, time
 import pyredisson, redis
-from pyredisson.logic.locks import hand_over
-from pyredisson.logic.locks import queued_wait
+from pyredisson.logic.locks import hand_over, queued_wait
 url, threads, series, hold, others_first = sys.argv[1], *map(float, sys.argv[2:])
 hand_over.OTHERS_FIRST = queued_wait.OTHERS_FIRST = others_first
 counter = redis.Redis.from_url(url)

@@ -26,14 +26,6 @@ def guarded() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def empty(request: pytest.FixtureRequest) -> None:
-    """The servers that `server` doesn't stand for are emptied as well."""
-    for name in {"guarded", "tls_server"} & set(request.fixturenames):
-        with request.getfixturevalue(name).redis() as admin:
-            admin.flushall()
-
-
 async def works(backend: Backend, address: object, **fields: Any) -> float:
     """A lock is acquired, and waited for. Returns the remaining time of its lease."""
     client = backend.connect(address, **fields)

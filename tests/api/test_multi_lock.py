@@ -1,6 +1,5 @@
 """Several locks as one: all are acquired or none, in one order, with one lease; and the loss of a member."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -167,9 +166,6 @@ class TestMembers:
             for wrong in ("a", None, make(lock), client.get_read_write_lock("b"), foreign.get_lock("b")):
                 with pytest.raises(TypeError, match="must be a lock of pyredisson"):
                     make(lock, wrong)
-        closing = foreign.close()
-        if asyncio.iscoroutine(closing):
-            await closing
 
     async def test_how_it_shows_and_what_has_no_meaning(self, locks: Locks) -> None:
         shown = repr(locks.group("ba")).replace(".asyncio", "")

@@ -16,6 +16,7 @@ from pyredisson.logic import waits
 from pyredisson.logic.groups import multi_lock, red_lock
 from pyredisson.logic.waiting import Waiter
 from tests.support.backends import Backend, OtherOwner, fails, finished, in_turn
+from tests.support.faults import InterruptAt
 from tests.support.inspecting import Scene, confirmed, inspector, session_of, state_of, waiting_field
 
 from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of
@@ -95,19 +96,12 @@ class TestWaiters:
         await backend.until(lambda: not waiting_field(admin, client))
         await holder.aclose()
 
-    async def test_a_wait_whose_end_is_interrupted(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_wait_whose_end_is_interrupted(self, backend: Backend) -> None:
         """Otherwise the client would say for ever that it waits."""
         holder = await held(backend.connect())
         client = backend.connect()
-        stop, interrupts = Waiter.stop, [RuntimeError("an interrupt")]
-
-        def interrupted(waiter: Waiter) -> None:
-            if interrupts:
-                raise interrupts.pop()
-            stop(waiter)
-
-        monkeypatch.setattr(Waiter, "stop", interrupted)
-        await fails(RuntimeError, client.get_lock("orders").try_lock, 0.1, match="an interrupt")
+        with InterruptAt(Waiter.stop):
+            await fails(KeyboardInterrupt, client.get_lock("orders").try_lock, 0.1)
         announcement: Any = session_of(client).announcement
         assert not announcement._waiting.began
         await holder.aclose()

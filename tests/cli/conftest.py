@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import IO, Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,7 @@ import pyredisson
 from pyredisson.cli.tables import moment
 from pyredisson.testing import Server
 from tests.support.children import processes
-from tests.support.commands import TIMEOUT, Commands, Ended, clean_environment
+from tests.support.commands import Commands, Ended, clean_environment, end_of, line
 from tests.support.inspecting import announce
 
 Run = Callable[..., Ended]
@@ -66,15 +66,6 @@ def terminal() -> Iterator[tuple[int, int]]:
             os.close(each)
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    return cast(IO[str], process.stdout).readline().strip()
-
-
-def end_of(process: subprocess.Popen[str]) -> Ended:
-    out, err = process.communicate(timeout=TIMEOUT)
-    return Ended(process.returncode, out, err)
-
-
 def interrupted(event: Callable[[], object], *arguments: str) -> Ended:
     """A command that gets Ctrl-C after the event."""
     with begin(*arguments) as process:
@@ -117,17 +108,6 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def cli(command: Commands, server: Server) -> Callable[..., Ended]:
     """Runs a command in this process, on the server of the tests if it says no other: `cli("ls")`."""
     return lambda *arguments: command("--url", server.url, *arguments)
-
-
-@pytest.fixture
-def user(server: Server, redis: Any) -> Callable[[str], str]:
-    """Makes a user with these rights. Returns the server's address for that user."""
-
-    def make(rules: str) -> str:
-        redis.execute_command("ACL", "SETUSER", "app", "reset", "on", ">x", *rules.split())
-        return f"redis://app:x@{server.host}:{server.port}"
-
-    return make
 
 
 @pytest.fixture

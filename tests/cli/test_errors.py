@@ -108,6 +108,8 @@ class TestUsage:
             (["bench", "--seconds", "31"], "invalid value for '--seconds'"),
             (["bench", "--threads", "65"], "invalid value for '--threads'"),
             (["bench", "--asyncio-tasks", "10001"], "invalid value for '--asyncio-tasks'"),
+            (["dashboard", "--token", "short"], "--token must have"),
+            *((["dashboard", "--token", no], "--token must be") for no in ("längeres", " begins with", "new\nline")),
         ],
     )
     def test_wrong_usage(self, command: Commands, arguments: list[str], text: str) -> None:

@@ -26,7 +26,6 @@ class TestUnlock:
     """It says whose it is, asks, and releases what it has shown and nothing else."""
 
     def test_it_releases_what_it_shows(self, cli: Run, server: Server, client: pyredisson.Client, redis: Any) -> None:
-        """A lock, or one permit of a semaphore."""
         db = client.get_permit_expirable_semaphore("db")
         db.try_set_permits(3)
         permit, _ = db.acquire(), db.acquire()

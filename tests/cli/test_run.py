@@ -22,12 +22,12 @@ from pyredisson._protocol.scripts import script
 from pyredisson.cli.run import Wanted, _held
 from pyredisson.cli.supervision import Child, Signals, Stopped
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT
+from tests.support.commands import TIMEOUT, end_of, line
 from tests.support.commands import pyredisson as pyredisson_command
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
 
-from .conftest import FORKS, Run, end_of, is_running, line, python
+from .conftest import FORKS, Run, is_running, python
 
 pytestmark = FORKS
 Start = Callable[..., subprocess.Popen[str]]

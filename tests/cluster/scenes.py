@@ -1,5 +1,6 @@
 """What the tests with several servers have in common: nodes, replicas that freeze, and slots on their way."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,7 +19,17 @@ from tests.support.faults import traced
 KEYS_OF_A_SLOW_MOVE = 20
 LINES = 500
 """More than any action executes that is interrupted on each of its lines."""
+CLIENT = str(uuid.UUID(int=3))
+OWNER = f"{CLIENT}:1"
 T = TypeVar("T")
+
+
+def hold(servers: Cluster | Sentinels, *names: str) -> None:
+    """`OWNER`, whose process doesn't exist, holds locks of these names."""
+    with servers.redis() as redis:
+        for name in names:
+            redis.hset(name, OWNER, 1)
+            redis.pexpire(name, 600_000)
 
 
 async def known_lock(client: Any, name: str = "a") -> Any:

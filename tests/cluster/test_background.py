@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from tests.support.inspecting import discovery_of, inspector, listed, session_of
 from tests.support.observers import Recorder, told
 from tests.support.waiting import eventually, within
 
-from .scenes import connections, half_moved, known_lock, linger, map_of, names_on, other_than
+from .scenes import connections, half_moved, hold, known_lock, linger, map_of, names_on, other_than
 from .test_redirects import connect, move, port_of
 
 CLIENT_NAME = "to-be-seen"
@@ -139,10 +138,10 @@ async def test_calls_at_a_frozen_master_go_to_the_one_that_replaces_it(own_clust
     own_cluster.resume(master)
 
 
-def running(name: str) -> set[object]:
-    """The threads and tasks of that name. Those of a client that was closed may still be about to end."""
-    threads = {thread for thread in threading.enumerate() if thread.name == name}
-    return {*threads, *(task for task in asyncio.all_tasks() if task.get_name() == name)}
+def listening() -> set[object]:
+    """The threads and tasks that listen. Those of a client that was closed may still be about to end."""
+    threads = {thread for thread in threading.enumerate() if thread.name == "pyredisson-listener"}
+    return {*threads, *(task for task in asyncio.all_tasks() if task.get_name() == "pyredisson-listener")}
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -170,7 +169,6 @@ async def test_a_listener_ends_when_nobody_waits_and_with_its_client(
     masters_only: Cluster, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that has ended before, and was started again; and that of a node that is dead by then."""
-    listening = partial(running, "pyredisson-listener")
     before = listening()
     linger(monkeypatch, 0.2)
     client, other = backend.connect(ping_interval=0.2), backend.connect()
@@ -293,7 +291,6 @@ async def test_an_observer_is_told_which_server_is_not_available(cluster: Cluste
     assert events == [("disconnected", where, "ConnectionError: refused"), ("connected", where, None)]
 
 
-CLIENT = str(uuid.UUID(int=3))
 NAMES = [f"orders-{number}" for number in range(30)]
 
 
@@ -306,12 +303,10 @@ async def test_slots_move_and_a_master_is_killed_during_a_walk(
     # Until the replica has taken over.
     monkeypatch.setattr(walking, "MOST_TRIES", 100)
     keys = {name.encode() for name in NAMES}
+    hold(own_cluster, *NAMES)
     with own_cluster.redis() as redis:
         for number in range(2000):
             redis.set(f"counter:{number}", number)
-        for name in NAMES:
-            redis.hset(name, f"{CLIENT}:1", 1)
-            redis.pexpire(name, 60_000)
     client = backend.connect(topology_refresh_interval=0.1, connect_timeout=0.5)
     discovery = discovery_of(client)
     for name in NAMES[:5]:
@@ -341,9 +336,7 @@ async def test_slots_move_and_a_master_is_killed_during_a_walk(
 async def test_keys_of_a_slot_on_two_nodes(cluster: Cluster, backend: Backend) -> None:
     """Each of them is found where it is, and the state of each can be read once they are together again."""
     names = [f"{number}{{orders}}" for number in range(6)]
-    with cluster.redis() as redis:
-        for name in names:
-            redis.hset(name, f"{CLIENT}:1", 1)
+    hold(cluster, *names)
     client = backend.connect(retry_attempts=1)
     with half_moved(cluster, "orders", *names[:3]):
         discovery = await walked(client)

@@ -1,7 +1,7 @@
 """Messages wake the waiters on a cluster: in both flavours, wherever the slot is or goes, also all keys at once."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -13,10 +13,9 @@ from pyredisson import new_owner
 from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode
 from tests.support.backends import Backend, OtherOwner, finished
-from tests.support.programs import ATOMIC_PROGRAMS
 from tests.support.waiting import eventually, waiters, within
 
-from .conftest import CALM_NODE_TIMEOUT
+from .conftest import CALM_NODE_TIMEOUT, atomically, started
 from .scenes import calls, known_lock, other_than, places
 
 NAME = "orders"
@@ -192,14 +191,11 @@ async def test_releases_that_nobody_waits_for(
 # Slots that move with all keys at once
 
 
-@pytest.fixture(scope="module", params=ATOMIC_PROGRAMS)
-def moving(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster whose servers move slots at once. Not to be stopped."""
-    with Cluster(executable=request.param(), config={"enable-debug-command": "yes"}) as running:
-        running.set_node_timeout(CALM_NODE_TIMEOUT)
-        yield running
+moving = started(Cluster, "module", CALM_NODE_TIMEOUT, config={"enable-debug-command": "yes"})
+"""A cluster whose servers move slots at once. Not to be stopped."""
 
 
+@atomically
 @pytest.mark.parametrize("mode", MODES)
 async def test_subscriptions_follow_a_slot_that_moves_at_once(moving: Cluster, backend: Backend, mode: str) -> None:
     """The server ends the sharded subscription, and somebody who knows nothing of it publishes on the new node."""
@@ -211,6 +207,7 @@ async def test_subscriptions_follow_a_slot_that_moves_at_once(moving: Cluster, b
     await scene.released(waiter, HEARD.get(mode, FLAVOURS)[-1])
 
 
+@atomically
 async def test_a_hand_over_takes_longer_than_calls_wait_for_replies(moving: Cluster, backend: Backend) -> None:
     """The source lets writes wait. What gets no reply in time has not run there, and runs once at the target."""
     tag, source, other = places(moving)

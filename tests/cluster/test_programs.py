@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,8 +25,8 @@ from tests.support.commands import Commands, Ended
 from tests.support.commands import pyredisson as run_command
 from tests.support.inspecting import announce
 
-from .conftest import NO_FAILOVER, either
-from .scenes import names_on
+from .conftest import NO_FAILOVER, either, started
+from .scenes import CLIENT, OWNER, hold, names_on
 
 PROGRAM = """
 import os, sys, pyredisson
@@ -70,11 +70,8 @@ LATENCY = 0.25
 MEMBERS = 3
 
 
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[Cluster]:
-    """A cluster with a proxy before each node."""
-    with Cluster(masters=MEMBERS, replicas=0, proxied=True) as running:
-        yield running
+proxied = started(Cluster, "module", masters=MEMBERS, replicas=0, proxied=True)
+"""A cluster with a proxy before each node."""
 
 
 async def test_calls_for_all_nodes_take_few_round_trips(
@@ -179,8 +176,6 @@ def test_a_lock_that_two_clients_have_by_other_addresses(one: str, other: str, s
 # The command line and the dashboard
 
 NAMES = [f"orders-{number}" for number in range(10)]
-CLIENT = str(uuid.UUID(int=3))
-OWNER = f"{CLIENT}:1"
 SAYS_WHAT_IT_HOLDS = "import os; print(os.environ['PYREDISSON_LOCK'], int(os.environ['PYREDISSON_FENCING_TOKEN']) > 0)"
 
 Servers = Cluster | Sentinels
@@ -207,13 +202,6 @@ def output(ended: Ended) -> str:
 
 def found(lines: str) -> dict[str, Any]:
     return {each["name"]: each for each in map(json.loads, lines.splitlines())}
-
-
-def hold(servers: Servers, *names: str) -> None:
-    with servers.redis() as redis:
-        for name in names:
-            redis.hset(name, OWNER, 1)
-            redis.pexpire(name, 600_000)
 
 
 def test_commands(command: Commands, servers: Servers) -> None:

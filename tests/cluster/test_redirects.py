@@ -27,9 +27,9 @@ from tests.support.backends import Backend
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.inspecting import Scene, confirmed
 from tests.support.kinds import KINDS
-from tests.support.programs import PROGRAMS
 from tests.support.waiting import eventually, waiters
 
+from .conftest import everywhere, started
 from .scenes import at_each_line, calls, connections, half_moved, known_lock, map_of, names_on, other_than
 
 NAME = "orders"
@@ -139,10 +139,7 @@ async def test_nodes_name_each_other(cluster: Cluster, backend: Backend, caplog:
     assert not [record for record in caplog.records if "available" in record.message]
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
-def two_masters(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(masters=2, replicas=0, executable=request.param()) as running:
-        yield running
+two_masters = started(Cluster, "module", masters=2, replicas=0)
 
 
 def queue_up(node: ClusterNode) -> None:
@@ -153,6 +150,7 @@ def queue_up(node: ClusterNode) -> None:
     node.ask("ZADD", CLIENTS, 10**15, "other")
 
 
+@everywhere
 async def test_calls_that_were_ended_in_the_middle(two_masters: Cluster, backend: Backend) -> None:
     """A call goes on where the keys are. If it isn't repeated, it raises a class of redis-py."""
     semaphore = backend.connect().get_permit_expirable_semaphore(f"s{{{NAME}}}")
@@ -183,6 +181,7 @@ async def test_calls_that_were_ended_in_the_middle(two_masters: Cluster, backend
     await release.result()
 
 
+@everywhere
 async def test_a_lock_is_handed_on_while_its_slot_is_moved(two_masters: Cluster, backend: Backend) -> None:
     """The script doesn't remove the key: the server would end it there, and nobody would know that the lock is free."""
     client = backend.connect(local_hand_over_time=60)

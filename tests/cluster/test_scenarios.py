@@ -23,9 +23,10 @@ from tests.faults.soak_worker import PERMITS, PROGRAM, Wanted, clock
 from tests.support.backends import Backend, finished, hold_all, in_turn
 from tests.support.children import Child, completed
 from tests.support.kinds import LOCKS, SINGLE_KEY
-from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS, also_on, newest_redis, newest_valkey, valkey_server
+from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
 from tests.support.waiting import eventually
 
+from .conftest import atomically, everywhere
 from .scenes import begin_slow_move, let_a_minute_pass, other_than, places, tag_on, while_it_is_copied
 
 BACKENDS = ("threads", "asyncio")
@@ -225,8 +226,6 @@ def under_load(
 BEHIND_SENTINELS = [wants("a"), wants("a"), [("multi", ["both-1", "both-2"])]]
 
 pytestmark = pytest.mark.slow
-everywhere = pytest.mark.parametrize("program", PROGRAMS, indirect=True)
-atomically = pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
 
 
 # Slots move

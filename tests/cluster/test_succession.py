@@ -19,10 +19,9 @@ from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Senti
 from tests.support.backends import Backend, finished, hold_all
 from tests.support.faults import ACQUIRE, load_script
 from tests.support.kinds import LOCKS
-from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS
 from tests.support.waiting import eventually, permit_waiters, within
 
-from .conftest import NO_FAILOVER
+from .conftest import NO_FAILOVER, atomically, everywhere
 from .scenes import (
     Master,
     begin_slow_move,
@@ -65,16 +64,6 @@ def master(shared_master: Cluster | Sentinels | Replicated) -> Iterator[Master]:
     made.node.ask("CONFIG", "RESETSTAT")
     yield made
     made.restore()
-
-
-@pytest.fixture(params=PROGRAMS)
-def any_master(request: pytest.FixtureRequest) -> Iterator[Master]:
-    """A master of this test's own with one replica, on each kind of server."""
-    with Cluster(masters=1, replicas=1, proxied=True, executable=request.param()) as running:
-        running.set_node_timeout(NO_FAILOVER)
-        made = Master(running)
-        yield made
-        made.restore()
 
 
 @pytest.mark.parametrize(
@@ -183,10 +172,13 @@ async def test_an_acquire_is_in_doubt_if_its_master_cannot_be_asked(master: Mast
         await asyncio.to_thread(eventually, lambda: not master.exists("a"), 5)
 
 
-async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(any_master: Master, backend: Backend) -> None:
+@everywhere
+async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(one_master: Cluster, backend: Backend) -> None:
     """The copy finds the permits acquired. Newer servers confirm at once what its connection has not written."""
+    one_master.set_node_timeout(NO_FAILOVER)
+    master = Master(one_master)
     client = backend.connect(timeout=0.3, replicas_sync_timeout=SHORT, local_hand_over_time=60)
-    load_script(any_master.node, "semaphore_hand_over")
+    load_script(master.node, "semaphore_hand_over")
     semaphore = client.get_semaphore("s")
     await semaphore.try_set_permits(1)
     await semaphore.acquire()
@@ -196,19 +188,19 @@ async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(any_master: M
     for each in (more, expirable):
         await each.try_set_permits(3)
         await each.acquire()
-    any_master.freeze()
+    master.freeze()
     for name, acquire in (("more", more.acquire), ("e", expirable.acquire)):
-        fault = any_master.proxy.cut_reply(b"WAIT")
+        fault = master.proxy.cut_reply(b"WAIT")
         with pytest.raises(NotReplicatedError, match="0 of 1"):
             await acquire()
         assert fault.happened.is_set()
-        await backend.until(lambda name=name: any_master.node.ask("GET", name) == "2")  # type: ignore[misc]
-    fault = any_master.proxy.cut_reply(b"WAIT")
+        await backend.until(lambda name=name: master.node.ask("GET", name) == "2")  # type: ignore[misc]
+    fault = master.proxy.cut_reply(b"WAIT")
     await semaphore.release()
     with pytest.raises(NotReplicatedError, match="0 of 1"):
         await other.result()
     assert fault.happened.is_set()
-    await backend.until(lambda: any_master.node.ask("GET", "s") == "1")
+    await backend.until(lambda: master.node.ask("GET", "s") == "1")
 
 
 # Replicas come and go
@@ -251,7 +243,7 @@ async def test_a_master_that_is_replaced_while_an_acquire_waits(two_replicas: Cl
     assert promoted.ask("HVALS", "a") == ["1"]
 
 
-@pytest.mark.parametrize("program", ATOMIC_PROGRAMS, indirect=True)
+@atomically
 async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend: Backend) -> None:
     """It confirms no acquire in place of a replica, and isn't waited for where there is none."""
     tag, source, other = places(own_cluster)
@@ -289,12 +281,6 @@ def idle_sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
             # Milliseconds. A Sentinel demotes a master that it has not promoted after four of these periods.
             sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", 60_000)
         yield running
-
-
-@pytest.fixture
-def own_master(replicated: Replicated) -> Master:
-    """A master with a replica, both of this test's own."""
-    return Master(replicated)
 
 
 def promoted_replica(servers: Sentinels | Replicated) -> tuple[ReplicatedNode, ReplicatedNode]:
@@ -391,17 +377,18 @@ async def leave(replica: ReplicatedNode, master: Master, backend: Backend) -> No
 
 
 @pytest.mark.parametrize("named", [1, 2], ids=["the-master-is-named", "both-are-named"])
-async def test_a_replica_that_came_back_confirms_acquires(own_master: Master, backend: Backend, named: int) -> None:
-    (replica,) = own_master.replicas
-    addresses = ",".join(f"{node.host}:{node.port}" for node in (own_master.node, replica)[:named])
+async def test_a_replica_that_came_back_confirms_acquires(replicated: Replicated, backend: Backend, named: int) -> None:
+    master = Master(replicated)
+    (replica,) = master.replicas
+    addresses = ",".join(f"{node.host}:{node.port}" for node in (master.node, replica)[:named])
     client = backend.connect(f"redis+replicated://{addresses}", **ONE_TRY)
-    await leave(replica, own_master, backend)
+    await leave(replica, master, backend)
     await client.get_lock("before").lock()
     assert [state.online for state in replicas_known_to(client)] == [0]
     let_a_minute_pass(client)
-    with Proxy(own_master.node.host, own_master.node.port) as link:
+    with Proxy(master.node.host, master.node.port) as link:
         replica.ask("REPLICAOF", link.host, link.port)
-        await backend.until(lambda: own_master.online() == 1)
+        await backend.until(lambda: master.online() == 1)
         # The replica receives nothing more, and its master doesn't know that.
         link.blackhole()
         attempts = {f"a{i}": backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)}
@@ -410,45 +397,49 @@ async def test_a_replica_that_came_back_confirms_acquires(own_master: Master, ba
             with suppress(NotReplicatedError):
                 assert await attempt.result()
                 held.append(name)
-        own_master.node.kill()
+        master.node.kill()
         replica.ask("REPLICAOF", "NO", "ONE")
     other = backend.connect(f"redis+replicated://{replica.host}:{replica.port}")
     assert not [name for name in held if await other.get_lock(name).try_lock()], "held twice"
 
 
-async def test_acquires_wait_for_no_replica_that_left_long_ago(own_master: Master, backend: Backend) -> None:
+async def test_acquires_wait_for_no_replica_that_left_long_ago(replicated: Replicated, backend: Backend) -> None:
     """Before that it is asked each time, as it may have lost its connection only, and be promoted at any moment."""
+    master = Master(replicated)
     client = backend.connect(**ONE_TRY)
     await client.get_lock("before").lock()
     assert [state.online for state in replicas_known_to(client)] == [1]
-    (replica,) = own_master.replicas
-    await leave(replica, own_master, backend)
+    (replica,) = master.replicas
+    await leave(replica, master, backend)
     replica.ask("CONFIG", "RESETSTAT")
     await hold_all(client, *"bcd")
     assert replica.ask("INFO", "commandstats")["cmdstat_info"]["calls"] >= 3
     let_a_minute_pass(client)
-    waited = own_master.waits()
+    waited = master.waits()
     assert all(await finished([backend.spawn(client.get_lock(f"a{i}", owner=i).try_lock) for i in range(10)]))
-    assert own_master.waits() == waited
+    assert master.waits() == waited
 
 
-async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(own_master: Master, backend: Backend) -> None:
+async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(
+    replicated: Replicated, backend: Backend
+) -> None:
     """As if the process was stopped before it sent the acquire."""
-    await leave(own_master.replicas[0], own_master, backend)
-    with Proxy(own_master.node.host, own_master.node.port) as proxy:
+    master = Master(replicated)
+    await leave(master.replicas[0], master, backend)
+    with Proxy(master.node.host, master.node.port) as proxy:
         client = backend.connect(f"redis+replicated://{proxy.host}:{proxy.port}", replicas_sync_timeout=10)
         lock = await known_lock(client)
         assert [state.online for state in replicas_known_to(client)] == [0]
         hold = proxy.hold_reply(ACQUIRE)
         attempt = backend.spawn(lock.try_lock)
         await backend.until(hold.held.is_set)
-        own_master.replicas[0].follow(own_master.node)
-        await backend.until(lambda: own_master.online() == 1)
-        assert not own_master.waits()
+        master.replicas[0].follow(master.node)
+        await backend.until(lambda: master.online() == 1)
+        assert not master.waits()
         let_a_minute_pass(client)
         hold.deliver()
-        assert (await attempt.result(), own_master.waits() > 0) == (True, True)
-        assert own_master.node.ask("HVALS", "a") == ["1"]
+        assert (await attempt.result(), master.waits() > 0) == (True, True)
+        assert master.node.ask("HVALS", "a") == ["1"]
 
 
 async def test_changes_that_the_promoted_replica_lacks(replicated: Replicated, backend: Backend) -> None:

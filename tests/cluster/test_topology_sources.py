@@ -26,7 +26,7 @@ from pyredisson.testing import Cluster, Replicated, Sentinels, Server
 from tests.support.children import completed
 from tests.support.waiting import TIME_LIMIT, eventually, within
 
-from .conftest import CALM_NODE_TIMEOUT
+from .conftest import CALM_NODE_TIMEOUT, either
 
 Servers = Cluster | Sentinels | Replicated
 Watch = Callable[..., "Watched"]
@@ -42,11 +42,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Servers]:
         yield running
 
 
-@pytest.fixture(params=KINDS)
-def own(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """Servers of this test's own."""
-    with KINDS[request.param]() as running:
-        yield running
+own = either("own_cluster", "sentinels", "replicated")
 
 
 def named(servers: Any) -> Any:

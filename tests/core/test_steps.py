@@ -391,29 +391,28 @@ def test_an_offer_has_one_outcome(queue: Queue, end: str, state: object) -> None
     assert waiter.state is (GIVEN if end == "give" else LEFT)
 
 
-def test_a_series_of_hand_overs_has_an_end(queue: Queue) -> None:
-    """Other clients are passed over for that time at most: the last hand-over begins before it is over."""
+def test_others_come_first_after_a_series_of_hand_overs(queue: Queue) -> None:
+    """How long it lasts is tested by `tests/logic/test_local_rules.py`."""
     local = queue.queue
     local.end_series(90.0)
     assert local.others_first_until == 0.0
-    assert not local.may_hand_over(100.0, 0.0)
-    for now in (100.0, 104.0):
-        assert local.may_hand_over(now, 5.0)
-        local.on_handed_over(now, 5.0)
-    assert [local.may_hand_over(now, 5.0) for now in (104.9, 105.0, 1000.0)] == [True, False, False]
+    local.on_handed_over(100.0, 5.0)
     local.end_series(106.0)
     assert local.others_first_until > 106.0
     assert local.may_hand_over(107.0, 5.0)
 
 
 def test_the_first_that_sleeps_is_woken(queue: Queue) -> None:
-    queue.queue.waiters[queue.second] = None
+    """Unless its event loop has ended."""
+    others = [queue.waiter(3), queue.second, queue.waiter(4)]
+    vars(others[0].wakeup)["alive"] = False
+    queue.queue.waiters.update(dict.fromkeys(others))
     queue.first.wake_up()
-    queue.queue.wake_first()
-    assert not queue.second.wakeup.is_set()
-    queue.second.sleep()
-    queue.queue.wake_first()
-    assert queue.second.wakeup.is_set()
+    for woken in ([], [queue.second]):
+        queue.queue.wake_first()
+        assert [waiter for waiter in others if waiter.wakeup.is_set()] == woken
+        for waiter in others:
+            waiter.sleep()
 
 
 @pytest.mark.parametrize("set_aside", [False, True])

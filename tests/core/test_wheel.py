@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyredisson._core import Timer, Wheel
+from tests.support.garbage import Garbage
 
 LAST = 2**63 - 1
 
@@ -156,20 +157,16 @@ def test_finalizers_that_run_while_the_result_is_made_may_use_the_wheel(collecto
     timers = [Timer() for _ in range(5000)]
     touched: list[int] = []
 
-    class Garbage:
-        def __init__(self) -> None:
-            self.ring = self
-
-        def __del__(self) -> None:
-            touched.append(len(wheel))
-            for timer in timers[::10]:
-                wheel.discard(timer)
-                wheel.add(timer, 50)
+    def finalizer() -> None:
+        touched.append(len(wheel))
+        for timer in timers[::10]:
+            wheel.discard(timer)
+            wheel.add(timer, 50)
 
     for group, timer in enumerate(timers):
         wheel.add(timer, 10, group)
     collector()
-    Garbage()
+    Garbage(finalizer)
     taken = wheel.advance(10)
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         collector()  # such a build seldom collects by itself

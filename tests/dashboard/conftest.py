@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class Reply(NamedTuple):
         return self.body.decode()
 
 
-class Dashboard:
+class Dashboard(AbstractContextManager["Dashboard"]):
     def __init__(self, server_url: str, *options: str, port: int = 0) -> None:
         program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "3"]
         program += ["--port", str(port), "--interval", str(INTERVAL), *options]
@@ -67,6 +67,9 @@ class Dashboard:
             self.process.send_signal(number)
         _, said = self.process.communicate(timeout=LIMIT)
         return said
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def request(self, method: str, path: str, headers: Mapping[str, str | None] = {}, body: object = None) -> Reply:
         """One request. `headers`: further ones; None leaves one out that is sent otherwise."""
@@ -128,23 +131,15 @@ Start = Callable[..., Dashboard]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a dashboard of the test's own: `start(server.url, "--allow-unlock")`."""
-    running: list[Dashboard] = []
-
-    def start(*arguments: str, port: int = 0) -> Dashboard:
-        running.append(Dashboard(*arguments, port=port))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.stop()
+    with ExitStack() as stack:
+        yield lambda *arguments, port=0: stack.enter_context(Dashboard(*arguments, port=port))
 
 
 @pytest.fixture(scope="module")
 def shared_dashboard(server: Server) -> Iterator[Dashboard]:
     """One dashboard for the tests of a module, which may release holds. Not to be stopped."""
-    running = Dashboard(server.url, "--allow-unlock")
-    yield running
-    running.stop()
+    with Dashboard(server.url, "--allow-unlock") as running:
+        yield running
 
 
 @pytest.fixture

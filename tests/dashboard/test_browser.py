@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -41,6 +40,7 @@ def queue_of_clients(redis: Any, name: str, count: int) -> list[str]:
 class Page:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
+        self.run = driver.execute_script
 
     def open(self, dashboard: Dashboard, fragment: str = "#/locks") -> None:
         # Between two pages that differ in the fragment only there is no load.
@@ -48,9 +48,6 @@ class Page:
         self.driver.get(f"{dashboard.origin}/{fragment}")
         # Lost with a reload.
         self.driver.execute_script("window.mark = 'as loaded'")
-
-    def run(self, script: str, *arguments: object) -> Any:
-        return self.driver.execute_script(script, *arguments)
 
     def find(self, selector: str) -> Any:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -86,14 +83,10 @@ class Page:
         self.until(lambda: self.column("act") == ["Release…"])
         self.find("button.release").click()
 
-    @contextmanager
-    def of_size(self, width: int, height: int) -> Iterator[None]:
+    def resize(self, width: int, height: int) -> None:
+        """Until the end of the test."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        try:
-            yield
-        finally:
-            self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     def type(self, selector: str, text: str) -> None:
         field = self.find(selector)
@@ -119,6 +112,7 @@ def page(driver: Any) -> Iterator[Page]:
     driver.get_log("performance")
     yield Page(driver)
     driver.get("about:blank")
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     asked = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
     remote = [url for url in asked if urlsplit(url).scheme not in ("about", "chrome", "data")]
@@ -431,11 +425,11 @@ class TestUse:
         page.open(dashboard)
         page.until(lambda: page.names == ["a", "b"])
         usual = page.run(height)
-        with page.of_size(3840, 2160):
-            assert page.run("return document.querySelector('table').getBoundingClientRect().width") > 0.9 * 3840
-            assert page.run(height) > 1.8 * usual
-            assert page.run("return document.documentElement.scrollWidth") <= 3840
-            assert page.run("return document.documentElement.scrollHeight") <= 2160
+        page.resize(3840, 2160)
+        assert page.run("return document.querySelector('table').getBoundingClientRect().width") > 0.9 * 3840
+        assert page.run(height) > 1.8 * usual
+        assert page.run("return document.documentElement.scrollWidth") <= 3840
+        assert page.run("return document.documentElement.scrollHeight") <= 2160
         # For a screen reader whatever takes a focus has a name.
         tree = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
         roles = ("button", "link", "textbox", "searchbox", "combobox", "table", "columnheader", "image")
@@ -448,11 +442,11 @@ class TestUse:
     def test_a_narrow_window(self, page: Page, dashboard: Dashboard, redis: Any, fragment: str) -> None:
         hold(redis, "long" * 50)
         queue_of_clients(redis, "long" * 50, 1)
-        with page.of_size(320, 700):
-            page.open(dashboard, fragment)
-            page.until(lambda: page.run("return document.querySelectorAll('tbody tr').length"))
-            assert page.run("return document.documentElement.scrollWidth") <= 320
-            # Whatever the state in the header says. Nothing is drawn between the two statements.
-            say = "document.getElementById('status-text').textContent = arguments[0];"
-            for words in ("no connection", "token needed", "live, 12.3 ms", "live, 12345.6 ms"):
-                assert page.run(say + "return document.documentElement.scrollWidth", words) <= 320, words
+        page.resize(320, 700)
+        page.open(dashboard, fragment)
+        page.until(lambda: page.run("return document.querySelectorAll('tbody tr').length"))
+        assert page.run("return document.documentElement.scrollWidth") <= 320
+        # Whatever the state in the header says. Nothing is drawn between the two statements.
+        say = "document.getElementById('status-text').textContent = arguments[0];"
+        for words in ("no connection", "token needed", "live, 12.3 ms", "live, 12345.6 ms"):
+            assert page.run(say + "return document.documentElement.scrollWidth", words) <= 320, words

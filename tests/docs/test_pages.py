@@ -22,7 +22,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import pyredisson
-import pyredisson.asyncio
 import pyredisson.errors
 import pyredisson.testing
 from pyredisson._diagnostics import REPOSITORY, installation_of
@@ -31,7 +30,8 @@ from pyredisson.cli.tables import as_json
 from pyredisson.holder import Holder
 from pyredisson.inspection.model import Companion, Owner, State, WaitingOwner
 from pyredisson.inspection.raw import client_of, objects_of
-from tests.docs.test_examples import BLOCKS, EXAMPLES, OPERATIONS, ROOT, Block
+from tests.docs.test_examples import BLOCKS, EXAMPLES, OPERATIONS, ROOT
+from tests.packaging.test_sources import imported
 from tests.support.children import completed
 from tools import benchmark_chart
 from tools.syntax import parse
@@ -120,16 +120,6 @@ PACKAGES = {"fastapi.testclient": "httpx2", "opentelemetry": "opentelemetry-sdk"
 """What brings a module, where that is not the one package that has it."""
 
 
-def imports(block: Block) -> Iterator[str]:
-    """The names of the modules that come neither with Python nor with pyredisson."""
-    for node in ast.walk(ast.parse(block.text)):
-        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-        ours = {*sys.stdlib_module_names, "pyredisson", "redis"}
-        yield from (name for name in names if name.partition(".")[0] not in ours)
-
-
 installed = cache(packages_distributions)
 
 
@@ -162,7 +152,9 @@ def test_pip_installs_from_the_repository_everywhere_and_the_table_has_the_extra
 def test_a_page_names_what_its_examples_need(page: Path) -> None:
     text = page.read_text("utf-8").lower()
     blocks = [block for block in BLOCKS if ROOT / block.page == page]
-    needed = {package_of(name) for block in blocks if block.language == "python" for name in imports(block)}
+    modules = imported(node for each in blocks if each.language == "python" for node in ast.walk(ast.parse(each.text)))
+    known = {*sys.stdlib_module_names, "pyredisson", "redis"}
+    needed = {package_of(module) for module in modules if module.partition(".")[0] not in known}
     if any(block.language == "console" and "$ pyredisson " in block.text for block in blocks):
         needed |= EXTRAS["cli"]
     named = {package for extra in EXTRAS if re.search(rf"extra\s+`{extra}`", text) for package in EXTRAS[extra]}
@@ -309,7 +301,6 @@ def test_every_public_name_has_a_docstring_that_the_reference_shows() -> None:
     documented = re.findall(r"^::: pyredisson\.(\w+)$", "\n".join(pages), re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert set(documented) - {"fencing", "testing"} == set(pyredisson.__all__) - NOT_DOCUMENTED
-    assert set(pyredisson.asyncio.__all__) <= {*documented, "RLock"}
     for public in map(vars(pyredisson).get, {*pyredisson.__all__} - {"__version__", "asyncio"}):
         members = vars(public).items() if isinstance(public, type) else ()
         methods = [member for name, member in members if not name.startswith("_") and callable(member)]

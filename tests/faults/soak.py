@@ -114,14 +114,10 @@ class Soak:
             prepare(server)
 
     def _end(self) -> list[str]:
-        found = []
         for child in self._children:
             child.send()
-        for child in self._children:
-            last = child.receive(TIME_LIMIT)
-            if last != "done" or child.wait(TIME_LIMIT) != 0:
-                found.append(f"a process ended with {last!r}")
-        return found
+        ends = [(child.receive(TIME_LIMIT), child.wait(TIME_LIMIT)) for child in self._children]
+        return [f"a process ended with {end}" for end in ends if end != ("done", 0)]
 
     def _left(self, redis: Redis, deadly: bool) -> list[str]:
         """What must not be left when all have ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import traceback
@@ -23,7 +24,7 @@ from tests.support.raw_backends import RawBackend
 from tests.support.server_state import scripts_run
 from tests.support.waiting import within
 
-from .kinds import Patch, Trouble, busy, do_all, taken_by_another, unreachable, usual
+from .kinds import Log, Patch, Trouble, busy, do_all, taken_by_another, unreachable, usual
 from .stub import Answer, Stub, bulk, shake
 
 TIMEOUT = 0.3
@@ -98,8 +99,9 @@ async def test_after_a_script_flush_one_more_round_trip_does(backend: RawBackend
 
 @pytest.mark.parametrize(("trouble", "error"), [(unreachable, "read only replica"), (busy, "BUSY")])
 async def test_a_temporary_error_passes_within_the_callers_deadline(
-    backend: RawBackend, own_server: Server, root: Redis, trouble: Trouble, error: str
+    backend: RawBackend, own_server: Server, root: Redis, caplog: Log, trouble: Trouble, error: str
 ) -> None:
+    """One warning says when it begins, and one when it ends."""
     client = await backend.connected(own_server.url, timeout=2)
     lock, other = (client.get_lock(name, owner=1) for name in "ab")
     for call in (lambda: lock.try_lock(10), lock.unlock):
@@ -111,6 +113,8 @@ async def test_a_temporary_error_passes_within_the_callers_deadline(
         usual(root, trouble)
         assert await begun.result() is not False
     assert not root.exists("a", "b")
+    said = [f"is not available: .*{error}", "is available again after"] * 2
+    assert [bool(re.search(*each)) for each in zip(said, caplog.messages, strict=True)] == [True] * 4
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Calls of asyncio that are cancelled at whichever await leave nothing; and several calls of one owner at a time."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Generator
 from typing import Any
@@ -20,7 +19,7 @@ from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, AtSteps, ctrl_c
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import TIME_LIMIT, cancel_after, eventually
+from tests.support.waiting import cancel_after, eventually
 
 from .kinds import KINDS, Output, Start, Used, excluding, kinds, lock_of, prepare, sha, used
 
@@ -289,18 +288,11 @@ async def test_a_release_interrupted_in_turn(threads: RawBackend, server: Server
         lock.lock()
     late = proxy.hold_reply(ACQUIRE)
     other = await threads.started(late.held.is_set, lock.lock)
-    waits = threading.Event()
-
-    def deliver() -> None:
-        assert waits.wait(TIME_LIMIT)
-        late.deliver()
-
-    delivery = threads.start(deliver)
-    steps = AtSteps((ThreadRuntime.wait, waits.set), (LockCommands.release, ctrl_c))
+    steps = AtSteps((ThreadRuntime.wait, lambda: threads.start(late.deliver)), (LockCommands.release, ctrl_c))
     with pytest.raises(KeyboardInterrupt), steps:
         lock.unlock()
     assert steps.happened
-    await finished([delivery, other])
+    await other.result()
     await released(threads, server, lock, levels)
 
 

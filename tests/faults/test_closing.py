@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,21 +124,11 @@ class TestInFlight:
         calls = begun(backend, client, 20)
         await backend.until(lambda: proxy.seen(ACQUIRE) > 40)
         proxy.stall()
-        closed = threading.Event()
-
-        async def turns() -> int:
-            count = 0
-            while not closed.is_set():
-                await backend.sleep(0.02)
-                count += 1
-            return count
-
         # It doesn't hold up the event loop.
-        turning = backend.start(turns)
+        turning = backend.start(do_all, backend, *[partial(backend.sleep, 0.02)] * 5)
         with caplog.at_level(logging.WARNING, "pyredisson"):
             await close(backend, client, calls)
-            closed.set()
-            assert await turning.result() >= 5
+            assert turning.done()
         if backend.threads:
             eventually(lambda: "locks were not released" in caplog.text)
 
@@ -275,24 +266,20 @@ class TestTasks:
             await tasks.until(lambda: not admin.exists("held", "taken"))
             await tasks.until(lambda: not is_connected(admin))
 
-    async def test_closing_in_another_loop_than_the_clients(self, server: Server, admin: Redis) -> None:
+    def test_closing_in_another_loop_than_the_clients(self, server: Server, admin: Redis) -> None:
         """The other one still stands, with a call that waits in it."""
+        client = pyredisson.asyncio.connect(server.url)
 
-        def use() -> None:
-            client = pyredisson.asyncio.connect(server.url)
+        async def begin() -> asyncio.Task[None]:
+            await client.get_lock("a").lock()
+            waiting = asyncio.create_task(client.get_lock("a", owner=1).lock())
+            await asyncio.sleep(0.05)
+            return waiting
 
-            async def begin() -> asyncio.Task[None]:
-                await client.get_lock("a").lock()
-                waiting = asyncio.create_task(client.get_lock("a", owner=1).lock())
-                await asyncio.sleep(0.05)
-                return waiting
-
-            with asyncio.Runner() as runner:
-                waiting = runner.run(begin())
-                with within(LONGEST):
-                    asyncio.run(client.close())
-                assert not admin.exists("a")
-                with pytest.raises(ClosedError):
-                    runner.run(asyncio.wait_for(waiting, TIME_LIMIT))
-
-        await asyncio.to_thread(use)
+        with asyncio.Runner() as runner:
+            waiting = runner.run(begin())
+            with within(LONGEST):
+                asyncio.run(client.close())
+            assert not admin.exists("a")
+            with pytest.raises(ClosedError):
+                runner.run(asyncio.wait_for(waiting, TIME_LIMIT))

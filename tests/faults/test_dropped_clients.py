@@ -24,7 +24,7 @@ from tests.support.faults import pool_of
 from tests.support.garbage import only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs
 from tests.support.raw_backends import RawBackend
-from tests.support.waiting import eventually
+from tests.support.waiting import cancel_after, eventually
 
 NAME = "to-be-dropped"
 
@@ -114,36 +114,29 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
     mutexes += [lifecycle._releasing, lifecycle._starting]
     lifecycle_reference = weakref.ref(lifecycle)
     with ThreadPoolExecutor(1) as holder:
-        for mutex in mutexes:
-            assert holder.submit(mutex.acquire).result(5)
+        assert all(holder.map(lambda mutex: mutex.acquire(), mutexes, timeout=5))
         with warned():
             del client, session, lifecycle
             eventually(lambda: is_freed(lifecycle_reference))
         eventually(lambda: connections(admin) == 0)
-        for mutex in mutexes:
-            holder.submit(mutex.release).result(5)
+        list(holder.map(lambda mutex: mutex.release(), mutexes, timeout=5))
 
 
-def test_one_whose_connection_is_being_made_leaves_none(proxy: Proxy, admin: Redis) -> None:
+async def test_one_whose_connection_is_being_made_leaves_none(tasks: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """In asyncio: the task that connects continues, although the call that started it was cancelled."""
-    late = proxy.hold_reply(b"HELLO")
+    late, before = proxy.hold_reply(b"HELLO"), asyncio.all_tasks()
 
-    async def scenario() -> None:
-        async def use() -> weakref.ref[object]:
-            client = pyredisson.asyncio.connect(proxy.url, client_name=NAME, timeout=20, connect_timeout=20)
-            taking = asyncio.create_task(client.get_lock("a").try_lock())
-            assert await asyncio.to_thread(late.held.wait, 10)
-            taking.cancel()
-            await asyncio.wait([taking])
-            return weakref.ref(client._lifecycle)
-
-        lifecycle_reference = await use()
-        until = RawBackend("asyncio").until
-        await until(lambda: is_freed(lifecycle_reference) and asyncio.all_tasks() == {asyncio.current_task()})
+    async def use() -> weakref.ref[object]:
+        client = pyredisson.asyncio.connect(proxy.url, client_name=NAME, timeout=20, connect_timeout=20)
+        taking = asyncio.create_task(client.get_lock("a").try_lock())
+        await tasks.until(late.held.is_set)
+        assert await cancel_after(0, taking)
+        return weakref.ref(client._lifecycle)
 
     with warned():
-        asyncio.run(scenario())
-    eventually(lambda: connections(admin) == 0)
+        lifecycle_reference = await use()
+        await tasks.until(lambda: is_freed(lifecycle_reference) and asyncio.all_tasks() == before)
+    await tasks.until(lambda: connections(admin) == 0)
 
 
 AT_EXIT = """

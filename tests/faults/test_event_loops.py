@@ -220,20 +220,15 @@ async def use(clients):
         await asyncio.sleep(0.001)
         inside -= 1
 
-async def fail(client, number):
-    try:
-        await client.get_lock(f"a{number}").try_lock()
-    except ConnectionError as error:
-        return error
-
 async def main():
     asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
     clients = [pyredisson.asyncio.connect(url, retry_attempts=0) for url in urls]
     if kind == "semaphore":
         await clients[0].get_semaphore("a").try_set_permits(1)
     if kind == "refused":
-        errors = await asyncio.gather(*[asyncio.create_task(fail(clients[0], number)) for number in range(100)])
-        assert len(set(map(id, errors))) == 100 and None not in errors
+        calls = [asyncio.create_task(clients[0].get_lock(f"a{number}").try_lock()) for number in range(100)]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert ({type(error) for error in errors}, len(set(map(id, errors)))) == ({ConnectionError}, 100)
     else:
         async with asyncio.TaskGroup() as group:
             for _ in range(3 if kind == "red" else 20):

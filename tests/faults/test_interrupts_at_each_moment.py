@@ -118,11 +118,12 @@ def strikes(interrupt: Interrupt | None, call: Callable[[], object]) -> bool:
     return False
 
 
-def until_asleep(client: pyredisson.Client, *contenders: Contender) -> None:
-    """Starts the last one, and returns when all sleep that are there. One that looks at the lock now and then may be
-    interrupted before the others come."""
-    contenders[-1].start()
-    eventually(lambda: asleep(client, "a") >= sum(each.is_alive() for each in contenders), LIMIT)
+def all_asleep(client: pyredisson.Client, one: Contender, two: Contender) -> None:
+    """Starts one after the other, and returns when all sleep that are there. One that looks at the lock now and then
+    may be interrupted before the other comes."""
+    for each in (one, two):
+        each.start()
+        eventually(lambda: asleep(client, "a") >= one.is_alive() + two.is_alive(), LIMIT)
 
 
 def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[Interrupt], None], least: int) -> None:
@@ -148,25 +149,22 @@ def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[
 # A connection, or a coroutine that has not begun, is collected if its only user is interrupted.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestEachMoment:
-    @pytest.mark.parametrize("call", ["acquire", "release"])
+    @pytest.mark.parametrize("call", ["lock", "unlock"])
     def test_an_uncontended_call(self, server: Server, admin: Redis, call: str) -> None:
         """A release happens all the same."""
         with pyredisson.connect(server.url, observer=Recorder()) as client:
             lock = client.get_lock("a", owner=1)
 
             def scenario(interrupt: Interrupt) -> None:
-                if call == "acquire":
-                    interrupted = strikes(interrupt, lock.lock)
-                    assert interrupted is bool(interrupt.where)
-                    if not interrupted:
-                        lock.unlock()
-                else:
+                if call == "unlock":
                     lock.lock()
-                    strikes(interrupt, lock.unlock)
-                if call == "release" or not interrupt.where:
+                assert strikes(interrupt, getattr(lock, call)) is bool(interrupt.where)
+                if call == "lock" and not interrupt.where:
+                    lock.unlock()
+                if call == "unlock" or not interrupt.where:
                     eventually(lambda: whats(told(client)) == ["acquired", "released"], LIMIT)
 
-            at_each_moment(client, admin, scenario, 20 if call == "acquire" else 15)
+            at_each_moment(client, admin, scenario, 20 if call == "lock" else 15)
 
     @pytest.mark.parametrize("way", ["handed on", "message"])
     def test_a_waiter_is_interrupted(self, server: Server, admin: Redis, way: str) -> None:
@@ -178,8 +176,7 @@ class TestEachMoment:
             def scenario(interrupt: Interrupt) -> None:
                 holder.lock()
                 first, behind = Contender(client, 2, interrupt), Contender(client, 3)
-                until_asleep(client, first)
-                until_asleep(client, first, behind)
+                all_asleep(client, first, behind)
                 holder.unlock()
                 first.end(interrupt.where)
                 behind.end(interrupt.where)
@@ -196,9 +193,8 @@ class TestEachMoment:
 
             def scenario(interrupt: Interrupt) -> None:
                 holder.lock()
-                others = one, two = [Contender(client, owner) for owner in (2, 3)]
-                until_asleep(client, one)
-                until_asleep(client, one, two)
+                others = [Contender(client, owner) for owner in (2, 3)]
+                all_asleep(client, *others)
                 assert strikes(interrupt, holder.unlock) is bool(interrupt.where)
                 for other in others:
                     other.end(interrupt.where)

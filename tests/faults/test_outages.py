@@ -51,13 +51,13 @@ async def ask(backend: RawBackend, client: Any, kind: str, wait: float | None) -
     return await (one.acquire() if wait is None else one.attempt(wait))
 
 
-async def outlasts(backend: RawBackend, proxy: Proxy, client: Any, kind: str, wait: float | None) -> None:
-    """A call waits while the server is away, and is done when it is back."""
+async def outlasts(backend: RawBackend, proxy: Proxy, client: Any, kind: str, wait: float | None) -> Any:
+    """A call waits while the server is away, and is done when it is back. Its result."""
     call = backend.start(ask, backend, client, kind, wait)
     # Longer than all tries of a call without time to wait.
     await backend.waits(call, 0.4)
     proxy.refuse(False)
-    assert await call.result() is not False
+    return await call.result()
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_a_call_without_a_limit(backend: RawBackend, proxy: Proxy, admin: 
     prepare(admin, kind)
     client = backend.connect(proxy.url, timeout=0.8, retry_attempts=0)
     away(proxy)
-    await outlasts(backend, proxy, client, kind, None)
+    assert await outlasts(backend, proxy, client, kind, None) is not False
     warning, over = warnings(caplog)
     assert warning.startswith(f"the server 127.0.0.1:{proxy.port} is not available")
     assert "is available again" in over
@@ -101,10 +101,7 @@ async def test_a_call_without_time_uses_its_tries(backend: RawBackend, proxy: Pr
         assert not await ask(backend, few, kind, 0)
     else:
         await backend.fails(ConnectionError, ask, backend, few, kind, 0)
-    call = backend.start(ask, backend, many, kind, 0)
-    await backend.waits(call, 0.2)
-    proxy.refuse(False)
-    outcome = await call.result()
+    outcome = await outlasts(backend, proxy, many, kind, 0)
     assert outcome is False if kind == "query" else outcome
 
 
@@ -117,7 +114,7 @@ async def test_a_call_with_a_limit_waits_that_long(backend: RawBackend, proxy: P
     # Not False: that it isn't taken is not known. Without a limit it would be three times the timeout.
     with within(2.2, least=0.5), pytest.raises(ConnectionError):
         await ask(backend, client, kind, 0.5)
-    await outlasts(backend, proxy, client, kind, 5)
+    assert await outlasts(backend, proxy, client, kind, 5) is not False
 
 
 @pytest.mark.usefixtures("quick")
@@ -234,16 +231,6 @@ class TestLog:
         await backend.until(lambda: listeners(admin, "a") == 1)
         assert warnings(caplog) == []
         await do_all(backend, client.get_lock("a", owner=1).unlock, waiting.result)
-
-    async def test_a_server_refuses(self, backend: RawBackend, own_server: Server, root: Redis, caplog: Log) -> None:
-        root.replicaof("127.0.0.1", 1)
-        call = backend.start(backend.connect(own_server.url).get_lock("a").lock)
-        await backend.waits(call, 1.2)
-        root.replicaof("NO", "ONE")
-        await call.result()
-        warning, over = warnings(caplog)
-        assert "is not available: READONLY" in warning
-        assert "is available again after" in over
 
 
 class TestKnownLosses:

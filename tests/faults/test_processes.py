@@ -317,25 +317,22 @@ def test_a_signal_releases_nothing_unasked(server: Server, admin: Redis, child: 
     assert admin.exists("a", "b", "fair", "{p}:timeout") == 4
 
 
-@pytest.mark.parametrize("step", ["hold_request", "hold_reply"])
-def test_a_signal_while_the_main_thread_acquires_a_lock(proxy: Proxy, admin: Redis, child: Start, step: str) -> None:
-    acquiring = getattr(proxy, step)(b"other")
-    holder = holder_of(child, proxy.url, "threads", end="waits")
-    assert acquiring.held.wait(CHILD_LIMIT)
-    assert ended(holder, TERM) == -TERM
-    assert not admin.exists("a", "b", "fair")
-
-
-@pytest.mark.parametrize("number", [None, TERM])
-def test_an_acquire_of_a_daemon_thread_without_a_reply(
-    proxy: Proxy, admin: Redis, child: Start, number: signal.Signals | None
+@pytest.mark.parametrize(
+    ("end", "number", "step", "name"),
+    [
+        *[("waits", TERM, step, b"other") for step in ("hold_request", "hold_reply")],
+        *[("daemons", number, "hold_reply", b"d7") for number in (None, TERM)],
+    ],
+)
+def test_an_acquire_without_a_reply(
+    proxy: Proxy, admin: Redis, child: Start, end: str, number: signal.Signals | None, step: str, name: bytes
 ) -> None:
-    """It is aborted, sent no more, and undone."""
-    holder = holder_of(child, proxy.url, "threads", end="daemons", fixed=60)
-    acquiring = proxy.hold_reply(ACQUIRE)
+    """That of a daemon thread is aborted, sent no more, and undone."""
+    acquiring = getattr(proxy, step)(b"\r\n%b\r\n" % name)
+    holder = holder_of(child, proxy.url, "threads", end=end, fixed=60)
     assert acquiring.held.wait(CHILD_LIMIT)
     assert ended(holder, number) == -(number or 0)
-    assert not [key for key in admin.scan_iter() if key.startswith(b"d")]
+    assert not [key for key in admin.scan_iter() if not key.startswith((b"other", b"p", b"{p"))]
 
 
 @pytest.mark.parametrize(

@@ -387,23 +387,21 @@ def test_two_handshakes_that_cleared_the_same_suspect() -> None:
 class Closing(Connection):
     """Closed by another thread as soon as this one has looked at its socket."""
 
-    __slots__ = ("_real", "looks")
+    __slots__ = ("_left",)
 
     @property
     def _socket(self) -> socket.socket | None:
-        self.looks += 1
-        return self._real if self.looks == 1 else None
+        return self._left.pop() if self._left else None
 
     @_socket.setter
     def _socket(self, value: socket.socket | None) -> None:
-        self._real = value
-        self.looks = 1
+        self._left = [value]
 
 
 def test_a_connection_that_is_closed_while_it_is_shut(server: Server) -> None:
     connection = Closing(Node(Config.of(server.url)))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        connection._real, connection.looks = ours, 0
+        connection._socket = ours
         connection.shut_down()
         assert theirs.recv(1) == b""

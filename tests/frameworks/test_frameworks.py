@@ -26,6 +26,7 @@ from pyredisson.fastapi import Locks, locked, locks_lifespan, permit
 from pyredisson.testing import Proxy, Server
 from tests.interop.jvm import build, needed
 from tests.support.children import CHILD_LIMIT, completed, processes
+from tests.support.commands import end_of, line
 
 MANAGE = """
 import os, sys
@@ -113,8 +114,6 @@ def manage(tmp_path: Path, server: Server) -> Iterator[Callable[..., Popen[str]]
     """Starts a management command of the project."""
     commands = tmp_path / "work" / "management" / "commands"
     commands.mkdir(parents=True)
-    for folder in (commands, commands.parent, commands.parent.parent):
-        (folder / "__init__.py").touch()
     (commands / "work.py").write_text(COMMAND)
     (tmp_path / "work" / "urls.py").write_text(URLS)
     (tmp_path / "manage.py").write_text(MANAGE)
@@ -123,40 +122,31 @@ def manage(tmp_path: Path, server: Server) -> Iterator[Callable[..., Popen[str]]
         yield partial(start, sys.executable, "-W", "error", "manage.py")
 
 
-def end(process: Popen[str], text: str = "") -> tuple[int, str, str]:
-    out, err = process.communicate(text)
-    return process.returncode, out, err
-
-
-def line(process: Any) -> str:
-    return str(process.stdout.readline())
-
-
 def test_views_checks_and_commands(manage: Callable[..., Popen[str]], client: pyredisson.Client, admin: Redis) -> None:
-    status, out, err = end(manage("shell", "-v", "0", "-c", TRIES))
+    status, out, err = end_of(manage("shell", "-v", "0", "-c", TRIES))
     assert (status, out, admin.keys()) == (0, "tried\n", []), err
 
     first = manage("run_locked", "nightly", "--at-least", "600", "--", "work", "--text", "first")
-    assert line(first) == "first True\n"
+    assert line(first) == "first True"
     waiting = manage("run_locked", "nightly", "--", "work", "--text", "second")
 
-    status, out, err = end(manage("run_locked", "nightly", "--no-wait", "work"))
+    status, out, err = end_of(manage("run_locked", "nightly", "--no-wait", "work"))
     assert (status, out) == (75, "")
     assert err.startswith("CommandError: lock 'app:nightly' is held by ")
-    assert end(first, "\n")[0] == 0
+    assert end_of(first, "\n")[0] == 0
 
     # At least so long, though the work is done; until then nobody else begins.
     assert 60 < admin.ttl("app:nightly") <= 600
     client.get_lock("app:nightly").force_unlock()
-    assert line(waiting) == "second True\n"
+    assert line(waiting) == "second True"
     client.get_lock("app:nightly").force_unlock()
-    status, _, err = end(waiting, "\n")
+    status, _, err = end_of(waiting, "\n")
     assert (status, "lost" in err) == (74, True), err
 
     hanging = manage("run_locked", "report", "--at-most", "0.2", "work")
-    assert line(hanging) == "None False\n"
+    assert line(hanging) == "None False"
     assert client.get_lock("app:report").try_lock(CHILD_LIMIT)
-    assert end(hanging, "\n")[0] == 74
+    assert end_of(hanging, "\n")[0] == 74
 
 
 def test_what_a_request_holds(server: Server, admin: Redis) -> None:
@@ -292,7 +282,7 @@ def start(server: Server) -> Iterator[Start]:
 def said(process: Popen[str], pattern: str) -> re.Match[str]:
     """The next line of its output that contains the pattern."""
     seen = ""
-    while each := line(process):
+    for each in process.stdout or ():
         seen += each
         if found := re.search(pattern, each):
             return found
@@ -361,7 +351,6 @@ def test_java_and_python(start: Start, admin: Redis, tmp_path: Path) -> None:
 
 
 def test_demo() -> None:
-    """The README's first command shows what it says."""
     done = completed(sys.executable, EXAMPLES.parent / "demo" / "demo.py", timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All of it was observed" in done.stdout

@@ -72,12 +72,20 @@ async def repeated(cancel: Cancel) -> None:
         await asyncio.sleep(0)
 
 
-class Cleanup:
-    """Work whose end takes as long as the test says."""
+async def struck(start: Start, work: Callable[[], Awaitable[object]], begun: asyncio.Event) -> asyncio.Task[None]:
+    """A task that does this work, and has been cancelled in it."""
+    task, cancel = start(work)
+    await asyncio.wait_for(begun.wait(), TIME_LIMIT)
+    await repeated(cancel)
+    return task
 
-    def __init__(self) -> None:
+
+class Cleanup:
+    """Work whose end takes as long as the test says, and may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.ending, self.may_end = (asyncio.Event() for _ in range(3))
-        self.ended = False
+        self.ended, self.error = False, error
 
     async def work(self, term: Term | None = None) -> None:
         self.begun.set()
@@ -90,39 +98,26 @@ class Cleanup:
         self.ending.set()
         await self.may_end.wait()
         self.ended = True
+        if self.error is not None:
+            raise self.error
 
 
-async def test_an_election_is_led_until_its_work_has_ended(aclient: Client, admin: Redis, start: Start) -> None:
-    cleanup, told = Cleanup(), []
+@pytest.mark.parametrize("error", [None, KeyError("billing")])
+async def test_an_election_is_led_until_its_work_has_ended(
+    aclient: Client, admin: Redis, start: Start, error: Exception | None
+) -> None:
+    """An error of the work is raised in place of the cancellation."""
+    cleanup, told = Cleanup(error), []
     election = aclient.elect("billing", on_deposed=lambda _: told.append(cleanup.ended))
-    task, cancel = start(lambda: election.run(cleanup.work))
-    await cleanup.begun.wait()
-    await repeated(cancel)
+    task = await struck(start, lambda: election.run(cleanup.work), cleanup.begun)
     # On the same connection, so behind a release that was sent.
     assert (await aclient.get_lock("billing").is_locked(), election.state) == (True, ElectionState.LEADING)
     await fails(RuntimeError, election.run, cleanup.work, match="already")
     cleanup.may_end.set()
-    await fails(asyncio.CancelledError, lambda: task)
+    await fails(asyncio.CancelledError if error is None else KeyError, lambda: task)
     assert told == [True]
     eventually(lambda: not admin.exists("billing"))
     assert election.state is ElectionState.IDLE
-
-
-async def test_an_error_of_the_work_is_raised_in_place_of_the_cancellation(aclient: Client, admin: Redis) -> None:
-    begun = asyncio.Event()
-
-    async def work(term: Term) -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(TIME_LIMIT)
-        finally:
-            raise KeyError(term.name)
-
-    task, cancel = plainly(lambda: aclient.elect("billing").run(work))
-    await begun.wait()
-    await repeated(cancel)
-    await fails(KeyError, lambda: task)
-    eventually(lambda: not admin.exists("billing"))
 
 
 @pytest.mark.parametrize("where", ["block", "run", "background", "on_elected"])
@@ -222,9 +217,7 @@ async def test_blocks_release_once_after_their_body(aclient: Client, admin: Redi
             await body()
 
     decorators: dict[str, Any] = {"locked": aclient.locked("held"), "singleton function": aclient.singleton("held")}
-    task, cancel = start(decorators[kind](body) if kind in decorators else in_block)
-    await began.wait()
-    await repeated(cancel)
+    task = await struck(start, decorators[kind](body) if kind in decorators else in_block, began)
     await fails(asyncio.CancelledError, lambda: task)
     assert held == [kind not in ("permit", "semaphore")]
     eventually(lambda: not admin.exists("held", "other") and admin.get("permits") == b"1")
@@ -241,9 +234,7 @@ async def test_a_close_releases_everything(server: Server, admin: Redis, start: 
             begun.set()
             await asyncio.sleep(TIME_LIMIT)
 
-    task, cancel = start(body)
-    await begun.wait()
-    await repeated(cancel)
+    task = await struck(start, body, begun)
     await fails(asyncio.CancelledError, lambda: task)
     await asyncio.to_thread(eventually, lambda: not admin.exists("held"))
     await asyncio.to_thread(eventually, lambda: not any(each["name"] == "to-be-closed" for each in admin.client_list()))
@@ -259,9 +250,7 @@ async def test_the_dashboard_ends_its_tasks(start: Start, monkeypatch: pytest.Mo
         async with app.router.lifespan_context(app):
             await asyncio.sleep(TIME_LIMIT)
 
-    task, cancel = start(body)
-    await asyncio.wait_for(cleanup.begun.wait(), TIME_LIMIT)
-    await repeated(cancel)
+    task = await struck(start, body, cleanup.begun)
     await asyncio.wait_for(cleanup.ending.wait(), TIME_LIMIT)
     assert not task.done()
     cleanup.may_end.set()

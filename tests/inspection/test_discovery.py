@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from binascii import hexlify
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
@@ -146,19 +146,18 @@ async def test_the_rate(backend: Backend, redis: Any) -> None:
 
 
 @on_every_server
-async def test_with_the_rights_that_are_needed(backend: Backend, server: Server, redis: Any) -> None:
+async def test_with_the_rights_that_are_needed(backend: Backend, user: Callable[[str], str], redis: Any) -> None:
     add_foreign_keys(redis)
     redis.hset("orders", f"{CLIENT}:1", 1)
     announce(redis, CLIENT)
-    redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~*", *RIGHTS.split())
-    client = backend.connect(f"redis://reader:x@{server.host}:{server.port}")
+    client = backend.connect(user(f"~* {RIGHTS}"))
     found = await listed(client)
     assert set(found) == {"orders"}
     assert found["orders"].owners[0].holder.host == "web-3"
     assert len((await read_clients(session_of(client), [CLIENT]))[0]) == 1
     # tests/lua/test_inspect_scripts.py removes the rights of the scripts one by one.
     for missing in ("-type", "+type -evalsha -eval"):
-        redis.execute_command("ACL", "SETUSER", "reader", *missing.split())
+        redis.execute_command("ACL", "SETUSER", "app", *missing.split())
         await fails(NoPermissionError, walked, client)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +15,6 @@ from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.model import AnnouncedHold, Owner, State
 from pyredisson.inspection.states import LIMIT, MOST_LISTED
 from pyredisson.inspection.unlocking import release_shown
-from pyredisson.testing import Server
 from tests.support.backends import Backend, fails
 from tests.support.inspecting import add_foreign_keys, announce, inspector, listed, session_of, state_of
 from tests.support.kinds import KINDS, acquired, against
@@ -282,11 +282,9 @@ async def test_clients(backend: Backend, redis: Any) -> None:
     assert (odd.pid, odd.name, odd.since, odd.time_to_live) == (None, "", None, float("inf"))
 
 
-async def test_without_rights(backend: Backend, server: Server, redis: Any) -> None:
+async def test_without_rights(backend: Backend, user: Callable[[str], str], redis: Any) -> None:
     """Without PUBSUB only the number of waiting clients is unknown. What can't be read is named."""
-    rights = "~allowed ~*{allowed}* +@all -pubsub"
-    redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", *rights.split())
-    client = backend.connect(f"redis://reader:x@{server.host}:{server.port}")
+    client = backend.connect(user("~allowed ~*{allowed}* +@all -pubsub"))
     redis.hset("allowed", f"{CLIENTS[0]}:1", 1)
     known, failed = await inspector(client).states([b"allowed", b"other"])
     assert [(state.name, state.owner_count, state.waiting_clients) for state in known] == [("allowed", 1, None)]

@@ -31,7 +31,6 @@ from pyredisson.logic.permits.permit_wait import Refusal
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import WAITING
 from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
@@ -61,16 +60,6 @@ def test_a_series_of_hand_overs_has_an_end(*, others_wait: bool) -> None:
     # The others have left.
     queue.on_released(others_wait=False, now=107.0)
     assert queue.may_hand_over(107.0, 5.0)
-
-
-def test_a_waiter_whose_event_loop_has_ended_wakes_nobody() -> None:
-    """The next one makes the attempts."""
-    queue = PermitQueue()
-    woken: list[int] = []
-    for number, alive in enumerate((False, True, True)):
-        queue.waiters[Mock(state=WAITING, wakeup=Mock(alive=alive, set=partial(woken.append, number)))] = None
-    queue.wake_first()
-    assert woken == [1]
 
 
 def test_the_first_clients_look_soon_and_the_others_within_two_thirds_of_the_lease() -> None:

@@ -235,6 +235,8 @@ def text(word: Any) -> Any:
 
 def readable(value: Any) -> Any:
     """A value as the server stores it, and as a test expects it, in the same form."""
+    if isinstance(value, Ends):
+        return {text(each): None if ms is None else About(ms) for each, ms in value.items()}
     if isinstance(value, dict):
         return {text(field): text(each) for field, each in value.items()}
     return [text(each) for each in value] if isinstance(value, list) else text(value)
@@ -254,9 +256,5 @@ def expected(state: State) -> dict[str, tuple[Any, Any]]:
     found = {}
     for key, value in state.items():
         value, ttl = value if isinstance(value, tuple) else (value, None)
-        if isinstance(value, Ends):
-            value = {text(each): None if ms is None else About(ms) for each, ms in value.items()}
-        else:
-            value = readable(value)
-        found[key] = (value, None if ttl is None else About(ttl))
+        found[key] = (readable(value), None if ttl is None else About(ttl))
     return found

@@ -106,9 +106,3 @@ def test_the_first_waiters_and_the_clients_in_the_list(scripts: InspectScripts) 
     scripts.redis.zadd(keys[11][0], {ME: 1, YOU: 2})
     reply = scripts.state(limit=3)
     assert (reply[9], reply[10][::4], reply[15]) == (5, [b"a", b"b", b"c"], [2, 0, 0, 0])
-
-
-def test_permits_in_use_and_permits_that_have_ended(scripts: InspectScripts) -> None:
-    scripts.write({"{orders}:timeout": Ends({"first": 60_000, "over": -1, "endless": None})})
-    reply = scripts.state()
-    assert (reply[12:14], reply[14][::2]) == ([2, 1], [b"first", b"endless"])

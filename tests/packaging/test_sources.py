@@ -89,17 +89,13 @@ def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
         yield from at_run_time(child)
 
 
-def layer_of(module: str) -> str:
-    return module.split(".")[1]
-
-
 @pytest.mark.parametrize("path", [path for path in MODULES if path != PACKAGE / "__init__.py"], ids=dotted)
 def test_imports_go_down(path: Path) -> None:
-    here = layer_of(dotted(path))
+    here = dotted(path).split(".")[1]
     assert here in LAYER_OF, f"{here} is in no layer: put it into one in docs/architecture.md"
     for module in {name for name in imported(ast.walk(tree(path))) if name.partition(".")[0] == "pyredisson"}:
         assert module != "pyredisson", "pyredisson itself is above everything"
-        there = layer_of(module)
+        there = module.split(".")[1]
         if there != here:
             assert LAYER_OF[there] < LAYER_OF[here], f"{dotted(path)} imports {module}, which is above it or beside it"
 
@@ -108,7 +104,7 @@ def test_imports_go_down(path: Path) -> None:
 def test_extras_are_imported_only_where_they_are_needed(path: Path) -> None:
     name = dotted(path)
     for package in {each.partition(".")[0] for each in imported(ast.walk(tree(path)))} & EXTRAS.keys():
-        assert layer_of(f"{name}.") == EXTRAS[package], f"{name} imports {package}"
+        assert f"{name}.".split(".")[1] == EXTRAS[package], f"{name} imports {package}"
     if name in WITHOUT_EXTRAS:
         for module in imported(tree(path).body):
             package = module.partition(".")[0]

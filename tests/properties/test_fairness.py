@@ -155,8 +155,7 @@ class FairQueue(RuleBasedStateMachine):
         if took and not model.key_lost and model.is_free():
             out_of_turn = closed or model.before_me(owner)
             assert not out_of_turn, f"a late copy took the lock for {readable(owner)}"
-        model.follow(owner, now, arrives=not closed, leaves=True)
-        self._hear()
+        self._follow(owner, now, arrives=not closed, leaves=True)
 
     @by(lambda machine: [client for client in machine.clients() if client != "last"], "client", twice=TWICE)
     def the_client_sends_a_heartbeat(self, client: str, twice: bool) -> None:
@@ -174,10 +173,9 @@ class FairQueue(RuleBasedStateMachine):
         now = server.end()
         assert not now.holders, "still held"
         held = held and not model.is_free()
-        model.follow(None, now, ours=not java)
+        self._follow(None, now, ours=not java)
         if held:
             model.must_tell(now)
-        self._hear()
 
     @precondition(lambda machine: machine.forgetful and bool(machine.model.state.queue))
     @rule()
@@ -291,8 +289,7 @@ class FairQueue(RuleBasedStateMachine):
         now = server.end()
         if held:
             self._expect_hold(who, taken, now)
-            model.follow(name, now, arrives=person.foreign, leaves=True, ours=not person.foreign)
-            self._hear()
+            self._follow(name, now, arrives=person.foreign, leaves=True, ours=not person.foreign)
             return
         free = model.is_free()
         if not model.key_lost:
@@ -303,7 +300,7 @@ class FairQueue(RuleBasedStateMachine):
                 assert taken is not kept, f"{who} {wrong}"
         assert taken == (now.holders == {name: 1}), f"{who} was told to {'go on' if taken else 'wait'}: {now.holders}"
         advanced = model.state.queue[:1] not in ([], now.queue[:1])
-        model.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
+        self._follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
         if not taken and advanced and free and not person.foreign:
             model.must_tell(now)
         if name in model.places:
@@ -313,7 +310,6 @@ class FairQueue(RuleBasedStateMachine):
             person.state, person.count = HOLDING, 1
         elif name in now.queue:
             person.state = WAITING
-        self._hear()
 
     def _expect_hold(self, who: str, taken: bool, now: State) -> None:
         """Another level for the holder of the lock, unless its lease has ended."""
@@ -335,7 +331,7 @@ class FairQueue(RuleBasedStateMachine):
             server.fair("fair_release", CHANNEL, person.name, count, WAIT, twice=twice)
         now = server.end()
         held = mine and not model.is_free()
-        model.follow(None, now, ours=not person.foreign)
+        self._follow(None, now, ours=not person.foreign)
         if held:
             assert now.holders == ({person.name: count} if count else {}), f"{who} released to {count}: {now.holders}"
             if count == 0:
@@ -343,7 +339,6 @@ class FairQueue(RuleBasedStateMachine):
         person.count = count if held else 0
         if person.count == 0:
             person.state = IDLE
-        self._hear()
 
     def _hand_over(self, who: str, successor: str, *, twice: bool) -> None:
         person, following, model, server = self.people[who], self.people[successor], self.model, self.server
@@ -362,14 +357,13 @@ class FairQueue(RuleBasedStateMachine):
             assert not entered or (not before and name in model.state.queue), f"{successor} came before its turn"
             served = entered or before is not False or name not in model.places or not model.keeps(name)
             assert served, f"{successor} was not entered, and it was its turn"
-        model.follow(name if entered else None, now, leaves=entered)
+        self._follow(name if entered else None, now, leaves=entered)
         if mine and not free and not entered and not model.key_lost:
             assert not now.holders, f"{who} did not release: {now.holders}"
             model.must_tell(now)
         person.state, person.count = IDLE, 0
         if entered:
             following.state, following.count, following.notified = HOLDING, 1, False
-        self._hear()
 
     def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
         person, model, server = self.people[who], self.model, self.server
@@ -385,14 +379,13 @@ class FairQueue(RuleBasedStateMachine):
         now = server.end()
         held = model.state.holders.get(name, 0) > 0 and not model.is_free()
         assert person.foreign or not doubt or name not in now.holders, f"{who} gave up, and holds the lock"
-        model.follow(name, now, leaves=True, ours=not person.foreign)
+        self._follow(name, now, leaves=True, ours=not person.foreign)
         if not person.foreign and (headed or held):
             model.must_tell(now)
         if not person.foreign:
             self._rename(person, acquires=doubt)
             self.late[f"leave by {readable(name)}"] = ("fair_leave", args)
         person.state, person.count, person.notified = IDLE, 0, False
-        self._hear()
 
     def _rename(self, person: Person, *, acquires: bool = True) -> None:
         """`acquires`: a copy of its acquire is still in flight."""
@@ -418,10 +411,9 @@ class FairQueue(RuleBasedStateMachine):
             if now.queue and now.queue[:1] == model.state.queue[:1]:
                 assert model.keeps(now.queue[0]) is not False, f"{readable(now.queue[0])} is dead and heads the queue"
             assert notified in (b"", *now.queue[:1]), f"{readable(notified)} is reported as the next one"
-        model.follow(None, now)
+        self._follow(None, now)
         if model.free_since is not None:
             model.must_tell(now)
-        self._hear()
         return known == 1 and not without_place
 
     def _live(self, ms: int) -> None:
@@ -445,7 +437,11 @@ class FairQueue(RuleBasedStateMachine):
                 self._ask(who)
 
     def _see(self) -> None:
-        self.model.follow(None, self.server.end())
+        self._follow(None, self.server.end())
+
+    def _follow(self, actor: bytes | None, now: State, **how: bool) -> None:
+        self.model.follow(actor, now, **how)
+        self._hear()
 
     def _hear(self) -> None:
         channels = {channel for channel, _ in self.server.told}

@@ -3,7 +3,8 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from subprocess import Popen
+from typing import IO, NamedTuple, cast
 
 import pytest
 
@@ -27,6 +28,17 @@ def pyredisson(*arguments: str, env: Mapping[str, str] = {}, text: str = "", cod
     environment = {**clean_environment(), **env}
     done = completed(sys.executable, *program, *arguments, env=environment, input=text, timeout=TIMEOUT)
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def line(process: Popen[str]) -> str:
+    """The next line that the process prints."""
+    return cast(IO[str], process.stdout).readline().strip()
+
+
+def end_of(process: Popen[str], text: str | None = None) -> Ended:
+    """What becomes of the process. `text`: the rest of its input."""
+    out, err = process.communicate(text, timeout=TIMEOUT)
+    return Ended(process.returncode, out, err)
 
 
 def clean_environment() -> dict[str, str]:

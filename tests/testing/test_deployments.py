@@ -39,22 +39,18 @@ def error_of(node: ClusterNode, *words: str) -> str:
     return f"{caught.type.__name__} {caught.value}"
 
 
-def ranges_of(node: ClusterNode) -> list[tuple[int, int]]:
-    """The ranges of slots that masters serve, as this node sees it."""
-    return [each for view in node.view().values() for each in view.slots]
-
-
 def test_every_node_knows_the_others_and_serves(cluster: Cluster) -> None:
     masters = cluster.masters()
     assert (len(masters), [len(cluster.replicas_of(master)) for master in masters]) == (3, [1, 1, 1])
     # Earlier tests may have moved slots, so which master serves which slot isn't known.
-    assert {cluster.node_of(first) for first, _ in ranges_of(cluster.nodes[0])} == set(masters)
+    ranges = [each for view in cluster.nodes[0].view().values() for each in view.slots]
+    assert {cluster.node_of(first) for first, _ in ranges} == set(masters)
     for node in cluster.nodes:
         assert "cluster_state:ok" in node.ask("CLUSTER", "INFO")
         shards = node.ask("CLUSTER", "SLOTS")
         # A node is named once for each range of slots.
         assert {port for shard in shards for _, port, *_ in shard[2:]} == {n.port for n in cluster.nodes}
-        served = [slot for first, last in ranges_of(node) for slot in range(first, last + 1)]
+        served = [slot for view in node.view().values() for first, end in view.slots for slot in range(first, end + 1)]
         assert sorted(served) == list(range(SLOTS)), "a slot has no master, or two"
     assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
     cluster.flush()

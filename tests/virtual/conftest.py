@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,6 +15,8 @@ from .network import connect
 from .plugin import install
 from .server import MemoryServer
 from .time import START, VirtualClock, VirtualLoop
+
+T = TypeVar("T")
 
 
 class World:
@@ -33,6 +35,13 @@ class World:
 
     def client(self, **settings: Any) -> pyredisson.asyncio.Client:
         return pyredisson.asyncio.connect(self.server.url, **settings)
+
+
+async def as_tasks(*calls: Coroutine[Any, Any, T], seconds: float = 1) -> list[asyncio.Task[T]]:
+    """These calls on tasks of their own, so many seconds later."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    await asyncio.sleep(seconds)
+    return tasks
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: Any) -> None:

@@ -47,16 +47,12 @@ SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|maxmemor
 """What the text of a test contains that needs a real server: access rights, limits and settings, replicas."""
 REAL_ONLY = {
     "access rights": (
-        "api/test_announcement.py::test_a_user_may_lack_the_right",
         "faults/test_lost_replies.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-unknown]",
         "faults/test_bounds.py::test_a_connection_that_many_tasks_need[wrong-AuthenticationError-100]",
         "faults/test_waiting.py::test_a_refusal_belongs_to_the_command_that_was_refused",
     ),
     "addresses, access rights, TLS, several kinds of servers": ("api/test_lock_connect.py",),
-    "limits and settings of a server": (
-        "faults/test_bounds.py::test_a_server_that_has_no_room",
-        "faults/test_bounds.py::test_a_server_without_hello",
-    ),
+    "limits of a server": ("faults/test_bounds.py::test_a_server_that_has_no_room",),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
@@ -78,7 +74,6 @@ REAL_ONLY = {
         "faults/test_watchdog.py::test_a_loop_that_was_started_twice_runs_once",
     ),
     "a watchdog beside the event loop": (
-        "api/test_lock_asyncio.py::TestLostBody::test_a_body_that_does_not_yield",
         "api/test_lock_asyncio.py::test_the_watchdog_does_not_need_the_loop",
         "faults/test_watchdog.py::TestChores::test_one_that_asks_for_itself_leaves_time_for_renewals",
     ),
@@ -280,12 +275,9 @@ def _send_beside(clock: VirtualClock, release: FinalRelease) -> None:
     for address, batch in batches.items():
         if (server := SERVERS.get(address)) is not None:
             outcomes.append(outcome := bytearray())
-            sessions.append(server.open_session(outcome.extend, partial(_end, outcome)))
+            end = partial(outcome.extend, PONG)
+            sessions.append(server.open_session(outcome.extend, lambda _, end=end: end()))  # type: ignore[misc]
             sessions[-1].receive(b"".join(batch) + PING)
     clock.wait(lambda: all(outcome.endswith(PONG) for outcome in outcomes), release.deadline - clock())
     for session in sessions:
         session.left()
-
-
-def _end(outcome: bytearray, _: bool) -> None:
-    outcome.extend(PONG)

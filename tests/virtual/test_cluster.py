@@ -17,7 +17,7 @@ from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import cancel_after, within
 
 from .cluster import ClusterNode, MemoryCluster
-from .conftest import World
+from .conftest import World, as_tasks
 from .network import LATENCY
 
 SOON = 0.3
@@ -58,8 +58,7 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
         async with synced.client(sharded_pubsub=releasing) as one, synced.client(sharded_pubsub=waiting) as two:
             holder = LOCKS[kind](one, kind)
             await acquire(holder)
-            waiter = asyncio.create_task(use(against(kind, two, kind)))
-            await asyncio.sleep(SETTLED)
+            [waiter] = await as_tasks(use(against(kind, two, kind)), seconds=SETTLED)
             if moves not in ("failover", "not"):
                 synced.begin_move(kind)
             if moves in ("slot", "both"):
@@ -82,8 +81,7 @@ async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: Memory
         names = [f"{{a}}:{number}" for number in range(40)]
         for name in names:
             await acquire(one.get_lock(name))
-        waiting = [asyncio.create_task(use(two.get_lock(name))) for name in names]
-        await asyncio.sleep(1)
+        waiting = await as_tasks(*(use(two.get_lock(name)) for name in names))
         cluster.begin_move("{a}")
         cluster.finish_move("{a}")
         await asyncio.sleep(SETTLED)
@@ -100,8 +98,7 @@ async def test_a_latch_with_a_brace_in_its_name(world: World, cluster: MemoryClu
         for number in range(4):
             latch, other = (client.get_count_down_latch(f"{{orders-{number}}}:done") for client in (one, two))
             assert await latch.try_set_count(1)
-            waiter = asyncio.create_task(other.wait())
-            await asyncio.sleep(1)
+            [waiter] = await as_tasks(other.wait())
             with within(SOON):
                 await latch.count_down()
                 await waiter
@@ -118,8 +115,7 @@ async def test_waiters_without_a_message_make_an_attempt_of_their_own(world: Wor
         keys.do_set(latch.encode(), b"1")
         began = world.clock()
         waits: list[Any] = [client.get_semaphore(permits).acquire(), client.get_count_down_latch(latch).wait()]
-        waiting = [asyncio.create_task(wait) for wait in (*waits, client.get_lock(lock).lock())]
-        await asyncio.sleep(1)
+        waiting = await as_tasks(*waits, client.get_lock(lock).lock())
         # Nothing is published.
         keys.do_del(lock.encode(), latch.encode())
         keys.do_set(permits.encode(), b"1")
@@ -148,8 +144,7 @@ async def test_a_lock_that_is_held_and_waited_for_moves_with_its_slot(
         wanted, third = (against(kind, each, HELD) for each in (two, three))
         await held.lock()
         await behind.lock()
-        waiting = asyncio.create_task(use(wanted))
-        await asyncio.sleep(1)
+        [waiting] = await as_tasks(use(wanted))
         moved = [*MOVE].index(released_after) + 1
         left = [*MOVE][moved:]
         for step in [*MOVE][:moved]:
@@ -212,8 +207,7 @@ async def test_a_call_to_a_master_that_hangs_is_sent_to_its_successor(world: Wor
         await acquire(lock)
         node.pause()
         with within(5):
-            call = asyncio.create_task(lock.unlock())
-            await asyncio.sleep(1)
+            [call] = await as_tasks(lock.unlock())
             synced.fail_over(node, gone=False)
             await call
         assert not await lock.is_locked()
@@ -221,10 +215,8 @@ async def test_a_call_to_a_master_that_hangs_is_sent_to_its_successor(world: Wor
 
 async def test_a_closed_client_leaves_no_connection(world: World, synced: MemoryCluster) -> None:
     async with synced.client() as client, synced.client() as other:
-        for node in synced.nodes:
-            await acquire(client.get_lock(synced.name_on(node)))
-        waits = [asyncio.create_task(use(other.get_lock(synced.name_on(node)))) for node in synced.nodes]
-        await asyncio.sleep(1)
+        await hold_all(client, *map(synced.name_on, synced.nodes))
+        waits = await as_tasks(*(use(other.get_lock(synced.name_on(node))) for node in synced.nodes))
         assert min(len(node.sessions) for node in synced.nodes) >= 5
         with within(SOON):
             await client.close()
@@ -265,14 +257,12 @@ async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: W
     async with synced.client() as client:
         node = synced.nodes[0]
         names = [synced.name_on(node, f"{number}") for number in range(100)]
-        for name in names[:3]:
-            await acquire(client.get_lock(name))
+        await hold_all(client, *names[:3])
         assert node.calls["wait"] == 3
         node.pause()
         acquires = []
         for name in names[3:6]:
-            acquires.append(asyncio.create_task(acquire(client.get_lock(name))))
-            await asyncio.sleep(0.1)
+            acquires += await as_tasks(acquire(client.get_lock(name)), seconds=0.1)
         node.resume()
         await asyncio.gather(*acquires)
         assert node.calls["wait"] == 5
@@ -354,8 +344,7 @@ async def test_a_lock_handed_on_needs_replicas(world: World, synced: MemoryClust
         holder = LOCKS[kind](client, "a", 1)
         others = [LOCKS[next_kind](client, "a", owner) for owner, next_kind in enumerate(HANDED_ON[kind], 2)]
         await holder.lock()
-        attempts = [asyncio.create_task(other.lock()) for other in others]
-        await asyncio.sleep(1)
+        attempts = await as_tasks(*(other.lock() for other in others))
         before, synced.confirmed = synced.waits, confirmed
         await holder.unlock()
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
@@ -376,8 +365,7 @@ async def test_permits_handed_on_need_replicas(world: World, synced: MemoryClust
         semaphore = client.get_semaphore("s")
         await semaphore.try_set_permits(count)
         await semaphore.acquire(count)
-        attempts = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
-        await asyncio.sleep(1)
+        attempts = await as_tasks(*(semaphore.acquire() for _ in range(count)))
         before, synced.confirmed = synced.waits, confirmed
         await asyncio.gather(*(semaphore.release() for _ in range(count)))
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
@@ -397,8 +385,7 @@ async def test_a_hand_over_that_acquires_nothing_needs_no_confirmation(world: Wo
         semaphore = client.get_semaphore("s")
         await semaphore.try_set_permits(1)
         await semaphore.acquire()
-        other = asyncio.create_task(semaphore.acquire())
-        await asyncio.sleep(1)
+        [other] = await as_tasks(semaphore.acquire())
         await semaphore.reduce_permits(1)
         synced.confirmed = 0
         await semaphore.release()
@@ -420,8 +407,7 @@ async def test_a_hand_over_that_is_cancelled_at_any_moment_loses_no_permit(
         await semaphore.try_set_permits(1)
         for moment, turns in product(range(20), range(1, 5)):
             await semaphore.acquire()
-            waiter = asyncio.create_task(semaphore.acquire())
-            await asyncio.sleep(1)
+            [waiter] = await as_tasks(semaphore.acquire())
             synced.confirmed = confirmed
             release = asyncio.create_task(semaphore.release())
             await asyncio.sleep(moment * LATENCY / 2)

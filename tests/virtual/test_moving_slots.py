@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from redis.exceptions import ConnectionError, TryAgainError
@@ -19,7 +19,7 @@ from tests.support.kinds import LOCKS
 from tests.support.waiting import within
 
 from .cluster import ClusterNode, MemoryCluster, NodeSession
-from .conftest import World
+from .conftest import World, as_tasks
 from .network import LATENCY, SERVERS
 
 NAME = "{a}"
@@ -57,6 +57,7 @@ def part_keys(cluster: MemoryCluster) -> None:
 
 
 Move = Callable[[MemoryCluster], object]
+T = TypeVar("T")
 
 
 def go_away(cluster: MemoryCluster) -> None:
@@ -77,8 +78,11 @@ def strikes(move: Move, moments: int = 8) -> Iterator[tuple[int, bool]]:
     return product(range(16 if move is go_away else moments), (False, True))
 
 
-async def strike(cluster: MemoryCluster, moment: int, move: Move, *, lost: bool) -> None:
-    source = cluster.owner(NAME)
+async def strike(
+    cluster: MemoryCluster, call: Awaitable[T], moment: int, move: Move, *, lost: bool, ends: bool = True
+) -> asyncio.Future[T]:
+    """Begins the call, and then moves the slot. Half a second later the move ends (`ends`)."""
+    begun, source = asyncio.ensure_future(call), cluster.owner(NAME)
     sessions = list(source.sessions.values()) if lost else []
     for session in sessions:
         session._send = lambda _: None
@@ -86,6 +90,9 @@ async def strike(cluster: MemoryCluster, moment: int, move: Move, *, lost: bool)
     move(cluster)
     for session in sessions:
         session.end()
+    if ends:
+        asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
+    return begun
 
 
 def end_of_move(cluster: MemoryCluster) -> None:
@@ -120,10 +127,7 @@ async def test_each_call_changes_its_number_once(world: World, cluster: MemoryCl
                 (lock.unlock, [], 9, 2),
             ]
             for change, levels, permits, count in changes:
-                call = asyncio.ensure_future(change())
-                await strike(cluster, moment, move, lost=lost)
-                asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
-                await call
+                await (await strike(cluster, change(), moment, move, lost=lost))
                 await asyncio.sleep(1)
                 assert cluster.values(NAME) == levels
                 assert (await semaphore.available_permits(), await latch.get_count()) == (permits, count)
@@ -164,12 +168,8 @@ async def test_a_lock_is_handed_on_once(
             await holder.lock()
             calls = []
             for owner in waiters:
-                calls.append(asyncio.create_task(use(owner)))
-                await asyncio.sleep(0.2)
-            release = asyncio.create_task(holder.unlock())
-            await strike(cluster, moment, move, lost=lost)
-            if retries:
-                asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
+                calls += await as_tasks(use(owner), seconds=0.2)
+            release = await strike(cluster, holder.unlock(), moment, move, lost=lost, ends=retries > 0)
             await asyncio.wait([release])
             error = release.exception()
             assert error is None or (not retries and isinstance(error, ConnectionError | TryAgainError))
@@ -191,11 +191,8 @@ async def test_a_permit_is_handed_on_once(world: World, cluster: MemoryCluster, 
         await semaphore.try_set_permits(1)
         for moment, lost in strikes(move):
             await semaphore.acquire()
-            other = asyncio.create_task(semaphore.acquire())
-            await asyncio.sleep(0.2)
-            release = asyncio.create_task(semaphore.release())
-            await strike(cluster, moment, move, lost=lost)
-            asyncio.get_running_loop().call_later(0.5, end_of_move, cluster)
+            [other] = await as_tasks(semaphore.acquire(), seconds=0.2)
+            release = await strike(cluster, semaphore.release(), moment, move, lost=lost)
             with within(SOON):
                 await asyncio.gather(release, other)
             assert await semaphore.available_permits() == 0
@@ -249,8 +246,7 @@ async def test_an_acquire_that_may_not_wait_for_the_end_of_a_move(
             # It has its connections.
             async with client.get_lock("other{a}"):
                 pass
-            call = asyncio.ensure_future(ACQUIRES[kind](client)(wait))
-            await strike(cluster, moment, move, lost=lost)
+            call = await strike(cluster, ACQUIRES[kind](client)(wait), moment, move, lost=lost, ends=False)
             try:
                 acquired = bool(await call)
             except ConnectionError:
@@ -279,8 +275,7 @@ async def test_heartbeats_go_on_while_keys_are_in_two_places(
         holder, first = (client.get_fair_lock(NAME, owner=owner) for owner in (1, 2))
         second = other.get_fair_lock(NAME)
         await holder.lock()
-        waiting = [asyncio.ensure_future(lock.lock()) for lock in (first, second)]
-        await asyncio.sleep(1)
+        waiting = await as_tasks(first.lock(), second.lock())
         part_keys(cluster)
         # So a third heartbeat of a client can only be one of those that follow each other quickly.
         monkeypatch.setattr(fair_queue, "HEARTBEAT_INTERVAL", 60.0)
@@ -294,22 +289,12 @@ async def test_heartbeats_go_on_while_keys_are_in_two_places(
         await waiting[1]
 
 
-async def test_two_locks_are_renewed_while_one_of_them_is_elsewhere(world: World, cluster: MemoryCluster) -> None:
-    async with cluster.client() as client:
-        locks = await hold_all(client, NAME, "b{a}")
-        part_keys(cluster)
-        await asyncio.sleep(60)
-        end_of_move(cluster)
-        assert [await lock.is_held() for lock in locks] == [True, True]
-
-
 async def test_releases_in_the_background_of_slots_on_their_way(world: World, cluster: MemoryCluster) -> None:
     """They are sent together. One is redirected, to a node that doesn't know the script. Each wakes its waiter."""
     async with cluster.client(sharded_pubsub="on") as client, cluster.client(sharded_pubsub="on") as other:
         names = [NAME, *(f"orders-{number}" for number in range(4))]
         await hold_all(client, *names)
-        waiting = [asyncio.ensure_future(lock.lock()) for lock in map(other.get_lock, names)]
-        await asyncio.sleep(1)
+        waiting = await as_tasks(*(other.get_lock(name).lock() for name in names))
         cluster.begin_move(NAME).keys.flush_scripts()
         with within(SOON):
             for hold in client._session.holds.release_all():
@@ -363,8 +348,7 @@ async def test_anybody_can_take_what_was_held_before(world: World, synced: Memor
                 await done.wait()
 
         await locks[0].lock()
-        waiter = asyncio.create_task(wait())
-        await asyncio.sleep(1)
+        [waiter] = await as_tasks(wait())
         for holder in locks[:2]:
             fail_over(synced)
             assert (await holder.is_locked(), holder.lost.is_set()) == (True, False)

@@ -36,7 +36,7 @@ from tests.support.children import completed
 from tests.support.waiting import cancel_after
 
 from .cluster import install_cluster
-from .conftest import World
+from .conftest import World, as_tasks
 from .server import EPOCH, MemoryServer, Session
 from .time import LONGEST, START
 
@@ -188,8 +188,7 @@ async def test_a_kept_lock_that_is_released_in_the_background(world: World) -> N
         owner = session.owners.new()
         acquiring = asyncio.create_task(first.acquire(owner, None, None))
         await listed(world)
-        waiting = asyncio.create_task(second.acquire(session.owners.new(), None, None))
-        await asyncio.sleep(0.1)
+        [waiting] = await as_tasks(second.acquire(session.owners.new(), None, None), seconds=0.1)
         await holder.unlock()
         await acquiring
         hold = first.hold_of(owner.id)
@@ -208,10 +207,8 @@ async def test_woken_at_the_deadline(world: World) -> None:
         first = asyncio.create_task(client.get_lock("orders").try_lock(wait_time=1.0))
         await listed(world)
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(client.get_lock("orders").lock())
-        await asyncio.sleep(0.85)
-        releasing = asyncio.create_task(holder.unlock())
-        await asyncio.sleep(0)
+        [second] = await as_tasks(client.get_lock("orders").lock(), seconds=0.85)
+        [releasing] = await as_tasks(holder.unlock(), seconds=0)
         # The process is busy, and the deadline passes. Another owner acquires the lock.
         time.sleep(0.1)
         keyspace: Any = world.server.keys.keyspace
@@ -228,11 +225,6 @@ async def test_woken_at_the_deadline(world: World) -> None:
     assert world.clock() < START + 60
 
 
-async def use(lock: Any) -> None:
-    async with lock:
-        pass
-
-
 @pytest.mark.parametrize("clustered", [False, True])
 async def test_refused_subscriptions_end_waits(world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool) -> None:
     def refuse(*_: object) -> bytes:
@@ -244,7 +236,7 @@ async def test_refused_subscriptions_end_waits(world: World, monkeypatch: pytest
     async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
         await hold_all(client, "a")
         with pytest.raises(NoPermissionError):
-            await use(other.get_lock("a"))
+            await other.get_lock("a").lock()
     assert world.clock() < START + 1
 
 
@@ -253,10 +245,8 @@ async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World
     async with world.client() as client, world.client() as other:
         holder, lock = other.get_fair_lock("a"), client.get_fair_lock("a", owner="order")
         await holder.lock()
-        both = [asyncio.create_task(lock.lock()) for _ in range(2)]
-        await asyncio.sleep(1)
-        last = asyncio.create_task(use(other.get_fair_lock("a")))
-        await asyncio.sleep(1)
+        both = await as_tasks(lock.lock(), lock.lock())
+        [last] = await as_tasks(other.get_fair_lock("a", owner=1).lock())
         await holder.unlock()
         await asyncio.gather(*both)
         await in_turn([lock.unlock] * 2)
@@ -326,36 +316,29 @@ async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World)
     assert not world.server.sessions
 
 
-async def test_a_waiter_that_gives_up_costs_the_others_no_attempt(world: World) -> None:
+async def test_what_waiters_cost(world: World) -> None:
+    """One that gives up costs the others no attempt. A latch is read every few seconds. A subscription doesn't stay."""
+
+    def subscribed() -> bool:
+        return any(session.channels[b"message"] for session in world.server.sessions.values())
+
     async with world.client() as client:
-        semaphore = client.get_semaphore("a")
+        semaphore, latch = client.get_semaphore("a"), client.get_count_down_latch("b")
         await semaphore.try_set_permits(1)
         await semaphore.acquire()
-        waiting = asyncio.create_task(semaphore.acquire())
-        await asyncio.sleep(1)
+        [waiting] = await as_tasks(semaphore.acquire())
         before = world.server.calls["evalsha"]
         assert not await semaphore.try_acquire(1, 1)
         await asyncio.sleep(1)
         assert world.server.calls["evalsha"] == before
         waiting.cancel()
-
-
-async def test_who_waits_for_a_latch_reads_it_every_few_seconds(world: World) -> None:
-    async with world.client() as client:
-        latch = client.get_count_down_latch("a")
         await latch.try_set_count(1)
         before = world.server.calls.total()
         assert not await latch.wait(60)
         assert 10 < world.server.calls.total() - before < 40
-
-
-async def test_a_subscription_ends_when_nobody_has_waited_for_a_while(world: World) -> None:
-    async with world.client() as client:
-        await hold_all(client, "a")
-        assert not await client.get_lock("a", owner=1).try_lock(1)
-        assert any(session.channels[b"message"] for session in world.server.sessions.values())
+        assert subscribed()
         await asyncio.sleep(30)
-        assert not any(session.channels[b"message"] for session in world.server.sessions.values())
+        assert not subscribed()
 
 
 async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
@@ -426,8 +409,7 @@ async def test_announcements_are_rare(world: World, monkeypatch: Any, caplog: An
     async with world.client() as client:
         await hold_all(client, "a")
         await asyncio.sleep(9.5)
-        waiting = asyncio.create_task(use(client.get_lock("a", owner=1)))
-        await asyncio.sleep(50)
+        [waiting] = await as_tasks(client.get_lock("a", owner=1).lock(), seconds=50)
         await client.get_lock("a").unlock()
         await waiting
     assert 1 <= len(sent) <= most

@@ -36,12 +36,9 @@ class GroupUser(User):
     def hold(self, number: int) -> GroupHold | None:
         return self.groups[number].hold_of(self.parties[number].id)
 
-    async def live(self) -> None:
-        await self.arrive()
-        for _ in range(self.random.randint(1, 3)):
-            await self._round(self.random.randrange(len(self.groups)))
-            if self.retired:
-                return
+    async def use_one(self) -> None:
+        await self._round(self.random.randrange(len(self.groups)))
+        if not self.retired:
             await self.nap()
 
     async def _round(self, number: int) -> None:

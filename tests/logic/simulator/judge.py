@@ -22,6 +22,9 @@ STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
 class User:
     """A thread or a task of a client."""
 
+    rounds = 3
+    """How often it uses something, at most."""
+
     def __init__(self, client: Client, judge: Any, objects: Sequence[Any], name: str) -> None:
         """`objects`: the locks, or other primitives, that it uses."""
         self.client, self._judge, self.objects, self.name = client, judge, objects, name
@@ -42,6 +45,14 @@ class User:
 
     async def live(self) -> None:
         """All that it does."""
+        await self.arrive()
+        for _ in range(self.random.randint(1, self.rounds)):
+            await self.use_one()
+            if self.retired:
+                return
+
+    async def use_one(self) -> None:
+        """Acquires one of the objects, and releases it."""
         raise NotImplementedError
 
     async def arrive(self) -> None:
@@ -54,19 +65,13 @@ class User:
         scale = 0.0 if die < 0.3 else 0.05 if die < 0.9 else 2 * self.lease
         await self.session.runtime.sleep(scale * self.random.random())
 
-    def wait_time(self, *, endless: bool) -> float | None:
-        """How long it is going to wait; None: as long as it takes."""
-        die = self.random.random()
-        if die < 0.5 and endless:
-            return None
-        return 0.0 if die < 0.65 else self.random.random() * self.random.choice((0.05, 1, 5))
-
     async def acquire(
         self, what: str, operation: Callable[[float | None], Coroutine[Any, Any, Any]], *, endless: bool
     ) -> Any:
         """The result of an acquire or a wait, which gets its deadline; or `FAILED`. `endless`: it may have none."""
-        wait = self.wait_time(endless=endless)
-        began = self.simulation.now
+        began, die, wait = self.simulation.now, self.random.random(), None
+        if die >= 0.5 or not endless:
+            wait = 0.0 if die < 0.65 else self.random.random() * self.random.choice((0.05, 1, 5))
         deadline = None if wait is None else began + wait
         self.begin("%s, wait %s", what, wait)
         got = await self.attempt(operation(deadline), "acquire")
@@ -218,9 +223,6 @@ class Judge:
         while self._busy and self._busy[-1].over:
             self._busy.pop()
         return not self._busy
-
-    def stuck(self) -> None:
-        self.blame(f"stuck: {', '.join(user.name for user in self.users if not user.over)}")
 
     def holds(self) -> Iterator[Hold]:
         """Of the clients that are alive."""

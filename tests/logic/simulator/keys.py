@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from pyredisson._protocol.replies import Reply
 
+INTEGER = re.compile(rb"0|-?[1-9]\d{0,18}")
 NO_INTEGER = "ERR value is not an integer or out of range"
 NO_FLOAT = "ERR value is not a valid float"
 NO_BOUND = "ERR min or max is not a float"
@@ -424,13 +425,9 @@ def _as_expression(part: bytes) -> bytes:
 
 def integer(text: bytes) -> int:
     """A number as Redis takes it: no sign but a minus, no blanks, no leading zeros, 64 bits."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise ResponseError(NO_INTEGER) from None
-    if b"%d" % number != text or not -(2**63) <= number < 2**63:
-        raise ResponseError(NO_INTEGER)
-    return number
+    if INTEGER.fullmatch(text) and -(2**63) <= (number := int(text)) < 2**63:
+        return number
+    raise ResponseError(NO_INTEGER)
 
 
 def readable(score: float) -> bytes:

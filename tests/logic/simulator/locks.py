@@ -40,14 +40,11 @@ class Owner(User):
         self.gone = False
         """Whether it ended without a release of a lock with a fixed lease."""
 
-    async def live(self) -> None:
-        await self.arrive()
-        for _ in range(self.random.randint(1, 3)):
-            if self.fault_plan.forces and self.random.random() < self.fault_plan.forces:
-                await self._force()
-            await self._round(self.random.choice(self.locks), patient=True)
-            if self.gone or self.retired:
-                return
+    async def use_one(self) -> None:
+        if self.fault_plan.forces and self.random.random() < self.fault_plan.forces:
+            await self._force()
+        await self._round(self.random.choice(self.locks), patient=True)
+        if not self.retired:
             await self.nap()
 
     async def _round(self, lock: LockLogic, *, patient: bool) -> None:
@@ -56,7 +53,7 @@ class Owner(User):
         hold = lock.hold_of(self.holder.id)
         if patient and hold is not None and not hold.renewed and self.random.random() < 0.1:
             self.simulation.log("%s: leaves without giving back %r", self.name, lock.identity)
-            self.gone = True
+            self.gone = self.retired = True
             return
         await self.nap()
         while self.random.random() < 0.3:

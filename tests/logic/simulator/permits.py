@@ -25,6 +25,8 @@ OTHERS_TURN = 5.0
 class PoolUser(User):
     """Acquires permits of a semaphore of any kind, and releases them."""
 
+    rounds = 4
+
     async def take(
         self, key: bytes, permits: int, acquire: Callable[[float | None], Coroutine[Any, Any, Any]], about: str = ""
     ) -> Any:
@@ -40,19 +42,12 @@ class SemaphoreUser(PoolUser):
         self.held = {semaphore.key: 0 for semaphore in self.objects}
         """How many permits it has, by the semaphore's name."""
 
-    async def live(self) -> None:
-        await self.arrive()
-        for _ in range(self.random.randint(1, 4)):
-            semaphore = self.random.choice(self.objects)
-            if self.random.random() < 0.1:
-                await self._drain(semaphore)
-            else:
-                await self._take(semaphore)
-            await self.nap()
-            while self.held[semaphore.key]:
-                await self._give_back(semaphore)
-            if self.retired:
-                return
+    async def use_one(self) -> None:
+        semaphore = self.random.choice(self.objects)
+        await (self._drain if self.random.random() < 0.1 else self._take)(semaphore)
+        await self.nap()
+        while self.held[semaphore.key]:
+            await self._give_back(semaphore)
 
     async def _take(self, semaphore: SemaphoreLogic) -> None:
         permits = self._need()
@@ -199,22 +194,19 @@ class PermitUser(PoolUser):
         self.renewed_permits: set[bytes] = set()
         self._singly = False
 
-    async def live(self) -> None:
-        await self.arrive()
-        for _ in range(self.random.randint(1, 4)):
-            semaphore = self.random.choice(self.objects)
-            await self._take(semaphore)
-            await self.nap()
-            if self.held and self.random.random() < 0.1:
-                await self._update(semaphore)
-            forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.renewed_permits
-            if forgets and self.random.random() < 0.1:
-                # They become free by themselves.
-                return
-            while self.held:
-                await self._give_back(semaphore)
-            if self.retired:
-                return
+    async def use_one(self) -> None:
+        semaphore = self.random.choice(self.objects)
+        await self._take(semaphore)
+        await self.nap()
+        if self.held and self.random.random() < 0.1:
+            await self._update(semaphore)
+        forgets = all(math.isfinite(ends) for ends in self.held.values()) and not self.renewed_permits
+        if forgets and self.random.random() < 0.1:
+            # They become free by themselves.
+            self.retired = True
+            return
+        while self.held:
+            await self._give_back(semaphore)
 
     async def _take(self, semaphore: PermitExpirableSemaphoreLogic) -> None:
         random = self.random

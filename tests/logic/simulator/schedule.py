@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -119,10 +120,6 @@ class Logic:
     """How many of them the tests go through."""
 
 
-def _spin(shared: Session, key: bytes) -> SpinLockLogic:
-    return SpinLockLogic(shared, key, BACKOFF)
-
-
 PLAIN = Logic(schedules=4_000)
 MOVES = 6.0
 ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "handed_off", "handed_off_read_write", "semaphore", "latch")
@@ -131,7 +128,7 @@ view, isn't known to be done."""
 KINDS = {
     "plain": PLAIN,
     "fenced": Logic(objects=(FencedLockLogic,)),
-    "spin": Logic(objects=(_spin,), judge=SpinJudge),
+    "spin": Logic(objects=(partial(SpinLockLogic, backoff=BACKOFF),), judge=SpinJudge),
     "non_reentrant": Logic(objects=(NonReentrantLockLogic,)),
     "fair": Logic(objects=(FairLockLogic,), judge=FairJudge, schedules=1000),
     "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
@@ -242,7 +239,7 @@ class World:
         """Lets time pass until all users have ended, and all is at rest."""
         simulation, judge = self.simulation, self.judge
         if not simulation.run(longest, judge.all_over):
-            judge.stuck()
+            judge.blame(f"stuck: {', '.join(user.name for user in judge.users if not user.over)}")
         simulation.run(judge.rests_at())
         judge.closing()
         return Report(judge.fault_plan.calm, judge.acquired, judge.waits, judge.lost)
