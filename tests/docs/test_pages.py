@@ -84,7 +84,9 @@ def known() -> set[str]:
     sources = [path for path in FILES if path.suffix in TEXT or path.name in {"Makefile", "run", "server", "browser"}]
     found = words("\n".join(PATHS))
     for path in sources:
-        found |= words(path.read_text("utf-8")) if path != Path(__file__) else set()
+        text = path.read_text("utf-8")
+        # Of this file itself the names of tests only: it has texts that are wrong on purpose.
+        found |= words(text) if path != Path(__file__) else {*re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
     return found.union(*map(words, FOREIGN.values()))
 
 
@@ -163,6 +165,7 @@ def test_a_page_names_what_its_examples_need(page: Path) -> None:
 
 COMMAND_LINE = (DOCS / "command-line.md").read_text("utf-8")
 GUARANTEES = (DOCS / "guarantees.md").read_text("utf-8")
+TRACK_RECORD = (DOCS / "track-record.md").read_text("utf-8")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 HEAD = "| fault | may happen | never happens | test |"
 LEVELS = {"warning": "warning", "exception": "error"}
@@ -276,19 +279,40 @@ def test_each_field_of_json_has_a_row() -> None:
 PROMISES = [line for line in GUARANTEES.splitlines() if line.startswith("|") and line != HEAD and line[1] != "-"]
 
 
+@cache
+def decorators_in(path: str) -> dict[str, list[set[str]]]:
+    """The tests of a file: the decorators of each one of that name."""
+    found: dict[str, list[set[str]]] = {}
+    for function in functions_of(parse((ROOT / path).read_text("utf-8"))):
+        found.setdefault(function.name, []).append({ast.unparse(mark) for mark in function.decorator_list})
+    return found
+
+
+def check_tests(cell: str, *, always: bool = False) -> None:
+    """The cell names tests, and nothing else, which exist. `always`: none of them is ever skipped."""
+    named = TEST.findall(cell)
+    assert named, "no test"
+    assert not TEST.sub("", cell).strip(" ,"), "something that names no test"
+    for path, name in named:
+        found = decorators_in(path).get(name, [])
+        assert len(found) == 1, f"{path} has {len(found)} tests {name}"
+        assert not always or not any("skip" in mark or "xfail" in mark for mark in found[0]), name
+
+
 @pytest.mark.parametrize("row", PROMISES, ids=lambda row: str(row[2:42]))
 def test_each_guarantee_names_tests_that_exist(row: str) -> None:
     cells = row.strip("|").split("|")
     assert len(cells) == 4, row
-    named = TEST.findall(cells[3])
-    assert named, "no test"
-    assert not TEST.sub("", cells[3]).strip(" ,"), "something that names no test"
-    for path, name in named:
-        tree = parse((ROOT / path).read_text("utf-8"))
-        found = [function for function in functions_of(tree) if function.name == name]
-        assert len(found) == 1, f"{path} has {len(found)} tests {name}"
-        marks = {ast.unparse(mark) for mark in found[0].decorator_list}
-        assert not any("skip" in mark or "xfail" in mark for mark in marks), name
+    check_tests(cells[3], always=True)
+
+
+def test_each_defect_names_tests_that_exist_or_says_why_not() -> None:
+    rows = [line.strip("|").split("|") for line in TRACK_RECORD.splitlines() if line.startswith("| ")]
+    defects = [row for row in rows if row[0].strip() != "what happened"]
+    assert f"{len(defects)} of them" in TRACK_RECORD
+    for _, _, cell in defects:
+        if not cell.startswith(" none: "):
+            check_tests(cell)
 
 
 LIST_ITEM = re.compile(r"( *)(?:-|\d+\.) ")
