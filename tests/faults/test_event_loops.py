@@ -329,12 +329,15 @@ def test_a_task_ends_the_program(run: Run, server: Server, caplog: Log) -> None:
                 await client.get_lock("a").lock()
                 sys.exit(3)
 
-            working = asyncio.create_task(work())
+            ended.append(asyncio.create_task(work()))
             await client.get_lock("b").lock()
-            await asyncio.wait([working, asyncio.create_task(client.get_lock("b", owner=1).lock())])
+            await asyncio.wait([*ended, asyncio.create_task(client.get_lock("b", owner=1).lock())])
 
+    ended = list[asyncio.Task[None]]()
     with pytest.raises(SystemExit, match="3"):
         run(scenario)
+    # Without the question asyncio would log it when the task is collected, perhaps in the next test.
+    assert isinstance(ended[0].exception(), SystemExit)
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
