@@ -13,6 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -64,6 +65,8 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._cleanup: weakref.finalize[..., Any] | None = None
+        self._kept = ExitStack()
+        """The ports of a killed server."""
         self._owner = os.getpid()
 
     def start(self) -> Self:
@@ -90,6 +93,7 @@ class Server:
         a forked process: the server isn't its own."""
         if os.getpid() != self._owner:
             return
+        self._kept.close()
         if self._cleanup is not None:
             self._cleanup()
         self._cleanup = self._process = self._guard = self._directory = None
@@ -98,6 +102,11 @@ class Server:
         """End the process with SIGKILL and wait until it is gone; `start` brings it back on the same port."""
         self._running().kill()
         self._reap()
+        # Bound and not listening: connections are refused, and no other server gets the ports.
+        for port in filter(None, (self.port, self.tls_port)):
+            bound = self._kept.enter_context(socket.socket())
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((HOST, port))
 
     def pause(self) -> None:
         """Stop the process with SIGSTOP: connections stay open, new ones are accepted, and nothing is answered."""
@@ -191,6 +200,7 @@ class Server:
         assert directory is not None
         file = directory / "server.conf"
         self._write_configuration(file)
+        self._kept.close()
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(
                 [self.executable, str(file), *arguments],
@@ -372,11 +382,8 @@ def bus_port(port: int) -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: connections in TIME_WAIT don't keep a port from being listened on.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
-            probe.listen()
         except OSError:
             return False
         return True

@@ -40,6 +40,9 @@ def test_a_killed_server_starts_again_on_its_port_and_is_empty(own_server: Serve
     own_server.kill()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, 5)
+    # As `lasting_ports` asks: no other server gets the port.
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(address)
     own_server.start()
     own_server.restart()
     assert ((own_server.host, own_server.port), own_server.pid == pid) == (address, False)
