@@ -105,17 +105,14 @@ class OnUvloop:
         config.hook.pytest_deselected(items=others)
 
 
-def is_deterministic(item: pytest.Item) -> bool:
-    """Whether `make test` runs it: also what threads do on a real server, as far as it doesn't depend on time."""
-    if item.nodeid.startswith("tests/api/"):
-        return not awaits(item) and not depends_on_time(item)
-    return item.nodeid.startswith(DETERMINISTIC)
-
-
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not is_deterministic(item) or item.get_closest_marker("slow"):
+        deterministic = item.nodeid.startswith(DETERMINISTIC)
+        if item.nodeid.startswith("tests/api/"):
+            # What threads do on a real server, as far as it doesn't depend on time.
+            deterministic = not awaits(item) and not depends_on_time(item)
+        if not deterministic or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.real)
         if item.nodeid.startswith(HEAVY):
             item.add_marker(pytest.mark.heavy)

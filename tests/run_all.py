@@ -38,9 +38,8 @@ class Part:
     """One call of pytest: what the tests of this call have in common."""
 
     jobs: int
-    paths: list[str]
+    selected: list[str]
     options: list[str]
-    marks: str = ""
 
 
 @dataclass(slots=True)
@@ -125,7 +124,7 @@ def run_pytest(part: Part, *selected: str, jobs: int) -> tuple[int, dict[str, st
 
 def run(part: Part, outcome: Outcome) -> None:
     """Runs a part, and what fails in it again."""
-    status, reports, counts = run_pytest(part, *(["-m", part.marks] if part.marks else []), *part.paths, jobs=part.jobs)
+    status, reports, counts = run_pytest(part, *part.selected, jobs=part.jobs)
     outcome.counts += counts
     if status == pytest.ExitCode.INTERRUPTED:
         sys.exit(status)
@@ -156,8 +155,8 @@ def main() -> int:
     marks = f" and ({options.marks})" if options.marks else ""
     extra = os.environ.get("PYTEST_ARGS", "").split()
     parts = [
-        Part(options.jobs, options.paths, extra, f"real and not heavy{marks}"),
-        Part(options.heavy_jobs, options.paths, extra, f"real and heavy{marks}"),
+        Part(options.jobs, ["-m", f"real and not heavy{marks}", *options.paths], extra),
+        Part(options.heavy_jobs, ["-m", f"real and heavy{marks}", *options.paths], extra),
     ]
     if options.uvloop:
         parts.append(Part(options.jobs, options.uvloop, [*extra, "--uvloop"]))

@@ -26,7 +26,6 @@ def client(backend: Backend) -> Any:
 
 @pytest.fixture
 def other(backend: Backend) -> Any:
-    """Another one."""
     return backend.connect()
 
 

@@ -14,11 +14,6 @@ CHANNEL = "redisson_rwlock:{orders}"
 CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
 
 
-def sides(client: Any, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
-    pair = client.get_read_write_lock("orders", owner=owner)
-    return pair.read_lock(), pair.write_lock()
-
-
 def lease_key(owner: str, hold: int = 1) -> str:
     return f"{{orders}}:{owner}:rwlock_timeout:{hold}"
 
@@ -35,7 +30,8 @@ class Orders:
         self.client: Any = self.backend.connect(address, **fields)
 
     def sides(self, owner: int | None = None) -> tuple[ReadLock, WriteLock]:
-        return sides(self.client, owner)
+        pair = self.client.get_read_write_lock("orders", owner=owner)
+        return pair.read_lock(), pair.write_lock()
 
     def read(self, owner: int | None = None) -> ReadLock:
         return self.sides(owner)[0]

@@ -14,10 +14,9 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 import pyredisson
-from pyredisson import identity as identities
 from pyredisson._protocol.node import Handshake
 from pyredisson._protocol.scripts import script
-from pyredisson.identity import identity
+from pyredisson.identity import Identity, connection_name, identity
 from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, fails, in_turn
@@ -333,14 +332,14 @@ async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -
 async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    monkeypatch.setattr(identities, "_identity", None)
+    monkeypatch.setattr("pyredisson.identity._identity", None)
     monkeypatch.setattr(sys, "argv", argv)
-    assert identities.identity().program == program
+    assert identity().program == program
 
 
 @pytest.mark.parametrize("program", ["two words", "café", "日本", "x" * 300, "line\nbreak"])
 async def test_any_name_is_accepted_by_the_server(program: str, admin: Redis) -> None:
-    name = identities.connection_name(identities.Identity(program, "h" * 64, 4_194_304))
+    name = connection_name(Identity(program, "h" * 64, 4_194_304))
     assert len(name) <= 128
     assert (admin.client_setname(name), name.endswith(f"@{'h' * 64}:4194304")) == (True, True)
 

@@ -17,7 +17,6 @@ from uuid import UUID
 
 import pytest
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
 from pyredisson.testing import Proxy
@@ -122,8 +121,7 @@ async def test_threads_that_make_the_same_owner_at_once_get_one() -> None:
 
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(make_owners, range(4)))
-        for same in zip(*made, strict=True):
-            assert len(set(map(id, same))) == 1
+        assert all(len(set(map(id, same))) == 1 for same in zip(*made, strict=True))
 
 
 async def test_a_refused_waiter_leaves_the_hold_alone(backend: Backend, client: Any, state: ServerState) -> None:
@@ -208,11 +206,9 @@ NO_LEASES = [
     *(timedelta(0), timedelta(-1), timedelta(microseconds=999)),
 ]
 NO_WAITS = [-2, -0.001, math.nan, -math.inf, -(10**400), timedelta(seconds=-2)]
-TOO_LONG = [TIMEOUT_MAX + 1, 1e100, 10**400, math.inf]
 NO_TIMES: list[Any] = ["1", b"1", True, [1]]
 NO_NUMBERS: list[Any] = [True, 1.0, "1", None]
 NO_IDS = ["", ID[:-1], ID + "0", "g" + ID[1:], " " + ID[1:], ID[:16] + " " * 16, "é" * 32]
-NO_TEXTS = [None, 1, bytes.fromhex(ID), [ID.encode()], [1]]
 LEASED = calls("lock", "extend") + calls("try_lock", after=[0]) + calls("lock", "try_lock", by="lease_time")
 LEASED += [lambda lock, lease: lock.hold(lease_time=lease).__aenter__()]
 WAITING = calls("try_lock") + calls("try_lock", by="wait_time", lease_time=1)
@@ -237,7 +233,7 @@ OF_LOCKS: list[Refused] = [
     (calls("acquire", after=[True]), ValueError, "timeout", [-2, -0.5]),
     # Threading's timeout has no None, and a maximum.
     (calls("acquire", by="timeout"), TypeError, "timeout", [None]),
-    (calls("acquire", by="timeout"), OverflowError, "timeout", TOO_LONG),
+    (calls("acquire", by="timeout"), OverflowError, "timeout", [TIMEOUT_MAX + 1, 1e100, 10**400, math.inf]),
     (calls("on_lost"), TypeError, "function", [None, 5]),
     *both(calls(*LIMITED, by="at_most"), "at_most", LIMITS, NO_TIMES),
     (calls(*LIMITED, by="at_most", lease_time=5), ValueError, "at_most.*lease_time", [5]),
@@ -263,7 +259,7 @@ REFUSED: dict[str, list[Refused]] = {
         (LEASED_PERMITS + calls("update_lease_time", after=[ID]), ValueError, "lease_time", NO_LEASES),
         (RENEWED_PERMITS, ValueError, "renew", [1]),
         (BY_ID, ValueError, "32 hex digits", NO_IDS),
-        (BY_ID, TypeError, "permit|iterable", NO_TEXTS),
+        (BY_ID, TypeError, "permit|iterable", [None, 1, bytes.fromhex(ID), [ID.encode()], [1]]),
         (calls("release", "try_release"), ValueError, "32 hex digits", [[ID, wrong] for wrong in NO_IDS]),
         (calls("release", "try_release"), ValueError, "twice", [[ID, ID.upper()]]),
         (calls("update_lease_time", by="permit", lease_time=1), ValueError, "32 hex digits", NO_IDS),
@@ -328,7 +324,6 @@ async def test_weak_references_to_all_that_a_client_makes() -> None:
 
 
 PARTED = ["a{b", "{}x", "a}b", "{", "x}y", "{}", "a{}b{c}"]
-TOGETHER = ["orders", "{orders}:1", "a{b}c", "x}y{z}", "{a}{}", " ", "\u00e4"]
 
 
 @pytest.mark.parametrize("module", [pyredisson, pyredisson.asyncio], ids=["threads", "asyncio"])
@@ -342,7 +337,7 @@ async def test_names_on_a_cluster(module: Any, factory: str) -> None:
             with pytest.raises(ValueError, match=r"can't be used on a cluster: its braces.*\{orders\}:1") as caught:
                 get(given)
             assert repr(name) in str(caught.value)
-    for name in TOGETHER:
+    for name in ("orders", "{orders}:1", "a{b}c", "x}y{z}", "{a}{}", " ", "\u00e4"):
         assert get(name).name == name
     for others in ({"topology": "single"}, {**cluster, "topology": "replicated"}):
         assert [getattr(module.connect(**others), factory)(name).name for name in PARTED] == PARTED

@@ -17,7 +17,6 @@ from .kinds import GROUPS, NON_REENTRANT, REENTRANT, lock_of
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python was installed without its own tests")
 
 Tests = type[unittest.TestCase]
-AnySemaphore = pyredisson.Semaphore | pyredisson.PermitExpirableSemaphore
 
 NUMBERS = count()
 OTHERWISE = {
@@ -77,7 +76,7 @@ def test_locks(client: pyredisson.Client, tests: Tests, name: str, kind: str) ->
 class AsInThreading:
     """A semaphore with the methods of `threading.Semaphore`."""
 
-    def __init__(self, semaphore: AnySemaphore, value: int) -> None:
+    def __init__(self, semaphore: Any, value: int) -> None:
         self._semaphore = semaphore
         self._acquired: list[Any] = []
         semaphore.try_set_permits(value)
@@ -109,5 +108,5 @@ class AsInThreading:
     + cases(lock_tests.BaseSemaphoreTests, ["get_permit_expirable_semaphore"]),
 )
 def test_semaphores(client: pyredisson.Client, tests: Tests, name: str, factory: str) -> None:
-    make: Callable[[str], AnySemaphore] = getattr(client, factory)
+    make = getattr(client, factory)
     run(tests, name, semtype=lambda value=1: AsInThreading(make(f"orders-{next(NUMBERS)}"), value))

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
-import redis
 import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -87,10 +87,8 @@ sentinels_at = partial(nodes_at, "sentinel", master_name="m")
         ("redis+cluster://h1:7000,h2:7001", cluster_at(("h1", 7000), ("h2", 7001))),
         ("redis+cluster://h1,[::1],10.0.0.1:7/", cluster_at(("h1", 6379), ("::1", 6379), ("10.0.0.1", 7))),
         ("redis+cluster://[fe80::1%25eth0]:7000", cluster_at(("fe80::1%eth0", 7000))),
-        *(
-            (url, cluster_at(("h", 6379)))
-            for url in ("redis+cluster://h/0?db=0", "redis+cluster://@h", "valkey+cluster://h")
-        ),
+        *(("redis+cluster://h/0?db=0", cluster_at(("h", 6379))), ("redis+cluster://@h", cluster_at(("h", 6379)))),
+        ("valkey+cluster://h", cluster_at(("h", 6379))),
         ("redis+cluster://u%3Aser:p%40%2F%23%2C@h", cluster_at(("h", 6379), username="u:ser", password="p@/#,")),
         ("redis+cluster://:p,q@h1,h2", cluster_at(("h1", 6379), ("h2", 6379), password="p,q")),
         ("redis+cluster://h?socket_timeout=2&client_name=a", cluster_at(("h", 6379), timeout=2, client_name="a")),

@@ -17,7 +17,7 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits import count_down_latch, permit_wait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, OtherOwner, fails, finished, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, finished, lasting
 from tests.support.faults import FLAGS, LOSSES, InterruptAt, Lose
 from tests.support.server_state import ServerState
 
@@ -144,10 +144,6 @@ async def test_java_wakes_one_after_the_other(stock: Stock) -> None:
     assert stock.free() == 0
 
 
-def spawn(stock: Stock, semaphore: Permits, permits: int = 1, wait: float = TIME_LIMIT) -> OtherOwner[object]:
-    return stock.backend.spawn(lambda: semaphore.try_acquire(permits, wait))
-
-
 async def take(semaphore: Permits, permits: int) -> None:
     taken = await semaphore.try_acquire(permits, TIME_LIMIT)
     assert taken
@@ -157,7 +153,7 @@ async def take(semaphore: Permits, permits: int) -> None:
 async def test_a_claim_begins_after_a_second(stock: Stock) -> None:
     began = time.monotonic()
     # For permits that there will never be.
-    waiter = spawn(stock, await stock.made(3), 9, 2)
+    waiter = stock.backend.spawn(partial((await stock.made(3)).try_acquire, 9, 2))
     await stock.claimed()
     assert time.monotonic() - began >= 1
     assert 0 < stock.redis.pttl(CLAIM) <= 2_000
@@ -210,10 +206,10 @@ class TestClaims:
     async def test_what_a_claimant_leaves_wakes_others(self, stock: Stock) -> None:
         semaphore, holder = await stock.made(4), stock.open()
         held = await holder.try_acquire(2)
-        claimant = spawn(stock, semaphore, 3)
+        claimant = stock.backend.spawn(partial(semaphore.try_acquire, 3, TIME_LIMIT))
         await stock.claimed()
         # A claim keeps it out for long.
-        single = spawn(stock, stock.open(), wait=4 * TIME_LIMIT)
+        single = stock.backend.spawn(partial(stock.open().try_acquire, 1, 4 * TIME_LIMIT))
         await stock.backend.sleep(0.1)
         assert not single.done()
         stock.redis.pexpire(CLAIM, 60_000)
@@ -235,6 +231,7 @@ class Done:
 
     def __init__(self, backend: Backend, redis: Any, client: Any) -> None:
         self.backend, self.redis, self.client = backend, redis, client
+        self.latch: Any = client.get_count_down_latch("done")
 
     def gets(self) -> int:
         """How often a count was asked for."""
@@ -258,11 +255,8 @@ def done(backend: Backend, redis: Any, client: Any) -> Done:
 
 
 class TestLatch:
-    @pytest.fixture
-    def latch(self, client: Any) -> Any:
-        return client.get_count_down_latch("done")
-
-    async def test_to_zero(self, done: Done, latch: Any) -> None:
+    async def test_to_zero(self, done: Done) -> None:
+        latch = done.latch
         assert (await latch.get_count(), await latch.try_set_count(2)) == (0, True)
         for refused in (3, 0):
             assert await latch.try_set_count(refused) is False
@@ -296,11 +290,11 @@ class TestLatch:
         assert await waiter.result() is True
         await fails(pyredisson.NotSetError, latch.wait, 1, match="'done'")
 
-    async def test_an_open_one_is_named_once(self, done: Done, latch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_an_open_one_is_named_once(self, done: Done, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "pyredisson")
         before = done.gets()
         for timeout in (None, 0, math.inf, 10):
-            assert await latch.wait(timeout) is True
+            assert await done.latch.wait(timeout) is True
         assert done.gets() == before + 4
         await done.backend.until(lambda: done.listeners() == 0)
         assert await done.client.get_count_down_latch("other").wait()
@@ -309,9 +303,9 @@ class TestLatch:
 
     @pytest.mark.parametrize("timeout", [None, 30])
     @pytest.mark.parametrize("way", ["count_down", "delete", "no message"])
-    async def test_all_go_on(self, done: Done, latch: Any, monkeypatch: Any, timeout: float | None, way: str) -> None:
+    async def test_all_go_on(self, done: Done, monkeypatch: Any, timeout: float | None, way: str) -> None:
         theirs = [done.backend.connect().get_count_down_latch("done") for _ in range(2)]
-        await latch.try_set_count(2)
+        await done.latch.try_set_count(2)
         [ours] = [key for key in done.redis.keys("*") if key != b"done"]
         assert ours == f"pyredisson_once:{{done}}:{done.client.id}:0:latch".encode()
         assert (600 < done.redis.ttl(ours) <= 660, done.redis.ttl("done")) == (True, -1)
@@ -319,22 +313,22 @@ class TestLatch:
             monkeypatch.setattr(count_down_latch, "LONGEST_WAIT", 0.1)
         others = [done.backend.spawn(partial(one.wait, timeout)) for one in theirs * 3]
         await done.backend.until(lambda: done.listeners() == 2)
-        await latch.count_down()
-        assert await latch.wait(0) is False
+        await done.latch.count_down()
+        assert await done.latch.wait(0) is False
         with lasting(0.2, WOKEN):
-            assert await latch.wait(timedelta(seconds=0.2)) is False
+            assert await done.latch.wait(timedelta(seconds=0.2)) is False
         assert not any(other.done() for other in others)
         with lasting(0, WOKEN):
             if way == "no message":
                 done.redis.delete("done")
             else:
-                await getattr(latch, way)()
+                await getattr(done.latch, way)()
             assert [await other.result() for other in others] == [True] * 6
 
-    async def test_nothing_is_asked_while_waiting(self, done: Done, latch: Any) -> None:
+    async def test_nothing_is_asked_while_waiting(self, done: Done) -> None:
         before = done.gets() + 2
         done.redis.set("done", 1)
-        other = await done.backend.begin(latch.wait, done.listeners)
+        other = await done.backend.begin(done.latch.wait, done.listeners)
         # One look, and one more when messages were sure to arrive; then silence.
         await done.backend.until(lambda: done.gets() == before)
         await done.backend.sleep(0.3)
@@ -348,12 +342,6 @@ class TestLatch:
         assert not other.done()
         done.java_counts_down()
         assert (await other.result(), done.gets()) == (True, before + 3)
-
-    async def test_closed(self, done: Done, latch: Any) -> None:
-        await done.client.close()
-        sets = [partial(latch.try_set_count, count) for count in (0, 1)]
-        for call in (latch.wait, latch.count_down, latch.get_count, latch.delete, *sets):
-            await fails(pyredisson.ClosedError, call)
 
 
 ACQUIRE, UNDO = (script(f"semaphore_{name}", with_shebang=FLAGS).sha for name in ("acquire", "undo"))

@@ -133,10 +133,9 @@ async def test_a_hand_over_inside_a_client(backend: Backend, client: Any, kind: 
         await lock_of(client, kind, "a", owner).unlock()
 
     holder = await acquired(lock_of(client, rival_of(kind), "a", 1))
-    others = []
+    others = list[Any]()
     for owner in (2, 3):
-        others.append(backend.spawn(partial(work, owner)))
-        await backend.until(lambda: sleeping(client, kind, "a") == len(others))
+        others.append(await backend.begin(partial(work, owner), lambda: sleeping(client, kind, "a") == len(others) + 1))
     await holder.unlock()
     await finished(others)
     check_pairs(events := told(client))

@@ -23,14 +23,12 @@ from tests.support.observers import Recorder, told
 from tests.support.waiting import cancel_after
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
-from .read_write import sides
 from .test_lock_lost import LEASE, kept
 
 MOVES = {kind: script("read_move" if kind == "read" else "lock_move", with_shebang=FLAGS).sha for kind in KINDS}
 """What a proxy finds the commands by."""
 PROD = "prod:{}".format
 GONE = "isn't there"
-HANDED_OFF = "was handed off"
 
 
 async def handed_off(lock: Any) -> str:
@@ -119,7 +117,7 @@ async def test_what_the_former_owner_is_told(lock: Any, other: Any, redis: Any) 
     """By the client alone. It forgets that when the owner acquires the lock again."""
     adopted = await other.adopt(await handed_off(lock))
     for call in (lock.unlock, lock.release, lock.hand_off):
-        assert (await fails(LockNotHeldError, call, match=HANDED_OFF)).handed_off
+        assert (await fails(LockNotHeldError, call, match="was handed off")).handed_off
     await adopted.unlock()
     await use(lock)
     assert not (await fails(LockNotHeldError, lock.unlock, match="has no hold")).handed_off
@@ -264,7 +262,7 @@ async def test_who_waits_gets_it(backend: Backend, kind: str, elsewhere: bool) -
 async def test_both_sides(backend: Backend, proxy: Proxy, redis: Any) -> None:
     """An owner that reads and writes would go on reading beside another writer."""
     client, other = backend.connect(proxy.url, lock_watchdog_timeout=LEASE, timeout=20), backend.connect()
-    read, write = sides(client, 1)
+    read, write = (lock_of(client, kind, owner=1) for kind in ("read", "write"))
     await in_turn((write.lock, read.lock))
     for side, kind in ((read, "read"), (write, "write")):
         late = proxy.hold_reply(MOVES[kind])
@@ -281,8 +279,7 @@ async def test_both_sides(backend: Backend, proxy: Proxy, redis: Any) -> None:
     await adopted.unlock()
     # Other readers go on.
     await read.lock()
-    third = sides(other, 3)[0]
-    await third.lock()
+    third = await acquired(lock_of(other, "read", owner=3))
     adopted = await other.adopt(await read.hand_off())
     await third.unlock()
     assert not await write.try_lock()

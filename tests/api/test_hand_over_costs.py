@@ -51,7 +51,7 @@ async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tupl
 
 class TestCalls:
     @pytest.mark.parametrize(
-        ("kind", "permits", "calls"),
+        ("kind", "permits", "most"),
         [
             *(("lock", 1, 1.1), ("fenced", 1, 1.1), ("non-reentrant", 1, 1.1), ("write", 1, 1.15)),
             # One that enters the queue, and one that hands it on. On a busy machine some find the next owner awake.
@@ -60,9 +60,7 @@ class TestCalls:
             *(("semaphore", 1, 1.8), ("semaphore", 8, 1.8)),
         ],
     )
-    async def test_many_turns(
-        self, backend: Backend, state: ServerState, kind: str, permits: int, calls: float
-    ) -> None:
+    async def test_many_turns(self, backend: Backend, state: ServerState, kind: str, permits: int, most: float) -> None:
         client = backend.connect(local_hand_over_time=LONG)
         # One that runs alone for a while would need two calls for each acquisition.
         holder = await held(client, kind, permits)
@@ -79,7 +77,7 @@ class TestCalls:
         before = state.scripts()
         await holder.aclose()
         await finished(others, WORK_LIMIT)
-        assert state.scripts() - before <= calls * 64 * ROUNDS
+        assert state.scripts() - before <= most * 64 * ROUNDS
         assert len(had) == 64 * ROUNDS
         assert kind != "fenced" or all(older < newer for (_, older), (_, newer) in pairwise(had))
         # Nobody is passed over: between two turns of one caller each other one has about one, and not all of its turns.

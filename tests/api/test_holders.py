@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import Holder, LockLostError, LockNotHeldError, LockTimeoutError, PermitNotHeldError
 from pyredisson._protocol.scripts import script
@@ -24,15 +23,8 @@ from tests.support.kinds import KINDS, acquired
 
 from .kinds import GROUPS, assert_lost, lock_of, rival_of
 
-HOLDER = script("lock_holder", with_shebang=FLAGS).sha
 ID = "b983c153-7421-469a-addb-44fb92259a1b"
 kinds = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
-
-
-async def holder_of(lock: Any) -> Holder:
-    found = await lock.holder()
-    assert isinstance(found, Holder)
-    return found
 
 
 async def refused(lock: Any, match: str | None = None, wait: float = 0) -> LockTimeoutError:
@@ -88,8 +80,8 @@ async def test_a_holder_that_is_announced(client: Any, redis: Any) -> None:
     since = datetime.fromtimestamp(1795167377.228, UTC)
     who: dict[str, Any] = {"host": "web-3", "pid": 812, "program": "billing", "version": "0.2.0"}
     who |= {"client_name": "billing@web-3:812", "time_to_live": pytest.approx(25, abs=5), "foreign": False}
-    assert await holder_of(client.get_lock("orders")) == Holder(ID, owner_id=2**32, since=since, **who)
-    assert (await holder_of(client.get_lock("a b"))).since == datetime.fromtimestamp(1795167377, UTC)
+    assert await client.get_lock("orders").holder() == Holder(ID, owner_id=2**32, since=since, **who)
+    assert (await client.get_lock("a b").holder()).since == datetime.fromtimestamp(1795167377, UTC)
     error = await refused(client.get_lock("orders"), wait=0.01)
     said = (
         r"lock 'orders' is held by web-3 \(pid 812\), free in 2\d\.\d s at the latest, unless that is extended; "
@@ -104,48 +96,45 @@ async def test_a_holder_that_is_announced(client: Any, redis: Any) -> None:
     redis.hset("orders", f"{ID}:{2**32}:kept", 1)
     redis.pexpire("orders", 41_000)
     await refused(lock, r"kept for another [34]\d\.\d s after a run on invoices on web-3 \(pid 812\)")
-    assert (await holder_of(lock)).kept
+    assert (await lock.holder()).kept
 
 
 async def test_an_announcement_that_makes_no_sense(lock: Any, redis: Any) -> None:
     """The user's own programs may write there, too."""
     for field, value in (("pid", "x"), (f"h:{OWNER} orders", "soon lock"), (f"h:{OWNER} orders", "9" * 30)):
         announce(redis, **{field: value})
-        found = await holder_of(lock)
+        found = await lock.holder()
         assert (found.host, None in (found.pid, found.since)) == ("web-3", True)
     redis.delete(f"pyredisson_client:{{{ID}}}")
     redis.set(f"pyredisson_client:{{{ID}}}", "text")
-    found = await holder_of(lock)
+    found = await lock.holder()
     assert (found.client_id, found.host) == (ID, None)
 
 
 async def test_an_unread_announcement_hides_nobody(backend: Backend, redis: Any, proxy: Proxy) -> None:
     announce(redis)
-    lock = backend.connect(proxy.url).get_lock("orders")
+    lock: Any = backend.connect(proxy.url).get_lock("orders")
     proxy.cut_reply(b"HMGET")
-    found = await holder_of(lock)
+    found = await lock.holder()
     assert (found.client_id, found.owner_id, found.host, found.foreign) == (ID, 2**32, None, False)
     redis.delete("orders")
     redis.hset("orders", f"{ID}:31", 1)
     proxy.cut_reply(b"HMGET")
     # It may be Java's, or not.
-    assert (await holder_of(lock)).foreign is None
+    assert (await lock.holder()).foreign is None
     # Nor does a server that can't be asked hide a timeout.
-    proxy.cut_reply(HOLDER)
+    proxy.cut_reply(script("lock_holder", with_shebang=FLAGS).sha)
     assert (await refused(lock, "can't be told")).holder is None
 
 
-@kinds
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_knows_its_own_holds(backend: Backend, kind: str) -> None:
     client = backend.connect(client_name="billing")
     lock = lock_of(client, kind)
-    if kind in GROUPS:
-        await fails(NotImplementedError, lock.holder)
-        return
     assert await lock.holder() is None
     before = datetime.now(UTC)
     async with lock:
-        found: Any = await holder_of(lock)
+        found = await lock.holder()
         assert before - timedelta(seconds=0.1) < found.since < datetime.now(UTC) + timedelta(seconds=0.1)
         process = identity()
         assert (found.client_id, found.client_name, found.foreign) == (client.id, "billing", False)
@@ -154,19 +143,18 @@ async def test_a_client_knows_its_own_holds(backend: Backend, kind: str) -> None
     assert await lock.holder() is None
 
 
-async def test_a_read_write_lock(backend: Backend) -> None:
+async def test_a_read_write_lock(backend: Backend, client: Any, other: Any) -> None:
     """Both sides answer alike. Of several readers, the first one by name is named."""
-    client, other = backend.connect(), backend.connect()
     others = other.get_read_write_lock("orders", owner=1)
     mine = client.get_read_write_lock("orders")
     await in_turn((others.write_lock().lock, others.read_lock().lock))
     for side in (mine.read_lock(), mine.write_lock(), others.read_lock(), others.write_lock()):
-        assert (await holder_of(side)).owner_id == 1
-    assert (await holder_of(others.read_lock())).since is not None
+        assert (await side.holder()).owner_id == 1
+    assert (await others.read_lock().holder()).since is not None
     await refused(mine.read_lock(), r"thread 1\)")
     await others.write_lock().unlock()
     await lock_of(other, "read", owner=0).lock()
-    assert (await holder_of(mine.write_lock())).owner_id == 0
+    assert (await mine.write_lock().holder()).owner_id == 0
     await in_turn(lock_of(backend.connect(), "read").lock for _ in range(3))
     await refused(mine.write_lock(), "write lock 'orders' is held by 5 readers, one of them .*, free in .* waited 0 s")
 
@@ -262,44 +250,43 @@ def test_an_owner_ends_with_its_thread() -> None:
         assert owner.calls.ended
 
 
-class TestPermit:
-    @pytest.fixture
-    def semaphore(self, client: Any) -> Any:
-        return client.get_permit_expirable_semaphore("licenses")
+async def test_a_permit_block(client: Any) -> None:
+    semaphore = client.get_permit_expirable_semaphore("licenses")
+    await semaphore.set_permits(2)
+    block = semaphore.permit(lease_time=60)
+    for _ in range(2):
+        async with block as permit:
+            assert re.fullmatch("[0-9a-f]{32}", permit)
+            assert 50 < await semaphore.get_lease_time(permit) <= 60
+            assert permit in repr(block)
+            await fails(RuntimeError, block.__aenter__, match="one block at a time")
+            async with semaphore.permit(renew=True) as other:
+                assert await semaphore.get_lease_time(other) <= 30
+                assert (other == permit, await semaphore.available_permits()) == (False, 0)
+    assert (await semaphore.available_permits(), repr(block).endswith("not acquired>")) == (2, True)
+    # One that has ended.
+    with pytest.raises(PermitNotHeldError):
+        async with semaphore.permit() as permit:
+            await semaphore.release(permit)
+    with pytest.raises(KeyError) as caught:
+        async with semaphore.permit() as permit:
+            await semaphore.release(permit)
+            raise KeyError("mine")
+    assert any("PermitNotHeldError" in note for note in caught.value.__notes__)
+    assert await semaphore.available_permits() == 2
 
-    async def test_a_block(self, semaphore: Any) -> None:
-        await semaphore.set_permits(2)
-        block = semaphore.permit(lease_time=60)
-        for _ in range(2):
-            async with block as permit:
-                assert re.fullmatch("[0-9a-f]{32}", permit)
-                assert 50 < await semaphore.get_lease_time(permit) <= 60
-                assert permit in repr(block)
-                await fails(RuntimeError, block.__aenter__, match="one block at a time")
-                async with semaphore.permit(renew=True) as other:
-                    assert await semaphore.get_lease_time(other) <= 30
-                    assert (other == permit, await semaphore.available_permits()) == (False, 0)
-        assert (await semaphore.available_permits(), repr(block).endswith("not acquired>")) == (2, True)
-        # One that has ended.
-        with pytest.raises(PermitNotHeldError):
-            async with semaphore.permit() as permit:
-                await semaphore.release(permit)
-        with pytest.raises(KeyError) as caught:
-            async with semaphore.permit() as permit:
-                await semaphore.release(permit)
-                raise KeyError("mine")
-        assert any("PermitNotHeldError" in note for note in caught.value.__notes__)
-        assert await semaphore.available_permits() == 2
 
-    async def test_its_time(self, semaphore: Any, backend: Backend, proxy: Proxy) -> None:
-        await semaphore.set_permits(1)
-        block = semaphore.permit(wait_time=0.02)
-        async with semaphore.permit():
-            assert (await fails(LockTimeoutError, block.__aenter__, match="'licenses'")).name == "licenses"
-        async with block:
-            assert await semaphore.available_permits() == 0
-        # Without time to wait it is sent again.
-        other = backend.connect(proxy.url, timeout=0.5).get_permit_expirable_semaphore("licenses")
-        fault = proxy.drop_reply(b"licenses", 2)
-        async with other.permit(wait_time=0):
-            assert (fault.happened.is_set(), await semaphore.available_permits()) == (True, 0)
+async def test_its_time(backend: Backend, client: Any, proxy: Proxy) -> None:
+    """That for which a block waits for a permit."""
+    semaphore = client.get_permit_expirable_semaphore("licenses")
+    await semaphore.set_permits(1)
+    block = semaphore.permit(wait_time=0.02)
+    async with semaphore.permit():
+        assert (await fails(LockTimeoutError, block.__aenter__, match="'licenses'")).name == "licenses"
+    async with block:
+        assert await semaphore.available_permits() == 0
+    # Without time to wait it is sent again.
+    other = backend.connect(proxy.url, timeout=0.5).get_permit_expirable_semaphore("licenses")
+    fault = proxy.drop_reply(b"licenses", 2)
+    async with other.permit(wait_time=0):
+        assert (fault.happened.is_set(), await semaphore.available_permits()) == (True, 0)

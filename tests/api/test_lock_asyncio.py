@@ -211,8 +211,13 @@ class TestSleeps:
         await asyncio.gather(*map(wait, (0.09, 0.03, 0.06, 0.0, 0.03)))
         assert ended == [0.0, 0.03, 0.03, 0.06, 0.09]
 
-    async def test_a_wakeup_is_used_for_many_waits(self, sleeps: Sleeps) -> None:
-        """One that is woken, is over, or is cancelled leaves nothing behind."""
+    async def test_waits_that_have_ended_leave_nothing_behind(self, sleeps: Sleeps) -> None:
+        """Those that were woken, are over, or were cancelled. A wakeup is used for many waits."""
+        long = asyncio.create_task(AioWakeup(sleeps).wait(0.05))
+        for _ in range(10 * FEW):
+            assert await woken(AioWakeup(sleeps))
+        assert len(sleeps._heap) <= 2 * FEW
+        assert not await long
         wakeup = AioWakeup(sleeps)
         for _ in range(3):
             assert await woken(wakeup)
@@ -223,13 +228,6 @@ class TestSleeps:
             assert wakeup.ends_at < NEVER
             assert await cancel_after(0, waiting)
             assert wakeup.ends_at == NEVER
-
-    async def test_waits_that_were_woken_are_forgotten(self, sleeps: Sleeps) -> None:
-        long = asyncio.create_task(AioWakeup(sleeps).wait(0.05))
-        for _ in range(10 * FEW):
-            assert await woken(AioWakeup(sleeps))
-        assert len(sleeps._heap) <= 2 * FEW
-        assert not await long
 
     async def test_a_signal_in_the_timer_loses_no_wait(self, sleeps: Sleeps) -> None:
         """The handler of a signal may raise on any line, also where the waits are ended that are over."""

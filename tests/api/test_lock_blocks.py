@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, Backend, fails, in_turn
@@ -45,7 +44,6 @@ def serve(lock: Callable[[], Any], work: Callable[[], None]) -> None:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[pyredisson.Client]:
-    """For threads."""
     with pyredisson.connect(server.url) as made:
         yield made
 

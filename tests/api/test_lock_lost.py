@@ -34,7 +34,6 @@ def client(backend: Backend) -> Client:
 
 
 async def lose(lock: Any) -> None:
-    """Its holder loses the lock."""
     await lock.lock(60)
     await lock.force_unlock()
 
@@ -388,8 +387,7 @@ async def test_a_limit_below_the_lease_needs_no_renewal(backend: Backend, redis:
     locks = [client.get_lock("orders"), client.get_read_write_lock("stock").read_lock()]
     await in_turn(partial(lock.lock, at_most=AT_MOST) for lock in locks)
     assert all(1000 * (AT_MOST - 1) < redis.pttl(name) <= 1000 * AT_MOST for name in ("orders", "stock"))
-    for lock in locks:
-        await backend.until(lock.lost.is_set)
+    await backend.until(lambda: all(lock.lost.is_set() for lock in locks))
     assert not proxy.seen(RENEW)
 
 

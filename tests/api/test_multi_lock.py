@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock

@@ -142,8 +142,6 @@ class TestLeases:
 
 @pytest.mark.parametrize("kind", ["lock", "read"])
 class TestNested:
-    """Leases of nested holds, of a reader and of a plain lock."""
-
     @pytest.mark.parametrize(("outer", "inner"), [(60, 0.05), (60, None), (1, 60)])
     async def test_the_longest_lease(self, watched: Orders, kind: str, outer: float, inner: float | None) -> None:
         """Also after the inner hold, and not only for us: a reader in Java that leaves asks the timeout keys."""

@@ -188,6 +188,11 @@ async def test_permits_have_ids(stock: Stock) -> None:
     assert (await semaphore.try_release(many), stock.free()) == (0, 5)
     await semaphore.delete()
     assert [await semaphore.get_permits(), await semaphore.acquired_permits()] == [0, 0]
+    assert await semaphore.try_set_permits(2**31 - 1)
+    many = await semaphore.acquire_many(20000)
+    assert len(set(many)) == stock.redis.zcard(USED) == 20000
+    await semaphore.release(many)
+    assert stock.free() == 2**31 - 1
 
 
 @expirable
@@ -217,15 +222,6 @@ async def test_lease_times(stock: Stock) -> None:
     await stock.backend.sleep(0.03)
     assert (await semaphore.update_lease_time(permit, None), await semaphore.update_lease_time(ID, 1)) == (False, False)
     await fails(pyredisson.PermitNotHeldError, semaphore.get_lease_time, ID, match=f"'stock'.*{ID}")
-
-
-@expirable
-async def test_many_at_once(stock: Stock) -> None:
-    semaphore = await made(stock, 2**31 - 1)
-    permits = await semaphore.acquire_many(20_000)
-    assert len(set(permits)) == stock.redis.zcard(USED) == 20_000
-    await semaphore.release(permits)
-    assert stock.free() == 2**31 - 1
 
 
 @expirable

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pyredisson._protocol.scripts import script
-from pyredisson.asyncio import Client
 from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, finished, lasting
 from tests.support.faults import FLAGS
@@ -16,21 +15,7 @@ from tests.support.kinds import KINDS, acquired
 from tests.support.server_state import ServerState
 from tests.support.waiting import waiters
 
-from .kinds import (
-    BY_TIME,
-    CHANNEL,
-    JAVA,
-    LONG,
-    PERMITS,
-    held,
-    listening,
-    lock_of,
-    rival_of,
-    set_permits,
-    take,
-    turn_of,
-    whole,
-)
+from .kinds import BY_TIME, CHANNEL, LONG, PERMITS, held, listening, rival_of, set_permits, take, turn_of, whole
 from .read_write import CHANNEL as READ_WRITE_CHANNEL
 from .read_write import Orders
 
@@ -63,7 +48,7 @@ def all_sleep(client: Any, count: int) -> bool:
     return queue is not None and len(list(queue.waiters)) == waiters(client, "orders") == count
 
 
-async def start_waiters(backend: Backend, client: Client, count: int, present: int = 0) -> list[OtherOwner[float]]:
+async def start_waiters(backend: Backend, client: Any, count: int, present: int = 0) -> list[OtherOwner[float]]:
     """So many waiters, beside those that are `present`."""
     others = [backend.spawn(lambda: take(client.get_lock("orders"))) for _ in range(count)]
     await backend.until(lambda: all_sleep(client, present + count))
@@ -145,12 +130,12 @@ class TestCalls:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_end_of_the_holders_lease_wakes(orders: Orders, state: ServerState, kind: str) -> None:
+async def test_the_end_of_the_holders_lease_wakes(orders: Orders, state: ServerState, lock: Any, kind: str) -> None:
     """A dead holder sends no message."""
     hold = {"read": orders.java_writes, "write": orders.java_reads}.get(kind, partial(hold_elsewhere, state))
     with lasting(0.25, WOKEN):
         hold(300)
-        await lock_of(orders.client, kind).lock()
+        await lock.lock()
 
 
 async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, state: ServerState) -> None:
@@ -256,7 +241,6 @@ many = pytest.mark.parametrize("kind", ["lock", *PERMITS])
 
 @many
 async def test_clients_have_their_turns_in_order(backend: Backend, client: Any, redis: Any, kind: str) -> None:
-    """That in which they came."""
     holder = await held(backend.connect(), kind)
     others = await waiting_in_turn(backend, redis, 5, kind)
     assert redis.zcard(WAITING) == 5
@@ -324,7 +308,7 @@ async def test_a_client_is_woken_while_its_call_asks(backend: Backend, state: Se
 @pytest.mark.parametrize(("leaves", "message"), [(False, "0"), (True, "1")])
 async def test_three_behind_redisson(backend: Backend, state: ServerState, leaves: bool, message: str) -> None:
     """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
-    state.redis.hset("orders", JAVA, 1)
+    hold_elsewhere(state)
     attempt = partial(backend.connect().get_lock("orders").try_lock, 2 if leaves else WORK_LIMIT)
     giving_up = await backend.begin(attempt, lambda: state.listeners("orders") == 1)
     others = await waiting_in_turn(backend, state.redis, 2, present=1)

@@ -19,7 +19,7 @@ from pyredisson.cli.options import Settings, common
 from pyredisson.testing import Server
 from pyredisson.version import VERSION
 from tests.support.children import completed
-from tests.support.commands import TIMEOUT, Commands, Ended, pyredisson
+from tests.support.commands import TIMEOUT, Commands, Ended, output, pyredisson
 
 from .conftest import FORKS, JAVA, Run, begin
 
@@ -80,10 +80,9 @@ class TestUsage:
         assert overview == command()
         for name, (_, text) in COMMANDS.items():
             assert (f"  {name} " in overview.out, text in overview.out) == (True, True)
-            ended = command(name, "--help")
-            assert (ended.status, ended.err) == (0, "")
-            assert f"pyredisson {name}" in ended.out.partition("Example")[2]
-            assert not re.search(r"--[\w-]+ .*\b(RANGE|TEXT|FLOAT|INTEGER|NUMBER)\b", ended.out)
+            shown = output(command(name, "--help"))
+            assert f"pyredisson {name}" in shown.partition("Example")[2]
+            assert not re.search(r"--[\w-]+ .*\b(RANGE|TEXT|FLOAT|INTEGER|NUMBER)\b", shown)
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -179,9 +178,7 @@ def test_a_name_cannot_control_the_terminal() -> None:
 def test_the_scripts_of_shells(command: Commands) -> None:
     """bash runs the one that it was given, with the script that the package installs."""
     for shell in ("bash", "zsh", "fish"):
-        ended = command("completion", shell)
-        assert (ended.status, ended.err) == (0, "")
-        assert f"_PYREDISSON_COMPLETE={shell}_complete" in ended.out
+        assert f"_PYREDISSON_COMPLETE={shell}_complete" in output(command("completion", shell))
     program = """
         PATH=$1:$PATH
         eval "$(pyredisson completion bash)"

@@ -23,7 +23,7 @@ from pyredisson.cli.tables import cut, print_table, table
 from pyredisson.inspection import deadlocks
 from pyredisson.inspection import discovery as walking
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT
+from tests.support.commands import TIMEOUT, output
 from tests.support.commands import pyredisson as run
 from tests.support.inspecting import DEADLOCK, add_foreign_keys, announce, announce_deadlock
 
@@ -62,9 +62,7 @@ def test_the_table(cli: Run, server: Server, client: pyredisson.Client, redis: A
     with client.get_fenced_lock("billing"):
         pass
     with announced(server.url, redis, "cron:nightly", "fair"):
-        ended = cli("ls")
-    assert (ended.status, ended.err) == (0, "")
-    found = cells(ended.out)
+        found = cells(output(cli("ls")))
     kind, holder, since, ttl, waiters = found.pop("cron:nightly")
     assert (kind, holder, since, waiters) == ("fair", "web-3 (pid 812)", moment_of_announced(), "-")
     assert ttl.endswith(" s")
@@ -168,11 +166,9 @@ def sections(text: str) -> tuple[list[str], dict[str, list[list[str]]]]:
 def test_a_lock(cli: Run, server: Server, redis: Any) -> None:
     with announced(server.url, redis, "cron:nightly") as lock:
         lock.lock()
-        ended = cli("inspect", "cron:nightly")
+        head, tables = sections(output(cli("inspect", "cron:nightly")))
         states = [cli("inspect", "cron:nightly", "--json").out, *cli("ls", "--json").out.splitlines()]
         raw_owner = redis.hkeys("cron:nightly")[0].decode()
-    assert (ended.status, ended.err) == (0, "")
-    head, tables = sections(ended.out)
     said = ["cron:nightly: lock (its holder has announced the kind)", f"server: {server.host}:{server.port}"]
     assert head[:2] == said
     [[who, levels, side, since, ttl, raw]] = tables["HOLDER"]

@@ -13,7 +13,7 @@ from pyredisson.cli import INCOMPLETE, doctor, reading, unlock
 from pyredisson.cli.findings import Finding, Level, buffers, cluster, memory, persistence, replication
 from pyredisson.inspection.unlocking import correct_free
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT, Commands
+from tests.support.commands import TIMEOUT, Commands, output
 from tests.support.inspecting import add_foreign_keys
 
 from .conftest import JAVA, Run, announced, answered, interrupted, moment_of_announced
@@ -169,10 +169,9 @@ def test_what_leaks(cli: Run, redis: Any) -> None:
     assert {check: str(found[check].level) for check in levels} == levels
     assert [found[check].text.rpartition(": ")[2] for check in levels] == ["orders", "queue", "seats", "billing"]
     assert found["java"] == Finding("java", Level.NOTE, "1 clients of Redisson hold something")
-    ended = cli("doctor")
-    assert (ended.status, ended.err) == (0, "")
+    printed = output(cli("doctor"))
     warning = "warning  leases       1 locks have no lease, so nothing frees them if the holder is dead: orders\n"
-    assert re.search(re.escape(warning) + r" +-> pyredisson inspect NAME, then pyredisson unlock NAME\n", ended.out)
+    assert re.search(re.escape(warning) + r" +-> pyredisson inspect NAME, then pyredisson unlock NAME\n", printed)
 
 
 def test_rights_and_messages(cli: Run, user: Any, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +222,7 @@ def test_reports(found: Iterable[Finding], levels: list[str]) -> None:
 
 @pytest.mark.parametrize(("options", "who"), [(["--threads", "3"], "3 threads"), (["--asyncio-tasks", "5"], "5 tasks")])
 def test_it_measures(cli: Run, server: Server, redis: Any, options: list[str], who: str) -> None:
-    ended = cli("bench", "--seconds", "1", *options)
-    assert (ended.status, ended.err) == (0, "")
-    first, pairs, times, trip = ended.out.splitlines()
+    first, pairs, times, trip = output(cli("bench", "--seconds", "1", *options)).splitlines()
     assert re.fullmatch(rf"{who} for [\d.]+ s, at {server.host}:{server.port}/0", first)
     assert int(pairs.partition(" ")[0].replace(",", "")) > 0
     assert (times.partition(" takes ")[0], trip.partition(" takes ")[0]) == ("a pair", "a round trip")

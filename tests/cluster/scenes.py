@@ -203,8 +203,7 @@ class Master:
 
 def replicas_known_to(client: Any) -> list[ReplicaState]:
     """What a client knows about the replicas of each master."""
-    runtime = getattr(client, "_target", client)._session.runtime
-    return [node.replicas for node in runtime._table.nodes.values()]
+    return [node.replicas for node in map_of(client).table.nodes.values()]
 
 
 def let_a_minute_pass(client: Any) -> None:

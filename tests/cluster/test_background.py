@@ -25,7 +25,7 @@ from pyredisson.identity import identity
 from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
 from pyredisson.testing import Cluster
-from tests.support.backends import Backend, hold_all
+from tests.support.backends import Backend, fails, hold_all
 from tests.support.chores import Append
 from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of, walked
 from tests.support.observers import Recorder, told
@@ -39,8 +39,7 @@ CLIENT_NAME = "to-be-seen"
 
 async def ends_in_time(lock: Any, error: type[Exception], said: str) -> None:
     """Calls that don't get through say where, within their limits."""
-    with pytest.raises(error, match=said):
-        await lock.try_lock()
+    await fails(error, lock.try_lock, match=said)
     with within(3), pytest.raises(RedisError, match=said):
         await lock.try_lock(wait_time=1)
 
@@ -63,8 +62,7 @@ async def test_nobody_serves_a_slot(one_node: Cluster, backend: Backend) -> None
     # It waits for the topology.
     with within(5):
         await client.close()
-        with pytest.raises(pyredisson.ClosedError):
-            await waiter.result()
+        await fails(pyredisson.ClosedError, waiter.result)
     one_node.resume(node)
     client = backend.connect(retry_attempts=1)
     await known_lock(client)
@@ -82,8 +80,7 @@ async def test_a_node_that_hangs_or_is_dead_costs_the_others_nothing(masters_onl
     masters = masters_only.masters()
     node, *others = masters
     client = backend.connect(timeout=30)
-    for each in masters:
-        await hold_all(client, *names_on(masters_only, each, 5))
+    await hold_all(client, *(name for each in masters for name in names_on(masters_only, each, 5)))
     masters_only.pause(node)
     # Closing takes a second, whatever the timeout of calls is.
     with within(5):
@@ -151,7 +148,7 @@ async def test_a_connection_that_is_being_made(cluster: Cluster, turns: int) -> 
     address = Address(master.host, master.port)
     config = Config.of(topology="cluster", nodes=(address,), client_name=CLIENT_NAME)
     holder = AcquiringHolder(Node(config.at(address)))
-    call = asyncio.ensure_future(holder.exchange((b"*1\r\n$4\r\nPING\r\n",)))
+    call = asyncio.ensure_future(holder.exchange((command(b"PING"),)))
     for _ in range(turns):
         await asyncio.sleep(0)
     await asyncio.to_thread(holder.retire)
@@ -159,9 +156,7 @@ async def test_a_connection_that_is_being_made(cluster: Cluster, turns: int) -> 
     # A stale command is sent again at once.
     assert outcomes[0].stale if isinstance(outcomes[0], NoReply) else outcomes[0][0] == [b"PONG"]
     await asyncio.to_thread(eventually, lambda: connections(CLIENT_NAME, master) == 0)
-    with pytest.raises(NoReply) as refused:
-        await holder.exchange((b"*1\r\n$4\r\nPING\r\n",))
-    assert refused.value.stale
+    assert (await fails(NoReply, holder.exchange, (command(b"PING"),))).stale
     assert connections(CLIENT_NAME, master) == 0
 
 
@@ -281,8 +276,7 @@ async def test_an_observer_is_told_which_server_is_not_available(cluster: Cluste
     client = backend.connect(observer=Recorder("discovered", "connected", "disconnected"))
     await client.get_lock("a").is_locked()
     assert {f"{node.host}:{node.port}" for node in cluster.masters()} <= {event.server for event in told(client)}
-    runtime: Any = getattr(client, "_target", client)._runtime
-    node = runtime.node_for(command(b"GET", b"a"))
+    node: Any = map_of(client).serving(command(b"GET", b"a"))
     # As a connection reports it that can't be made; and as the next one does that can.
     node.on_unreachable(ConnectionError("refused"), time.monotonic())
     node.on_connected(ServerInfo(script_flags=True, connection_id=None, server_id=None), [], 0.0)

@@ -19,7 +19,7 @@ from pyredisson.logic.announcement import client_key
 from pyredisson.testing import Cluster, Sentinels
 from tests.cli.test_ls import watching
 from tests.dashboard.conftest import Dashboard
-from tests.support.backends import Backend, in_turn
+from tests.support.backends import Backend, fails, in_turn
 from tests.support.children import Child
 from tests.support.commands import Commands, Ended
 from tests.support.commands import pyredisson as run_command
@@ -118,8 +118,7 @@ async def test_calls_for_all_nodes_take_few_round_trips(
     await multi.lock()
     assert held() == MEMBERS
     proxied.node_of_key(names[1]).ask("DEL", names[1])
-    with pytest.raises(pyredisson.LockLostError):
-        await multi.unlock()
+    await fails(pyredisson.LockLostError, multi.unlock)
     assert held() == 0
     last = max(names)
     proxied.node_of_key(last).ask("HSET", last, "java:1", 1)

@@ -23,7 +23,7 @@ from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
 from tests.api.kinds import CLIENTS, FAIR_KEYS, QUEUE, SCORES, WAITERS
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails, in_turn
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.inspecting import Scene, confirmed
 from tests.support.kinds import KINDS
@@ -78,8 +78,7 @@ async def test_the_map_follows_the_first_redirect(cluster: Cluster, backend: Bac
     first = redirects(cluster)
     # None if a renewal in the background was redirected before.
     assert first <= before + 1
-    for _ in range(5):
-        await lock.lock()
+    await in_turn([lock.lock] * 5)
     assert (redirects(cluster), port_of(client, NAME)) == (first, new.port)
     wait_for_refreshes(client)
     move(cluster, NAME)
@@ -104,8 +103,7 @@ async def test_keys_in_both_places_and_calls_that_acquire_nothing(cluster: Clust
     with half_moved(cluster, NAME) as (source, target):
         said = rf"slot {cluster.slot_of_key(NAME)} on 127.0.0.1:{source.port} of the cluster of"
         for call in (*calls, permits.available_permits):
-            with pytest.raises(TryAgainError, match=said):
-                await call()
+            await fails(TryAgainError, call, match=said)
     await backend.until(lambda: target.ask("MGET", NAME, f"{{{NAME}}}") == ["2", "1"])
     assert await connect(backend).get_fair_lock(lock.name).try_lock(wait_time=10)
 
@@ -127,8 +125,7 @@ async def test_nodes_name_each_other(cluster: Cluster, backend: Backend, caplog:
     lock = await known_lock(connect(backend), NAME)
     before = redirects(cluster)
     with naming_each_other(cluster):
-        with pytest.raises(RedisError, match="MOVED"):
-            await lock.try_lock(wait_time=1)
+        await fails(RedisError, lock.try_lock, match="MOVED", wait_time=1)
         followed = redirects(cluster) - before
         call = backend.spawn(lock.try_lock)
         await backend.sleep(0.5)
@@ -159,8 +156,7 @@ async def test_calls_that_were_ended_in_the_middle(two_masters: Cluster, backend
     await backend.sleep(0.3)
     with half_moved(two_masters, NAME) as (source, _):
         # The permit has ended. The script frees it, which removes the key of the permits in use, and then counts these.
-        count = backend.spawn(semaphore.available_permits)
-        await backend.until(lambda: source.ask("GET", f"s{{{NAME}}}") == "2")
+        count = await backend.begin(semaphore.available_permits, lambda: source.ask("GET", f"s{{{NAME}}}") == "2")
     assert await count.result() == 2
     source = two_masters.node_of_key(NAME)
     source.ask("HSET", NAME, "java:1", 1)
@@ -187,8 +183,7 @@ async def test_a_lock_is_handed_on_while_its_slot_is_moved(two_masters: Cluster,
     client = backend.connect(local_hand_over_time=60)
     holder, waiter = (client.get_lock(NAME, owner=owner) for owner in (1, 2))
     await holder.lock()
-    other = backend.spawn(waiter.lock)
-    await backend.until(lambda: waiters(client, NAME) == 1)
+    other = await backend.begin(waiter.lock, lambda: waiters(client, NAME) == 1)
     with half_moved(two_masters, NAME) as (source, _):
         await holder.unlock()
         await other.result()
@@ -280,8 +275,7 @@ async def test_leases_of_one_lock_and_its_slot_moves(cluster: Cluster, backend: 
     move(cluster, "orders")
     other = backend.connect()
     assert await other.get_lock("orders").try_lock(20)
-    with pytest.raises(LockLostError):
-        await lock.unlock()
+    await fails(LockLostError, lock.unlock)
     # What a client holds at its end is released where it is then.
     target = move(cluster, "orders")
     await other.close()

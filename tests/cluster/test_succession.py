@@ -16,7 +16,7 @@ from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._protocol.replication import ASKED_EVERY
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Sentinels
-from tests.support.backends import Backend, finished, hold_all
+from tests.support.backends import Backend, fails, finished, hold_all, in_turn
 from tests.support.faults import ACQUIRE, load_script
 from tests.support.kinds import LOCKS
 from tests.support.waiting import eventually, permit_waiters, within
@@ -83,8 +83,7 @@ async def test_a_lock_is_on_a_replica_or_it_is_not_acquired(master: Master, back
     acquire = lock.lock_and_get_token if kind == "fenced" else lock.lock
     master.freeze()
     said = rf"lock 'b' of owner .*0 of 1 replica confirmed it within {SHORT} s \(2 conn"
-    with pytest.raises(NotReplicatedError, match=said):
-        await acquire()
+    await fails(NotReplicatedError, acquire, match=said)
     await backend.until(lambda: not master.exists("b"))
     assert not client._session.holds.table
     master.restore()
@@ -101,8 +100,7 @@ async def test_so_many_must_confirm_as_the_user_wants(master: Master, backend: B
         await client.get_lock("a").unlock()
     master.freeze(1)
     assert await one.get_lock("a").try_lock()
-    with pytest.raises(NotReplicatedError, match="1 of 2 replicas confirmed"):
-        await all_.get_lock("b").lock()
+    await fails(NotReplicatedError, all_.get_lock("b").lock, match="1 of 2 replicas confirmed")
     await backend.until(lambda: not master.exists("b"))
 
 
@@ -112,8 +110,7 @@ async def test_users_without_rights(master: Master, backend: Backend, caplog: py
     await client.get_lock("a").lock()
     assert master.waits()
     master.freeze()
-    with pytest.raises(NotReplicatedError, match="0 of 1"):
-        await client.get_lock("b").lock()
+    await fails(NotReplicatedError, client.get_lock("b").lock, match="0 of 1")
     client = backend.connect(username="no-wait", password="secret")
     with caplog.at_level(logging.WARNING, "pyredisson"):
         await hold_all(client, *"cde")
@@ -140,12 +137,10 @@ async def test_what_needs_no_confirmation_does_not_wait_for_one(master: Master, 
     assert not await other.get_lock("a").try_lock(wait_time=0.1)
     assert not await other.get_semaphore("s").try_acquire()
     assert await other.get_permit_expirable_semaphore("e").try_acquire() is None
-    attempt = backend.spawn(other.get_lock("c").lock)
-    await backend.until(lambda: master.exists("c"))
+    attempt = await backend.begin(other.get_lock("c").lock, lambda: master.exists("c"))
     await held.unlock()
     assert not attempt.done()
-    with pytest.raises(NotReplicatedError, match="within 2 s"):
-        await attempt.result()
+    await fails(NotReplicatedError, attempt.result, match="within 2 s")
 
 
 @on_a_cluster
@@ -182,8 +177,7 @@ async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(one_master: C
     semaphore = client.get_semaphore("s")
     await semaphore.try_set_permits(1)
     await semaphore.acquire()
-    other = backend.spawn(semaphore.acquire)
-    await backend.until(lambda: permit_waiters(client, "s") == 1)
+    other = await backend.begin(semaphore.acquire, lambda: permit_waiters(client, "s") == 1)
     more, expirable = client.get_semaphore("more"), client.get_permit_expirable_semaphore("e")
     for each in (more, expirable):
         await each.try_set_permits(3)
@@ -191,14 +185,12 @@ async def test_repeated_acquires_and_hand_overs_are_confirmed_anew(one_master: C
     master.freeze()
     for name, acquire in (("more", more.acquire), ("e", expirable.acquire)):
         fault = master.proxy.cut_reply(b"WAIT")
-        with pytest.raises(NotReplicatedError, match="0 of 1"):
-            await acquire()
+        await fails(NotReplicatedError, acquire, match="0 of 1")
         assert fault.happened.is_set()
         await backend.until(lambda name=name: master.node.ask("GET", name) == "2")  # type: ignore[misc]
     fault = master.proxy.cut_reply(b"WAIT")
     await semaphore.release()
-    with pytest.raises(NotReplicatedError, match="0 of 1"):
-        await other.result()
+    await fails(NotReplicatedError, other.result, match="0 of 1")
     assert fault.happened.is_set()
     await backend.until(lambda: master.node.ask("GET", "s") == "1")
 
@@ -224,8 +216,7 @@ async def test_after_a_failover_the_replicas_of_the_new_master_confirm(
     await client.get_lock("b").lock(lease_time=20)
     assert (promoted.exists("b"), promoted.waits() > waits) == (True, True)
     promoted.freeze()
-    with pytest.raises(NotReplicatedError, match="0 of 1"):
-        await client.get_lock("c").lock()
+    await fails(NotReplicatedError, client.get_lock("c").lock, match="0 of 1")
     promoted.restore()
 
 
@@ -235,8 +226,7 @@ async def test_a_master_that_is_replaced_while_an_acquire_waits(two_replicas: Cl
     client = backend.connect(replicas_sync_timeout=20, timeout=5, min_synced_replicas=2)
     await client.get_lock("b").lock()
     master.freeze(1)
-    acquire = backend.spawn(client.get_lock("a").lock)
-    await backend.until(lambda: master.exists("a"))
+    acquire = await backend.begin(client.get_lock("a").lock, lambda: master.exists("a"))
     promoted = two_replicas.fail_over(master.node, to=master.replicas[1], takeover=True)
     # The old master has ended the WAIT, which had no result. The acquire is repeated at the new one.
     await acquire.result()
@@ -254,8 +244,7 @@ async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend:
     own_cluster.set_node_timeout(NO_FAILOVER)
     replica.pause()
     begin_slow_move(own_cluster, tag, other)
-    with pytest.raises(NotReplicatedError, match="0 of 1 replica confirmed it"):
-        await client.get_lock(f"unconfirmed{{{tag}}}").lock()
+    await fails(NotReplicatedError, client.get_lock(f"unconfirmed{{{tag}}}").lock, match="0 of 1 replica confirmed it")
     assert own_cluster.node_of_key(tag) is source
     replica.resume()
     eventually(lambda: own_cluster.node_of_key(tag) is other)
@@ -302,15 +291,13 @@ async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentine
     # A client that has never seen the replica knows of it.
     stranger = backend.connect(**ONE_TRY).get_lock("b")
     for acquire in (lock.try_lock, semaphore.try_acquire, permits.try_acquire, stranger.try_lock):
-        with pytest.raises(ConnectionError, match=f"{master.port} was replaced as the master by .*:{promoted.port}"):
-            await acquire()
+        await fails(ConnectionError, acquire, match=f"{master.port} was replaced as the master by .*:{promoted.port}")
     assert not client._session.holds.table
     if replicas > 1:
         await backend.sleep(ASKED_EVERY)
         # One replica is enough for this client, and one confirms it. But it isn't the one that will be followed.
         for name in "cd":
-            with pytest.raises(ConnectionError, match="was replaced as the master"):
-                await easy.get_lock(name).try_lock()
+            await fails(ConnectionError, easy.get_lock(name).try_lock, match="was replaced as the master")
     # What was granted is undone.
     await backend.until(lambda: (master.ask("EXISTS", "a"), master.ask("MGET", "s", "e")) == (0, ["3", "3"]))
     # The promotion was a mistake.
@@ -365,9 +352,7 @@ async def test_a_replica_that_is_gone_or_hangs_costs_little(sentinels: Sentinels
         master.node.ask("CLIENT", "KILL", "TYPE", "replica")
     await backend.until(lambda: master.online() == 0)
     with within(SHORT + 2 * LONGEST + 1):
-        for _ in range(20):
-            await lock.lock()
-            await lock.unlock()
+        await in_turn([lock.lock, lock.unlock] * 20)
 
 
 async def leave(replica: ReplicatedNode, master: Master, backend: Backend) -> None:
@@ -431,8 +416,7 @@ async def test_a_replica_that_comes_back_during_an_acquire_confirms_it(
         lock = await known_lock(client)
         assert [state.online for state in replicas_known_to(client)] == [0]
         hold = proxy.hold_reply(ACQUIRE)
-        attempt = backend.spawn(lock.try_lock)
-        await backend.until(hold.held.is_set)
+        attempt = await backend.begin(lock.try_lock, hold.held.is_set)
         master.replicas[0].follow(master.node)
         await backend.until(lambda: master.online() == 1)
         assert not master.waits()

@@ -15,8 +15,6 @@ import pytest
 from pyredisson._core import AppliedReply, PipelineFields, TaskFuture
 from pyredisson._protocol.replies import reader
 
-Seen = list[Any]
-"""What tasks have got."""
 MakeTask = Callable[..., "asyncio.Task[Any]"]
 
 
@@ -32,7 +30,8 @@ class Lane(PipelineFields):
 
     def __init__(self, make_task: MakeTask = asyncio.Task) -> None:
         self.make_task = make_task
-        self.seen: Seen = []
+        self.seen: list[Any] = []
+        """What tasks have got."""
         self.loop = asyncio.get_running_loop()
         self.on_reply = None
         self._replies = deque()
@@ -82,7 +81,7 @@ async def in_callback(function: Callable[[], object]) -> None:
     await called
 
 
-async def awaited(future: TaskFuture, seen: Seen) -> None:
+async def awaited(future: TaskFuture, seen: list[Any]) -> None:
     try:
         seen.append(await future)
     except BaseException as error:
@@ -136,7 +135,7 @@ class TestReads:
 def test_an_interrupt_of_one_task(make_task: MakeTask, interrupt: type[BaseException]) -> None:
     """It ends the event loop, as always. The other tasks go on when the loop does."""
     loop = asyncio.new_event_loop()
-    seen: Seen = []
+    seen: list[Any] = []
 
     async def interrupted(lane: Lane) -> None:
         await lane.expect()

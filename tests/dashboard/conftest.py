@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -18,7 +18,7 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 from pyredisson.testing import Server
-from tests.support.commands import clean_environment
+from tests.support.commands import clean_environment, line
 from tests.support.waiting import eventually
 
 INTERVAL = 0.1
@@ -49,15 +49,13 @@ class Dashboard(AbstractContextManager["Dashboard"]):
         program += ["--port", str(port), "--interval", str(INTERVAL), *options]
         # Not in a group of its own: whatever ends the tests ends the dashboard.
         self.process = Popen(program, stdout=PIPE, stderr=PIPE, text=True, env=clean_environment())
-        assert self.process.stdout is not None
-        first = self.process.stdout.readline()
+        first = line(self.process)
         if " is at " not in first:
             _, said = self.process.communicate()
             raise AssertionError(f"the dashboard did not start: {first}{said}")
-        self.url = first.split(" is at ")[1].strip()
+        self.url = first.split(" is at ")[1]
         parts = urlsplit(self.url)
-        assert parts.port is not None
-        self.port = parts.port
+        self.port = cast(int, parts.port)
         self.token = parts.fragment.removeprefix("token=") or None
         self.origin = f"http://127.0.0.1:{self.port}"
 

@@ -16,6 +16,7 @@ import pyredisson
 from pyredisson import Client, Lock
 from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode, Server
+from tests.support.backends import raises
 from tests.support.children import CHILD_LIMIT, Program, completed
 from tests.support.faults import from_7
 from tests.support.kinds import KINDS, against
@@ -186,12 +187,10 @@ def _exclude(one: Lock, other: Lock) -> None:
     assert one.is_locked()
     assert one.remain_time_to_live()
     one.unlock()
-    with pytest.raises(pyredisson.LockNotHeldError):
-        one.unlock()
+    raises(pyredisson.LockNotHeldError, one.unlock)
     one.lock(lease_time=0.2)
     assert other.try_lock(wait_time=5)
-    with pytest.raises(pyredisson.LockLostError):
-        one.unlock()
+    raises(pyredisson.LockLostError, one.unlock)
     other.unlock()
     one.lock()
     assert one.force_unlock()
@@ -273,8 +272,7 @@ def test_the_rights_in_the_docs_are_enough_and_not_for_other_names(primitive: st
                 _exclude(KINDS[kind](one, "orders"), against(kind, other, "orders"))
             if primitive in USES:
                 USES[primitive](one, other)
-            with pytest.raises(NoPermissionError):
-                one.get_lock("stock").lock()
+            raises(NoPermissionError, lambda: one.get_lock("stock").lock())
         assert not [each for each in denied(server) if "stock" not in each]
 
 

@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Proxy, Server
+from tests.support.garbage import only_collections_asked_for
 from tests.support.raw_backends import RawBackend
 
 from .kinds import NoThread
@@ -35,6 +36,13 @@ def root(own_server: Server) -> Iterator[Redis]:
     """A plain client of this test's own server."""
     with own_server.redis() as client:
         yield client
+
+
+@pytest.fixture
+def only_new_garbage() -> Iterator[None]:
+    """A collection of all that this process has may take seconds, in which no thread renews a lease."""
+    with only_collections_asked_for():
+        yield
 
 
 @pytest.fixture

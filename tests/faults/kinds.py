@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import RedisError
+from redis import Redis, RedisError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
@@ -25,18 +24,12 @@ GROUPS: dict[str, Callable[[Any, Any], Any]] = {
 KINDS = [*LOCKS, "semaphore", "permits"]
 PERMITS = 5
 """How many a semaphore has. Each owner acquires two of them."""
-SCRIPTS = {
-    # Also of the kinds that aren't listed.
-    "lock": ("lock_acquire", "lock_release"),
-    "fair": ("fair_acquire", "fair_release"),
+SCRIPTS = {kind: (f"{kind}_acquire", f"{kind}_release") for kind in ("lock", "fair", "read", "write")} | {
     "fenced": ("fenced_acquire", "lock_release"),
-    "read": ("read_acquire", "read_release"),
-    "write": ("write_acquire", "write_release"),
     "semaphore": ("semaphore_acquire", "semaphore_add"),
     "permits": ("permit_acquire", "permit_release"),
 }
-UNDO = {"fair": "fair_leave", "semaphore": "semaphore_undo"}
-"""The script that undoes an acquire, where it isn't the release."""
+"""A kind that isn't listed has the scripts of the lock."""
 
 Start = Callable[..., Child]
 NoThread = Callable[..., threading.Event]
@@ -105,7 +98,7 @@ class Used:
         """By how much an acquire changes `taken`."""
         scripts = SCRIPTS.get(self.kind, SCRIPTS["lock"])
         self.acquiring, self.releasing = map(sha, scripts)
-        self.undoing = sha(UNDO.get(self.kind, scripts[1]))
+        self.undoing = sha({"fair": "fair_leave", "semaphore": "semaphore_undo"}.get(self.kind, scripts[1]))
         self.handle = (lock_of if self.is_lock else semaphore_of)(self.client, self.kind, self.owner)
         self._ids: list[Any] = []
 
@@ -113,30 +106,25 @@ class Used:
         return taken(self.admin, self.kind)
 
     async def acquire(self) -> None:
-        if self.is_lock:
-            await self.backend.do(self.handle.lock())
-        elif self.kind == "semaphore":
-            await self.backend.do(self.handle.acquire(2))
-        else:
+        if self.kind == "permits":
             self._ids.append(await self.backend.do(self.handle.acquire_many(2, renew=True)))
+        else:
+            await self.backend.do(self.handle.lock() if self.is_lock else self.handle.acquire(2))
 
     async def attempt(self, wait: float = 0, permits: int = 2) -> bool:
         if self.is_lock:
             return bool(await self.backend.do(self.handle.try_lock(wait)))
-        if self.kind == "semaphore":
-            return bool(await self.backend.do(self.handle.try_acquire(permits, wait)))
-        found = await self.backend.do(self.handle.try_acquire_many(permits, wait))
-        if found:
+        ids = self.kind == "permits"
+        found = await self.backend.do((self.handle.try_acquire_many if ids else self.handle.try_acquire)(permits, wait))
+        if ids and found:
             self._ids.append(found)
         return bool(found)
 
     async def release(self) -> None:
         if self.is_lock:
             await self.backend.do(self.handle.unlock())
-        elif self.kind == "semaphore":
-            await self.backend.do(self.handle.release(2))
         else:
-            await self.backend.do(self.handle.release(self._ids.pop()))
+            await self.backend.do(self.handle.release(2 if self.kind == "semaphore" else self._ids.pop()))
 
     async def connect(self) -> None:
         """Lets the client open its connection."""
@@ -167,6 +155,10 @@ async def excluding(backend: RawBackend, client: Any, kind: str, owner: Any = 9)
 async def do_all(backend: RawBackend, *calls: Callable[[], Any]) -> list[Any]:
     """The results of these calls of clients, one after the other."""
     return [await backend.do(call()) for call in calls]
+
+
+def connections(admin: Redis, client_name: str) -> int:
+    return sum(entry["name"] == client_name for entry in admin.client_list())
 
 
 def away(proxy: Proxy) -> None:

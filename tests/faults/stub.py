@@ -10,7 +10,6 @@ from typing import Self
 import hiredis
 
 Answer = Callable[[list[bytes]], bytes]
-RUN_ID = "0" * 40
 
 
 def bulk(text: str) -> bytes:
@@ -25,7 +24,7 @@ def shake(words: list[bytes], version: str = "7.0.15", mode: str = "standalone")
         facts = ["server", "redis", "version", version, "mode", mode]
         return b"*6\r\n" + b"".join(map(bulk, facts))
     if name == b"INFO":
-        return bulk(f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrun_id:{RUN_ID}\r\n")
+        return bulk(f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrun_id:{'0' * 40}\r\n")
     return b"+OK\r\n" if words[1:2] != [b"INFO"] else bulk("id=1 addr=127.0.0.1:1 name=")
 
 

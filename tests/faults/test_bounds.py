@@ -17,7 +17,6 @@ from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionE
 
 import pyredisson
 from pyredisson._protocol.replies import copy_error
-from pyredisson.errors import ConfigError
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import ACQUIRE
 from tests.support.raw_backends import RawBackend
@@ -27,6 +26,7 @@ from tests.support.waiting import within
 from .kinds import Log, Patch, Trouble, busy, do_all, taken_by_another, unreachable, usual
 from .stub import Answer, Stub, bulk, shake
 
+LOST = TimeoutError, ConnectionError
 TIMEOUT = 0.3
 LATE = 1.5
 """Seconds that a deadline of less than a second may be late, on a busy machine."""
@@ -34,11 +34,10 @@ LONGEST = 1.0 + LATE
 """About three reply deadlines and a pause, and what a busy machine adds. The default retries take at least 2.6 s."""
 
 
-@contextlib.contextmanager
-def fails(*errors: type[Exception], match: str = "", least: float = 0.0, longest: float = LONGEST) -> Iterator[None]:
-    """What runs in there raises one of these errors, in time."""
-    with within(longest, least=least), pytest.raises(errors or (TimeoutError, ConnectionError), match=match or None):
-        yield
+async def fails(backend: RawBackend, call: Any, error: Any = LOST, least: float = 0, most: float = LONGEST) -> str:
+    """The call raises such an error, in time. Returns its text."""
+    with within(most, least=least):
+        return str(await backend.fails(error, call))
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -51,8 +50,7 @@ async def test_a_server_that_hangs(backend: RawBackend, own_server: Server, root
         calls.append(held.unlock)
     own_server.pause()
     for call in calls:
-        with fails():
-            await backend.do(call())
+        await fails(backend, call)
     own_server.resume()
     # What was given up is undone, a release is done later, and all is well again.
     assert (await do_all(backend, lock.lock, lock.get_hold_count, lock.unlock))[1] == 1
@@ -65,8 +63,7 @@ async def test_a_server_that_has_no_room(backend: RawBackend, own_server: Server
     root.config_set("maxclients", 1)
     for wait in (0, 0.2):
         # One more try, a quarter of a second later. What the server says is lost where its RST overtakes it.
-        with fails(ConnectionError):
-            await backend.do(lock.try_lock(wait))
+        await fails(backend, partial(lock.try_lock, wait), ConnectionError)
     root.config_set("maxclients", 100)
     assert await backend.do(lock.try_lock())
 
@@ -75,13 +72,11 @@ async def test_a_wrong_password_fails_at_once_and_is_not_tried_again(backend: Ra
     with Server(password="right") as server, Proxy(server.host, server.port) as proxy:
         lock = backend.connect(proxy.url, password="wrong", timeout=2).get_lock("a")
         for call in (lock.lock, lambda: lock.try_lock(5)):
-            with fails(AuthenticationError):
-                await backend.do(call())
+            await fails(backend, call, AuthenticationError)
         # Once for each call; nothing continues in the background.
         await backend.sleep(1.5)
         assert proxy.seen(b"AUTH") == 2
-        with fails(AuthenticationError):
-            await backend.do(backend.connect(proxy.url, timeout=2).get_lock("a").lock())
+        await fails(backend, backend.connect(proxy.url, timeout=2).get_lock("a").lock, AuthenticationError)
 
 
 async def test_after_a_script_flush_one_more_round_trip_does(backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
@@ -106,8 +101,7 @@ async def test_a_temporary_error_passes_within_the_callers_deadline(
     lock, other = (client.get_lock(name, owner=1) for name in "ab")
     for call in (lambda: lock.try_lock(10), lock.unlock):
         trouble(root)
-        with fails(RedisError, match=error):
-            await backend.do(other.try_lock(0.3))
+        assert error in await fails(backend, partial(other.try_lock, 0.3), RedisError)
         begun = backend.start(call)
         await backend.sleep(0.2)
         usual(root, trouble)
@@ -139,8 +133,7 @@ async def test_out_of_memory_only_a_release_works(backend: RawBackend, own_serve
     lock = backend.connect(own_server.url, timeout=TIMEOUT).get_lock("a")
     await do_all(backend, lock.lock, lock.lock)
     root.config_set("maxmemory", 1)
-    with fails(OutOfMemoryError):
-        await backend.do(lock.lock())
+    await fails(backend, lock.lock, OutOfMemoryError)
     assert await backend.do(lock.get_hold_count()) == 2
     for left in ([b"1"], []):
         await backend.do(lock.unlock())
@@ -168,7 +161,7 @@ async def test_a_server_that_cannot_be_served(backend: RawBackend, answer: Answe
     with Stub(answer) as stub:
         client = backend.connect(stub.url)
         for call in (client.get_lock("a").lock, client.get_semaphore("s").acquire, client.get_lock("a").is_locked):
-            await backend.fails(ConfigError, call, match=text)
+            await backend.fails(pyredisson.ConfigError, call, match=text)
         # Once for each call; nothing continues in the background.
         assert stub.connections == 3
         assert "pyredisson-renew" not in {thread.name for thread in threading.enumerate() if thread not in before}
@@ -186,7 +179,7 @@ async def test_a_server_without_hello(backend: RawBackend, has_info: bool) -> No
 
 @pytest.mark.parametrize("url", ["redis://h1:7000,h2:7001", "redis://u:p@h1:7000,h2", "rediss://h1,h2:1/0"])
 def test_several_hosts_in_a_plain_url(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"one host.*redis\+cluster://.*redis\+sentinel://") as raised:
+    with pytest.raises(pyredisson.ConfigError, match=r"one host.*redis\+cluster://.*redis\+sentinel://") as raised:
         pyredisson.connect(url)
     assert "p@" not in str(raised.value)
 
@@ -196,8 +189,7 @@ async def test_a_handshake_is_bounded_as_a_whole(backend: RawBackend, timeout: f
     """It has no more time than a reply, either."""
     with Stub(shake, drip=0.05) as stub:
         client = backend.connect(stub.url, timeout=timeout, connect_timeout=connect_timeout, retry_attempts=0)
-        with fails(least=0.25, longest=0.5 + LATE):
-            await backend.do(client.get_lock("a").is_locked())
+        await fails(backend, client.get_lock("a").is_locked, least=0.25, most=0.5 + LATE)
 
 
 @pytest.fixture
@@ -228,8 +220,7 @@ async def test_silent_addresses_share_the_time(
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
-    with fails(least=0.4, longest=0.8 + LATE):
-        await backend.do(lock.is_locked())
+    await fails(backend, lock.is_locked, least=0.4, most=0.8 + LATE)
     if backend.threads:
         # And leave some of it to the next address.
         addresses[:] = [silent, (server.host, server.port)]

@@ -1,7 +1,6 @@
 """Closing with calls in flight, interrupted or cancelled: nothing stays locked, and it takes about a second."""
 
 import asyncio
-import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,9 +21,8 @@ from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
 
-from .kinds import Log, NoThread, Patch, do_all
+from .kinds import Log, NoThread, Patch, connections, do_all
 
-CALLS = 60
 NAME = "to-be-closed"
 FINAL_RELEASE = "pyredisson-final-release"
 LONGEST = 2.5
@@ -74,10 +72,6 @@ async def close(backend: RawBackend, client: Any, calls: list[OtherOwner[Any]]) 
     await finished(calls)
 
 
-def is_connected(admin: Redis) -> bool:
-    return any(entry["name"] == NAME for entry in admin.client_list())
-
-
 class TestInFlight:
     async def test_closing_twice_at_the_same_time(self, backend: RawBackend, proxy: Proxy, admin: Redis) -> None:
         client = backend.connect(proxy.url)
@@ -92,7 +86,7 @@ class TestInFlight:
     ) -> None:
         """One final release covers all that they acquired."""
         client = backend.connect(proxy.url, timeout=5)
-        count = CALLS if backend.threads else 5 * CALLS
+        count = 60 if backend.threads else 300
         calls = begun(backend, client, count)
         await backend.until(lambda: proxy.seen(ACQUIRE) > count)
         proxy.latency(latency)
@@ -126,7 +120,7 @@ class TestInFlight:
         proxy.stall()
         # It doesn't hold up the event loop.
         turning = backend.start(do_all, backend, *[partial(backend.sleep, 0.02)] * 5)
-        with caplog.at_level(logging.WARNING, "pyredisson"):
+        with caplog.at_level("WARNING", "pyredisson"):
             await close(backend, client, calls)
             assert turning.done()
         if backend.threads:
@@ -181,7 +175,7 @@ async def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis,
     with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:
         await backend.do(client.close())
     assert (interrupt.happened, admin.exists("a")) == (True, 0)
-    await backend.until(lambda: not is_connected(admin))
+    await backend.until(lambda: not connections(admin, NAME))
     # What the interrupt left undone, the next call does.
     await backend.do(client.close())
     assert client.closed
@@ -264,7 +258,7 @@ class TestTasks:
                 with pytest.raises(ClosedError):
                     await asyncio.wait_for(task, TIME_LIMIT)
             await tasks.until(lambda: not admin.exists("held", "taken"))
-            await tasks.until(lambda: not is_connected(admin))
+            await tasks.until(lambda: not connections(admin, NAME))
 
     def test_closing_in_another_loop_than_the_clients(self, server: Server, admin: Redis) -> None:
         """The other one still stands, with a call that waits in it."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import logging
 import sys
 import threading
 import warnings
@@ -13,31 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import RedisError
+from redis import Redis, RedisError
 
 import pyredisson.asyncio
-from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
-from tests.support.garbage import only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs
 from tests.support.raw_backends import RawBackend
 from tests.support.waiting import cancel_after, eventually
 
+from .kinds import away, connections
+
 NAME = "to-be-dropped"
-
-
-@pytest.fixture(autouse=True)
-def collect_only_what_is_new() -> Iterator[None]:
-    """A collection of all that this process has may take seconds, in which no thread renews a lease."""
-    with only_collections_asked_for():
-        yield
-
-
-def connections(admin: Redis) -> int:
-    return sum(entry["name"] == NAME for entry in admin.client_list())
+pytestmark = pytest.mark.usefixtures("only_new_garbage")
 
 
 def threads() -> int:
@@ -76,7 +64,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
     with warned():
         lifecycle_reference = use()
         eventually(lambda: is_freed(lifecycle_reference))
-    eventually(lambda: connections(admin) == 0 and threads() <= before and not admin.keys())
+    eventually(lambda: not connections(admin, NAME) and threads() <= before and not admin.keys())
     check_pairs(recorder.events)
     assert recorder.events
 
@@ -97,7 +85,7 @@ async def test_in_asyncio(tasks: RawBackend, server: Server, admin: Redis, other
         lifecycle_reference = await use()
 
         def is_gone() -> bool:
-            return is_freed(lifecycle_reference) and not connections(admin) and threads() <= before
+            return is_freed(lifecycle_reference) and not connections(admin, NAME) and threads() <= before
 
         await (asyncio.to_thread(eventually, is_gone) if other_thread else tasks.until(is_gone))
 
@@ -118,7 +106,7 @@ def test_it_waits_for_no_lock(server: Server, admin: Redis) -> None:
         with warned():
             del client, session, lifecycle
             eventually(lambda: is_freed(lifecycle_reference))
-        eventually(lambda: connections(admin) == 0)
+        eventually(lambda: not connections(admin, NAME))
         list(holder.map(lambda mutex: mutex.release(), mutexes, timeout=5))
 
 
@@ -136,7 +124,7 @@ async def test_one_whose_connection_is_being_made_leaves_none(tasks: RawBackend,
     with warned():
         lifecycle_reference = await use()
         await tasks.until(lambda: is_freed(lifecycle_reference) and asyncio.all_tasks() == before)
-    await tasks.until(lambda: connections(admin) == 0)
+    await tasks.until(lambda: not connections(admin, NAME))
 
 
 AT_EXIT = """
@@ -186,14 +174,13 @@ def test_what_it_has_still_to_send_is_sent(proxy: Proxy, admin: Redis, caplog: p
         client = pyredisson.connect(proxy.url, client_name=NAME, retry_attempts=0)
         lock = client.get_lock("a", owner=1)
         lock.lock()
-        proxy.refuse(True)
-        proxy.cut()
+        away(proxy)
         with pytest.raises(RedisError):
             lock.unlock()
         return weakref.ref(client._lifecycle)
 
     # A record of the log would refer to the error, whose traceback refers to the lock.
-    with warned(), caplog.at_level(logging.CRITICAL, "pyredisson"):
+    with warned(), caplog.at_level("CRITICAL", "pyredisson"):
         lifecycle_reference = use()
         gc.collect()
         assert admin.exists("a")
@@ -218,7 +205,7 @@ def test_a_lock_keeps_its_client_alive(server: Server) -> None:
 def test_a_hold_keeps_its_client_alive(server: Server, admin: Redis) -> None:
     """Nobody may take what a program believes to hold: it is renewed for as long as the process lives."""
 
-    def take() -> weakref.ref[ClientLifecycle]:
+    def take() -> weakref.ref[Any]:
         client = pyredisson.connect(server.url, lock_watchdog_timeout=3)
         client.get_lock("a", owner=1).lock()
         return weakref.ref(client._lifecycle)

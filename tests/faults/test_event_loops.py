@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from redis import Redis
-from redis.exceptions import ConnectionError
+from redis import ConnectionError, Redis
 
 import pyredisson.asyncio
-from pyredisson import Config
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._core import command
 from pyredisson._protocol.node import Node
@@ -175,8 +173,6 @@ if sys.argv[3]:
     with lock:
         print(other.try_lock(1.5), lock.lost.is_set())
 """
-
-
 REPLACED = {
     "monkey.patch_all()": "socket, _thread, threading.",
     "monkey.patch_socket()": "socket.",
@@ -301,7 +297,7 @@ async def test_every_way_to_the_server(run: Run, server: Server, tls_server: Ser
 @in_each_loop
 async def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Server, turns: int) -> None:
     """uvloop's transport raises when it is closed, where asyncio's drops what is sent."""
-    pipeline, subscribed = [await connect(Node(Config.of(server.url))) for _ in range(2)]
+    pipeline, subscribed = [await connect(Node(pyredisson.Config.of(server.url))) for _ in range(2)]
     for each in (pipeline, subscribed):
         assert each._transport is not None
         each._transport.abort()
@@ -382,7 +378,7 @@ async def test_an_error_in_a_callback_is_no_timeout(run: Run, server: Server, mo
 
     seen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
-    pipeline = await connect(Node(Config.of(server.url)))
+    pipeline = await connect(Node(pyredisson.Config.of(server.url)))
     future = pipeline.submit(PING)
     pipeline.on_reply = refuse
     with pytest.raises(NoReply, match=r"not expected: .*PONG"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,12 +28,9 @@ def patient(monkeypatch: Patch) -> None:
     monkeypatch.setattr(parallel, "SHORTEST_GRACE", 1.0)
 
 
-def connected(backend: RawBackend, places: list[Any], **fields: Any) -> list[Any]:
-    return [backend.connect(each.url, **fields) for each in places]
-
-
-def make(kind: str, clients: list[Any], owner: int | None = None) -> Any:
-    """A group of locks "a", one of each client."""
+def make(kind: str, backend: RawBackend, places: list[Any], owner: int | None = None, **fields: Any) -> Any:
+    """A group of locks "a", each of a client at one of these places."""
+    clients = [backend.connect(each.url, **fields) for each in places]
     locks = [client.get_lock("a", owner=owner) for client in clients]
     return clients[0].get_red_lock(*locks) if kind == "red" else clients[0].get_multi_lock(*locks)
 
@@ -45,15 +43,15 @@ def all_once(redises: list[Any]) -> bool:
     return [redis.hvals("a") for redis in redises] == [[b"1"]] * 3
 
 
-def held_locally(clients: list[Any]) -> int:
-    return sum(len(client._session.holds.table) for client in clients)
+def held_locally(backend: RawBackend) -> int:
+    return sum(len(client._session.holds.table) for client in backend._clients)
 
 
 @pytest.mark.usefixtures("patient")
 @groups
 async def test_a_nested_call(tasks: RawBackend, servers: list[Server], redises: list[Any], kind: str) -> None:
     """Cancelled: an acquire is undone and a release is done; the outer holds stay."""
-    group = make(kind, connected(tasks, servers), owner=7)
+    group = make(kind, tasks, servers, owner=7)
     await group.lock()
     for turns in range(30):
         if not await cancel_after(turns, asyncio.ensure_future(do_all(tasks, group.lock))):
@@ -72,7 +70,7 @@ async def test_a_nested_call(tasks: RawBackend, servers: list[Server], redises: 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
 async def test_interrupted_before_asking(threads: RawBackend, servers: list[Server], redises: Any, moment: Any) -> None:
-    group = make("red", connected(threads, servers))
+    group = make("red", threads, servers)
     with group:
         pass
     with InterruptAt(moment) as interrupt, pytest.raises(KeyboardInterrupt):
@@ -86,7 +84,7 @@ async def test_interrupted_before_asking(threads: RawBackend, servers: list[Serv
 @groups
 async def test_servers_that_hang(backend: RawBackend, proxies: list[Proxy], redises: list[Any], kind: str) -> None:
     """The error is redis-py's own."""
-    group = make(kind, connected(backend, proxies, timeout=0.1, retry_attempts=0, lock_watchdog_timeout=0.5))
+    group = make(kind, backend, proxies, timeout=0.1, retry_attempts=0, lock_watchdog_timeout=0.5)
     await backend.do(group.lock(60))
     for each in proxies:
         each.stall()
@@ -100,12 +98,11 @@ async def test_servers_that_hang(backend: RawBackend, proxies: list[Proxy], redi
 class TestMultiLock:
     async def test_one_server_is_down(self, backend: RawBackend, proxies: list[Proxy], redises: list[Any]) -> None:
         """What Redis reports is raised, and no other member stays locked."""
-        clients = connected(backend, proxies, retry_attempts=0)
+        group = make("multi", backend, proxies, retry_attempts=0)
         for number, down in enumerate(proxies):
-            group = make("multi", clients)
             away(down)
             await backend.fails(RedisError, group.try_lock)
-            assert not held_locally(clients)
+            assert not held_locally(backend)
             down.refuse(False)
             await backend.until(lambda: not left(redises))
             await backend.do(group.lock())
@@ -113,7 +110,7 @@ class TestMultiLock:
             await backend.fails(RedisError, group.unlock)
             # The other members were released before the error was raised.
             assert not left(redises[:number] + redises[number + 1 :])
-            assert not held_locally(clients)
+            assert not held_locally(backend)
             down.refuse(False)
             await backend.until(lambda: not left(redises))
 
@@ -122,7 +119,7 @@ class TestMultiLock:
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: Patch, fault: str
     ) -> None:
         monkeypatch.setattr(multi_lock, "EXTEND_AFTER", -1.0)
-        group = make("multi", connected(backend, proxies))
+        group = make("multi", backend, proxies)
         ports = [member.session.server for member in group._logic.members]
         first, last = (next(i for i, proxy in enumerate(proxies) if f":{proxy.port}/" in ports[n]) for n in (0, 2))
         taken_by_another(redises[last])
@@ -133,7 +130,7 @@ class TestMultiLock:
         assert struck.happened.is_set()
         assert all_once(redises)
         # As another owner: the task that acquired it has ended.
-        assert held_locally([*backend._clients]) == 3
+        assert held_locally(backend) == 3
 
     async def test_several_members_on_a_server_that_is_away(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: Patch
@@ -153,13 +150,13 @@ class TestMultiLock:
         away(proxies[0])
         assert type(await backend.fails(ConnectionError, group.unlock)) is ConnectionError
         assert tried == [b"c"]
-        assert not held_locally([client])
+        assert not held_locally(backend)
         proxies[0].refuse(False)
         await backend.until(lambda: not redises[0].exists(*"abc"))
 
 
 async def test_a_wrong_password_on_one_server_of_a_red_lock(backend: RawBackend, servers: list[Server]) -> None:
     with Server(password="secret") as closed:
-        places = [servers[0].url, servers[1].url, closed.url.replace("secret", "wrong")]
-        group = make("red", [backend.connect(each) for each in places])
+        wrong = SimpleNamespace(url=closed.url.replace("secret", "wrong"))
+        group = make("red", backend, [*servers[:2], wrong])
         assert await do_all(backend, group.try_lock, group.unlock) == [True, None]

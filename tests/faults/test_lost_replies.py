@@ -6,8 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
+from redis import ConnectionError, InvalidResponse, Redis, TimeoutError
 
 import pyredisson
 from pyredisson._core import command

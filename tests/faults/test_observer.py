@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -278,8 +277,7 @@ class TestTheEnd:
         use(client)
         client.close()
         eventually(lambda: not observer_threads())
-        observing = client._session.observing
-        assert observing is not None
+        observing: Any = client._session.observing
         observing.emit("renewed", count=1, late=0.0)
         eventually(lambda: whats(recorder.events)[2:] == ["renewed"])
         eventually(lambda: not observer_threads())
@@ -325,7 +323,7 @@ def test_no_thread_can_be_started(server: Server, no_thread: NoThread, caplog: L
     """The next event starts it."""
     recorder = Recorder()
     no_thread("pyredisson-observer")
-    with pyredisson.connect(server.url, observer=recorder) as client, caplog.at_level(logging.WARNING):
+    with pyredisson.connect(server.url, observer=recorder) as client, caplog.at_level("WARNING"):
         use(client)
         assert messages(caplog) == [
             "no thread could be started for the observer, which is told later: can't start new thread"

@@ -1,10 +1,10 @@
 """Outages, and idle connections that were closed: calls wait within their limits, and a loss is known at once."""
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from pyredisson._backends.aio.connection import connect
 from pyredisson._core import command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
-from pyredisson._settings.config import Config
 from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
 from tests.support.faults import pool_of
@@ -30,8 +29,6 @@ from .kinds import GROUPS, KINDS, Log, Patch, Used, away, do_all, excluding, loc
 
 AT_ONCE = 1.0
 """Seconds; a command that is sent again, or waited for, takes longer."""
-WITHOUT_PAUSE = 5.0
-"""Seconds; with `long_pauses` a pause between two tries is at least 10."""
 UNUSED = 0.02
 """Seconds after which a connection counts as idle; the loop of an asyncio test is blocked meanwhile."""
 OTHERS: dict[str, Callable[[Any, float | None], Any]] = {
@@ -292,19 +289,9 @@ def hang_up(admin: Redis) -> None:
 
 
 @pytest.mark.parametrize("kind", [*LOCKS, *GROUPS])
-async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Server, admin: Redis, kind: str) -> None:
-    await assert_not_released(backend, server.url, admin, kind)
-
-
-async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_server: Server) -> None:
-    """What is still unread there, a session ticket for instance, hides nothing."""
-    with tls_server.redis() as admin:
-        await assert_not_released(backend, f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}", admin, "lock")
-
-
-async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind: str) -> None:
+async def test_a_lost_hold_is_not_released(backend: RawBackend, server: Any, admin: Redis, kind: str) -> None:
     """None of its levels."""
-    lock = lock_of(backend.connect(url), kind)
+    lock = lock_of(backend.connect(server.url), kind)
     levels = 1 if kind == "non-reentrant" else 2
     await do_all(backend, *[lock.lock] * levels)
     # All locks belong to another client now.
@@ -317,6 +304,13 @@ async def assert_not_released(backend: RawBackend, url: str, admin: Redis, kind:
     admin.flushdb()
 
 
+async def test_a_lost_hold_is_not_released_over_tls(backend: RawBackend, tls_server: Server) -> None:
+    """What is still unread there, a session ticket for instance, hides nothing."""
+    place = SimpleNamespace(url=f"{tls_server.tls_url}?ssl_ca_certs={tls_server.ca_file}")
+    with tls_server.redis() as admin:
+        await test_a_lost_hold_is_not_released(backend, place, admin, "lock")
+
+
 @pytest.mark.usefixtures("long_pauses")
 async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: Server, admin: Redis) -> None:
     """And an unknown permit was not released over it."""
@@ -325,7 +319,8 @@ async def test_a_closed_connection_costs_no_pause(backend: RawBackend, server: S
     await backend.do(semaphore.try_set_permits(2))
     for call in (lock.lock, lock.is_locked, lock.lock, lock.unlock, semaphore.acquire, semaphore.release, lock.unlock):
         hang_up(admin)
-        with within(WITHOUT_PAUSE):
+        # With `long_pauses` a pause between two tries is at least 10 s.
+        with within(5):
             await backend.do(call())
     assert (admin.exists("a"), admin.get("s")) == (0, b"2")
     permits = client.get_permit_expirable_semaphore("p")
@@ -344,7 +339,7 @@ async def test_renewals_over_closed_connections(backend: RawBackend, server: Ser
     begun = scripts_run(admin)
     await backend.do(lock.lock())
     for renewals in range(2, 5):
-        await backend.until(functools.partial(lambda so_far: scripts_run(admin) - begun >= so_far, renewals))
+        await backend.until(lambda renewals=renewals: scripts_run(admin) - begun >= renewals)  # type: ignore[misc]
         await backend.run_blocking(hang_up, admin)
     assert (lock.lost.is_set(), caplog.messages) == (False, [])
 
@@ -375,7 +370,7 @@ class TestPipeline:
     """What a busy event loop finds out before it writes."""
 
     async def test_what_was_written_before_is_in_doubt_and_nothing_else(self, own_server: Server) -> None:
-        pipeline = await connect(Node(Config.of(own_server.url)))
+        pipeline = await connect(Node(pyredisson.Config.of(own_server.url)))
         assert pipeline.server_id is not None
         own_server.pause()
         before = pipeline.submit(command(b"PING"))
@@ -388,7 +383,7 @@ class TestPipeline:
         assert outcomes[0].server_id == pipeline.server_id
 
     async def test_what_was_answered_is_still_read(self, server: Server, admin: Redis) -> None:
-        pipeline = await connect(Node(Config.of(server.url)))
+        pipeline = await connect(Node(pyredisson.Config.of(server.url)))
         before = pipeline.submit(command(b"SET", b"a", 1))
         eventually(lambda: admin.get("a") == b"1")
         hang_up(admin)

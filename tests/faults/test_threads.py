@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -17,9 +17,7 @@ from pyredisson._backends.threads.message_reader import SelfPipe, SubscriptionCo
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callbacks import CallbackThreads
-from pyredisson._client.servers import SingleServer
 from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
-from pyredisson._settings.config import Config
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
@@ -29,7 +27,7 @@ from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
 from tests.support.faults import Credentials, pool_of
-from tests.support.garbage import DuringCall, collect_at_each_line, only_collections_asked_for, registry_with
+from tests.support.garbage import DuringCall, collect_at_each_line, registry_with
 from tests.support.raw_backends import RawBackend
 from tests.support.server_state import listeners
 from tests.support.waiting import eventually
@@ -37,18 +35,7 @@ from tests.support.waiting import eventually
 from .kinds import NoThread, given_back, taken_by_another
 
 LEASE = 1.2
-
-
-@pytest.fixture(autouse=True)
-def undisturbed() -> Iterator[None]:
-    with only_collections_asked_for():
-        yield
-
-
-REGISTRY = [
-    getattr(ChannelRegistry, name)
-    for name in ("join", "leave", "deliver", "on_subscribed", "on_disconnected", "sweep", "wake_all", "names")
-]
+pytestmark = pytest.mark.usefixtures("only_new_garbage")
 
 
 def disconnect(channels: ChannelRegistry) -> None:
@@ -74,7 +61,9 @@ def test_a_waiter_is_collected_in_the_registry(act: Callable[[ChannelRegistry, T
         channels, (one, other, _) = registry_with(Channel, 1, 1, 1)
         return lambda: act(channels, other), lambda: channels.leave(b"a", one)
 
-    collect_at_each_line([*REGISTRY, Channel.wake, Channel.wake_all], scenario)
+    names = ("join", "leave", "deliver", "on_subscribed", "on_disconnected", "sweep", "wake_all", "names")
+    functions = [getattr(ChannelRegistry, name) for name in names]
+    collect_at_each_line([*functions, Channel.wake, Channel.wake_all], scenario)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +87,8 @@ def test_a_waiter_collected_during_a_wakeup_loses_no_wakeup(kind: type[Channel],
 
         return act, lambda: channels.leave(b"a", one)
 
-    functions = [kind.on_message, kind.wake, kind.wake_all, Channel.wake]
-    functions += [ReadWriteChannel._wake] if kind is ReadWriteChannel else []
-    functions += [PermitChannel.wake_for, PermitChannel.on_free] if kind is PermitChannel else []
-    collect_at_each_line(functions, scenario)
+    of_one_kind = [ReadWriteChannel._wake, PermitChannel.wake_for, PermitChannel.on_free]
+    collect_at_each_line([kind.on_message, kind.wake, kind.wake_all, Channel.wake, *of_one_kind], scenario)
     assert all(signal.is_set() for signal in woken)
 
 
@@ -112,8 +99,7 @@ def test_a_listener_is_collected_while_another_comes_or_goes(client: pyredisson.
     def scenario() -> DuringCall:
         heard.clear()
         lock.lock(60)
-        hold = lock._logic.hold_of(1)
-        assert hold is not None
+        hold: Any = lock._logic.hold_of(1)
         late, stays, goes = (lambda _, name=name: heard.append(name) for name in ("late", "stays", "goes"))
         hold.listen(goes)
 
@@ -143,8 +129,7 @@ def test_a_listener_is_collected_while_a_hold_is_lost(client: pyredisson.Client)
 
     def scenario() -> DuringCall:
         lock.lock(60)
-        hold = lock._logic.hold_of(1)
-        assert hold is not None
+        hold: Any = lock._logic.hold_of(1)
         heard: list[object] = []
         hold.listen(heard.append)
 
@@ -218,8 +203,7 @@ def test_a_loss_is_found_by_a_collection_while_a_callback_is_called() -> None:
 
 def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(client: pyredisson.Client) -> None:
     def scenario() -> DuringCall:
-        servers = client._lifecycle.servers
-        assert isinstance(servers, SingleServer)
+        servers: Any = client._lifecycle.servers
         connection = SubscriptionConnection(servers.node)
         connection.open()
 
@@ -302,8 +286,7 @@ def test_a_loss_that_two_threads_notice_is_reported_once(client: pyredisson.Clie
 
     def scenario() -> DuringCall:
         lock.lock()
-        hold = lock._logic.hold_of(1)
-        assert hold is not None
+        hold: Any = lock._logic.hold_of(1)
         losses.append(hold)
         other = threading.Thread(target=holds.declare_lost, args=(hold, "the other saw it"))
 
@@ -377,7 +360,7 @@ class Overtaken(list[ConnectionId]):
 
 
 def test_two_handshakes_that_cleared_the_same_suspect() -> None:
-    node = Node(Config())
+    node = Node(pyredisson.Config())
     suspect, other = ConnectionId(b"1", b"a:1"), ConnectionId(b"2", b"a:2")
     node.suspects = Overtaken([suspect, other])
     node.on_connected(ServerInfo(True, None, None), [suspect, ConnectionId(b"3", b"a:3"), suspect, other], 0.0)
@@ -399,7 +382,7 @@ class Closing(Connection):
 
 
 def test_a_connection_that_is_closed_while_it_is_shut(server: Server) -> None:
-    connection = Closing(Node(Config.of(server.url)))
+    connection = Closing(Node(pyredisson.Config.of(server.url)))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection._socket = ours

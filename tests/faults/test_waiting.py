@@ -3,14 +3,12 @@
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from redis import Redis
-from redis.exceptions import ResponseError
+from redis import Redis, ResponseError
 
 from pyredisson._backends.aio import listener as aio_listener
 from pyredisson._backends.threads import listener
@@ -28,10 +26,6 @@ from tests.support.waiting import asleep
 
 from .kinds import Log, Patch, Start, Used, do_all, given_back, lock_of, sha, taken_by_another
 
-LONG = 30.0
-"""Seconds: what a waiter reads as the time left to the holder."""
-SOON = 2.5
-"""Seconds: the half that lies between two renewals of the holder, and what a busy machine takes."""
 NOTICE = sha("lock_wake_waiters")
 ACQUIRE, HEARTBEAT = sha("fair_acquire"), sha("fair_heartbeat")
 QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
@@ -63,7 +57,8 @@ async def contended(
 ) -> OtherOwner[Any]:
     """A client at `url` holds the lock, and a client at `other` waits for it."""
     lock = lock_of(backend.connect(url, **({"lock_watchdog_timeout": 1.5} | fields)), kind)
-    await do_all(backend, partial(lock.lock, LONG), lock.lock)
+    # Seconds that a waiter reads as the time left to the holder.
+    await do_all(backend, partial(lock.lock, 30.0), lock.lock)
     waiter = waiting(backend, backend.connect(other), wanted)
     await backend.until(lambda: any(b"{a}" in channel for channel in admin.pubsub_channels()))
     # The waiter looks once more when it is known that messages arrive.
@@ -166,7 +161,8 @@ async def test_waiters_of_a_lock_that_is_gone_are_woken(
     fault = proxy.cut_request(NOTICE, times=2) if held == wanted == "lock" else None
     gone = time.monotonic()
     admin.flushall()
-    assert await waiter.result() - gone < SOON
+    # The half that lies between two renewals of the holder, and what a busy machine takes.
+    assert await waiter.result() - gone < 2.5
     assert fault is None or fault.happened.is_set()
 
 
@@ -193,27 +189,20 @@ async def test_a_notice_that_is_refused_is_not_repeated(backend: RawBackend, ref
         assert proxy.seen(NOTICE) == 1
 
 
-@pytest.fixture(params=["ping", "unsubscribe"])
-def refused(request: pytest.FixtureRequest, admin: Redis, monkeypatch: Patch) -> Iterator[bytes]:
-    """The user `app` may do everything but this."""
-    for module in (channels, listener, aio_listener):
-        monkeypatch.setattr(module, "LINGER", SHORT)
-    rights = ["+@all", f"-{request.param}"]
-    admin.acl_setuser("app", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=rights)
-    yield request.param.encode()
-    admin.acl_deluser("app")
-
-
+@pytest.mark.parametrize("refused", ["ping", "unsubscribe"])
 async def test_a_refusal_belongs_to_the_command_that_was_refused(
-    backend: RawBackend, proxy: Proxy, server: Server, admin: Redis, refused: bytes, caplog: Log
+    backend: RawBackend, proxy: Proxy, admin: Redis, caplog: Log, monkeypatch: Patch, refused: str
 ) -> None:
     """The reply to the refused command comes when a SUBSCRIBE, which is allowed, is on its way behind it."""
+    for module in (channels, listener, aio_listener):
+        monkeypatch.setattr(module, "LINGER", SHORT)
+    rights = ["+@all", f"-{refused}"]
+    admin.acl_setuser("app", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=rights)
     taken_by_another(admin, "a", "b")
     client = backend.connect(proxy.url, username="app", password="any", ping_interval=SHORT)
-    held = proxy.hold_reply(refused.upper())
-
+    held = proxy.hold_reply(refused.upper().encode())
     assert await backend.do(client.get_lock("a").try_lock(SHORT)) is False
-    calls = [backend.start(client.get_lock("a").try_lock, 5)] if refused == b"ping" else []
+    calls = [backend.start(client.get_lock("a").try_lock, 5)] if refused == "ping" else []
     await backend.run_blocking(held.held.wait, 5)
     calls.append(backend.start(client.get_lock("b").try_lock, 5))
     await backend.run_blocking(proxy.wait_for, b"SUBSCRIBE\r\n$26\r\nredisson_lock__channel:{b}")
@@ -221,6 +210,7 @@ async def test_a_refusal_belongs_to_the_command_that_was_refused(
     await backend.until(lambda: listeners(admin, "b") == 1)
     given_back(admin, "a", "b")
     assert (await finished(calls, 2), caplog.messages) == ([True] * len(calls), [])
+    admin.acl_deluser("app")
 
 
 async def in_line(backend: RawBackend, admin: Any, client: Any) -> OtherOwner[Any]:

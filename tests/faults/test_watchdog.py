@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import ConnectionError
+from redis import ConnectionError, Redis
 
 import pyredisson
 from pyredisson._backends.threads.runtime import start as start_loop

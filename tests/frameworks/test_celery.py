@@ -15,8 +15,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 from celery.signals import task_prerun
 from kombu.exceptions import OperationalError
-from redis import Redis
-from redis.exceptions import ConnectionError
+from redis import ConnectionError, Redis
 
 import pyredisson
 from pyredisson.celery import AlreadyQueued, queue_once, singleton_task
@@ -110,9 +109,8 @@ def work(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Ite
         import celery_work  # type: ignore[import-not-found]
 
         yield celery_work
-    celery_work.app.close()
-    celery_work.client.close()
-    celery_work.storage.close()
+    for each in (celery_work.app, celery_work.client, celery_work.storage):
+        each.close()
     del sys.modules["celery_work"]
 
 

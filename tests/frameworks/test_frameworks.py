@@ -17,8 +17,7 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI, Query
 from fastapi.testclient import TestClient
-from redis import Redis
-from redis.exceptions import ConnectionError
+from redis import ConnectionError, Redis
 
 import pyredisson
 from pyredisson.asyncio import FencedLock
@@ -183,12 +182,9 @@ def test_what_a_request_holds(server: Server, admin: Redis) -> None:
         return [lock.name, await lock.get_token(), await locks.get_lock(lock.name).try_lock()]
 
     @app.get("/read", dependencies=[locked("report", kind="read", wait_time=0)])
-    async def read() -> str:
-        return "read"
-
     @app.get("/write", dependencies=[locked("report", kind="write", wait_time=0, busy=409, retry_after=7)])
-    async def write() -> str:
-        return "written"
+    async def report() -> str:
+        return "done"
 
     @app.get("/hang", dependencies=[locked("hanging", at_most=0.2)])
     async def hang() -> None:
@@ -213,7 +209,7 @@ def test_what_a_request_holds(server: Server, admin: Redis) -> None:
             answers = [browser.get(path) for path in ("/read", "/write")]
         assert [answer.status_code for answer in answers] == [200, 409]
         assert answers[1].headers["Retry-After"] == "7"
-        assert browser.get("/write").json() == "written"
+        assert browser.get("/write").json() == "done"
         answer = browser.get("/hang")
         assert (answer.status_code, answer.json()) == (409, {"detail": "the lock of this request was lost"})
         given = browser.get("/few/3").json()
@@ -265,8 +261,6 @@ def test_wrong_arguments(error: type[Exception], message: str, arguments: Any) -
 
 
 # Each program of `examples/` is started as its first lines say, and does its job; so is `demo/demo.py`.
-
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Start = Callable[..., Popen[str]]
 

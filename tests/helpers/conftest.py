@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson.testing import Server
 from tests.support.backends import Backend, _finished

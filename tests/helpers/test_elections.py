@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.exceptions import ResponseError
+from redis import Redis, ResponseError
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import ElectionState
 from pyredisson._api import terms

@@ -5,7 +5,7 @@ import functools
 import inspect
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson._api.naming import LockKind, Template
 from pyredisson.testing import Proxy, Server
@@ -150,10 +149,6 @@ def test_what_gives_no_name(text: Any, args: tuple[Any, ...] | None, error: type
         Template(text, method) if template is None else template.name(args or (), {})
 
 
-def generator() -> Iterator[int]:
-    yield 1
-
-
 async def agenerator() -> AsyncIterator[int]:
     yield 1
 
@@ -170,7 +165,7 @@ class Awaited:
     async def __call__(self) -> None: ...
 
 
-NEVER: list[Any] = [generator, agenerator, Called, "text", staticmethod(plain), classmethod(method)]
+NEVER: list[Any] = [lambda: (yield), agenerator, Called, "text", staticmethod(plain), classmethod(method)]
 PLAIN: list[Any] = [plain, functools.partial(plain), Called()]
 COROUTINES: list[Any] = [coroutine, functools.partial(coroutine), Awaited()]
 

@@ -9,10 +9,8 @@ import anyio
 import pytest
 from redis import Redis
 
-import pyredisson
 import pyredisson.asyncio
 from pyredisson import ElectionState, Lock
-from pyredisson._settings.config import Config
 from pyredisson.asyncio import Client, Term
 from pyredisson.dashboard.app import make_app
 from pyredisson.dashboard.collector import Collector
@@ -141,7 +139,7 @@ async def test_an_election_is_led_until_on_deposed_has_ended(
         await election.close()
         await cleanup.end(term)
 
-    election = aclient.elect("billing", on_elected=elected, on_deposed=deposed)
+    election: Any = aclient.elect("billing", on_elected=elected, on_deposed=deposed)
 
     async def take_part() -> None:
         if where == "block":
@@ -149,7 +147,6 @@ async def test_an_election_is_led_until_on_deposed_has_ended(
                 await work(term)
         elif where == "background":
             election.start()
-            assert election._task is not None
             await election._task
         else:
             await election.run(work)
@@ -246,7 +243,7 @@ async def test_the_dashboard_ends_its_tasks(start: Start, monkeypatch: pytest.Mo
     monkeypatch.setattr(Collector, "run", lambda _: cleanup.work())
 
     async def body() -> None:
-        app = make_app(Collector(Config(), 60.0), None, (), allow_unlock=False, on_failure=lambda: None)
+        app = make_app(Collector(pyredisson.Config(), 60.0), None, (), allow_unlock=False, on_failure=lambda: None)
         async with app.router.lifespan_context(app):
             await asyncio.sleep(TIME_LIMIT)
 

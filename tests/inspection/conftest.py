@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from typing import cast
+from typing import Any
 
 import pytest
 
@@ -11,10 +11,7 @@ from pyredisson.testing import Server
 from tests.support.backends import Asyncio, Threads
 from tests.support.programs import PROGRAMS, embedded
 
-PROGRAM_OF: dict[str, Callable[[], str]] = {
-    "embedded": embedded,
-    **{str(each.id): cast(Callable[[], str], each.values[0]) for each in PROGRAMS},
-}
+PROGRAM_OF: dict[str, Any] = {"embedded": embedded, **{str(each.id): each.values[0] for each in PROGRAMS}}
 """The server programs, by the names of the tests' parameters."""
 OTHERS = [(program, (Threads, Asyncio)[at % 2]) for at, program in enumerate(PROGRAM_OF) if program != "redis"]
 on_every_server = pytest.mark.parametrize(

@@ -23,14 +23,13 @@ from pyredisson.holder import Holder
 from pyredisson.inspection import discovery as walking
 from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.deadlocks import Deadlock, find
-from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.model import AnnouncedWait, Evidence, Kind, Owner, State
+from pyredisson.inspection.model import AnnouncedWait, Evidence, Kind, Owner, Side, State
 from pyredisson.inspection.raw import client_of, companions_of, objects_of
 from pyredisson.logic.announcement import client_key
 from pyredisson.logic.waits import find_cycles
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, fails
-from tests.support.inspecting import add_foreign_keys, announce, discovery_of, inspector, listed, session_of, walked
+from tests.support.inspecting import add_foreign_keys, announce, discovery_of, inspector, listed, session_of, walk
 
 from .conftest import on_every_server
 
@@ -41,11 +40,6 @@ RIGHTS = "+@read +@connection +eval +evalsha +time +pubsub +info -keys"
 CHEAP = {"scan", "type", "hrandfield", "hget", "hmget", "zrange"}
 """The commands that a step may call for a key: the time of each depends neither on the size of the key nor on that of
 the database."""
-
-
-async def steps(discovery: Discovery) -> None:
-    while await discovery.step():
-        pass
 
 
 def fill(redis: Any) -> None:
@@ -68,12 +62,12 @@ def fill(redis: Any) -> None:
 @on_every_server
 async def test_nothing_is_missing_and_nothing_invented(backend: Backend, redis: Any) -> None:
     client = backend.connect()
-    discovery = await walked(client)
+    discovery = await walk(discovery_of(client))
     assert (discovery.found, discovery.scanned, discovery.total) == ({}, 0, 0)
     fill(redis)
     await discovery_of(client).step()
     redis.config_resetstat()
-    discovery = await walked(client)
+    discovery = await walk(discovery_of(client))
     called = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in redis.info("commandstats").items()}
     assert discovery.found == dict.fromkeys((b"lock:%d" % number for number in range(LOCKS)), Evidence.HASH)
     assert discovery.scanned >= discovery.total == KEYS + LOCKS + 200
@@ -96,7 +90,7 @@ async def test_companion_keys_and_clients(backend: Backend, redis: Any) -> None:
     redis.set("pyredisson_fencing:{five}", 5)
     redis.set("redisson_unlock_latch:{six}:00112233445566778899aabbccddeeff", 0)
     announce(redis, CLIENT)
-    discovery = await walked(backend.connect())
+    discovery = await walk(discovery_of(backend.connect()))
     found = dict.fromkeys((b"one", b"{one}", b"four{x}"), Evidence.COMPANION)
     found |= {b"two": Evidence.LATCH, b"{two}": Evidence.LATCH}
     found |= {b"three": Evidence.PERMITS, b"{three}": Evidence.PERMITS}
@@ -120,7 +114,7 @@ async def test_passes_one_after_the_other(backend: Backend, redis: Any, monkeypa
     redis.mset({f"counter:{number}": number for number in range(200)})
     redis.hset("first", f"{CLIENT}:1", 1)
     announce(redis, CLIENT)
-    discovery = await walked(backend.connect())
+    discovery = await walk(discovery_of(backend.connect()))
     assert (set(discovery.found), set(discovery.clients)) == ({b"first"}, {CLIENT})
     assert not await discovery.step()
     redis.delete("first", f"pyredisson_client:{{{CLIENT}}}")
@@ -140,7 +134,7 @@ async def test_the_rate(backend: Backend, redis: Any) -> None:
     client = backend.connect()
     clock, discovery = session_of(client).clock, discovery_of(client, rate=2000)
     begun = clock()
-    await steps(discovery)
+    await walk(discovery)
     # The pause after the last step isn't needed.
     assert clock() - begun > (1000 - 2 * walking.KEYS_IN_A_STEP) / 2000
 
@@ -158,7 +152,7 @@ async def test_with_the_rights_that_are_needed(backend: Backend, user: Callable[
     # tests/lua/test_inspect_scripts.py removes the rights of the scripts one by one.
     for missing in ("-type", "+type -evalsha -eval"):
         redis.execute_command("ACL", "SETUSER", "app", *missing.split())
-        await fails(NoPermissionError, walked, client)
+        await fails(NoPermissionError, walk, discovery_of(client))
 
 
 async def test_a_restart_in_the_middle(backend: Backend, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +167,7 @@ async def test_a_restart_in_the_middle(backend: Backend, own_server: Server, mon
     [error] = discovery.failed.values()
     assert isinstance(error, RedisConnectionError)
     own_server.start()
-    await steps(discovery)
+    await walk(discovery)
     assert (discovery.failed, discovery.done) == ({}, True)
 
 
@@ -194,7 +188,7 @@ def locks(redis: Any, monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
 async def test_replies_to_the_walk_that_are_lost(backend: Backend, proxy: Proxy, locks: set[bytes]) -> None:
     client = backend.connect(proxy.url, **QUICK)
     fault = proxy.drop_reply(b"DBSIZE", times=2)
-    discovery = await walked(client)
+    discovery = await walk(discovery_of(client))
     assert (set(discovery.found), discovery.failed, fault.left) == (locks, {}, 0)
 
 
@@ -204,7 +198,7 @@ async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None
     with own_server.redis() as redis:
         redis.hset("orders", OWNER, 1)
     own_server.pause()
-    discovery = await walked(client)
+    discovery = await walk(discovery_of(client))
     assert discovery.done
     [error] = discovery.failed.values()
     assert isinstance(error, (RedisTimeoutError, RedisConnectionError))
@@ -212,12 +206,12 @@ async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None
     assert (known, [*failed]) == ([], [b"orders", b"other"])
     own_server.resume()
     discovery.restart()
-    await steps(discovery)
+    await walk(discovery)
     assert (set(discovery.found), discovery.failed) == ({b"orders"}, {})
     # What was found stays if a server doesn't answer: the objects may still be there.
     own_server.pause()
     discovery.restart()
-    await steps(discovery)
+    await walk(discovery)
     assert (set(discovery.found), bool(discovery.failed)) == ({b"orders"}, True)
     own_server.resume()
     [state], _ = await inspector(client).states([b"orders"])
@@ -235,7 +229,7 @@ async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[byt
             task.cancel()
             await fails(asyncio.CancelledError, lambda task=task: task)
             await asyncio.to_thread(reply.deliver)
-        await steps(discovery)
+        await walk(discovery)
         assert (set(discovery.found), discovery.failed) == (locks, {})
 
 
@@ -318,10 +312,9 @@ def test_cycles_of_any_graph(graph: dict[int, list[int]]) -> None:
 class World:
     """Who holds what, and who waits for what. A lock is held by one writer, or by readers."""
 
-    readers: dict[int, set[int]]
-    """By the lock."""
-    writers: dict[int, int]
-    waits: dict[int, tuple[int, str]]
+    holders: dict[int, tuple[Side, set[int]]]
+    """By the lock: the side, and the owners."""
+    waits: dict[int, tuple[int, Side]]
     """By the owner: the lock, and the side."""
 
     def stuck(self) -> set[int]:
@@ -332,21 +325,20 @@ class World:
                 del waiting[owner]
         return set(waiting)
 
-    def _blocking(self, waiting: Mapping[int, object], lock: int, side: str) -> set[int]:
+    def _blocking(self, waiting: Mapping[int, object], lock: int, side: Side) -> set[int]:
         """The holders of a lock that wait themselves, and keep a waiter for that side out."""
-        holders = {self.writers[lock]} if lock in self.writers else set()
-        if side != "read":
-            holders |= self.readers.get(lock, set())
-        return holders & waiting.keys()
+        held, owners = self.holders.get(lock, ("read", set()))
+        return set() if held == side == "read" else owners & waiting.keys()
 
     def announced(self) -> list[AnnouncedWait]:
         waits = self.waits.items()
         return [AnnouncedWait(side, b"%d" % lock, holder_of(owner), True) for owner, (lock, side) in waits]
 
     def states(self) -> dict[bytes, State]:
-        held = {lock: [Owner("", holder_of(owner), side="write")] for lock, owner in self.writers.items()}
-        held |= {lock: [Owner("", holder_of(each), side="read") for each in by] for lock, by in self.readers.items()}
-        return {b"%d" % lock: held_by(lock, "read-write", *owners) for lock, owners in held.items()}
+        return {
+            b"%d" % lock: held_by(lock, "read-write", *(Owner("", holder_of(each), side=side) for each in owners))
+            for lock, (side, owners) in self.holders.items()
+        }
 
 
 def holder_of(owner: int, **fields: Any) -> Holder:
@@ -359,17 +351,12 @@ def held_by(lock: int, kind: Kind, *owners: Owner) -> State:
 
 OWNERS = st.integers(0, 9)
 LOCKED = st.integers(0, 5)
+WRITER = st.tuples(st.just("write"), st.sets(OWNERS, min_size=1, max_size=1))
+READERS = st.tuples(st.just("read"), st.sets(OWNERS, min_size=1, max_size=3))
+WAITS = st.dictionaries(OWNERS, st.tuples(LOCKED, st.sampled_from(["read", "write"])))
 
 
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    writers = draw(st.dictionaries(LOCKED, OWNERS))
-    readers = draw(st.dictionaries(LOCKED, st.sets(OWNERS, min_size=1, max_size=3)))
-    readers = {lock: found for lock, found in readers.items() if lock not in writers}
-    return World(readers, writers, draw(st.dictionaries(OWNERS, st.tuples(LOCKED, st.sampled_from(["read", "write"])))))
-
-
-@given(worlds())
+@given(st.builds(World, st.dictionaries(LOCKED, WRITER | READERS), WAITS))
 def test_owners_that_never_go_on_are_found_and_no_others(world: World) -> None:
     stuck, found = world.stuck(), find(world.announced(), world.states())
     assert {wait.node[1] for deadlock in found for wait in deadlock.waits} <= stuck

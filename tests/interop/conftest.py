@@ -4,6 +4,8 @@ Without a JDK or Maven these tests are skipped, unless the environment variable 
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,16 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def jvms() -> Iterator[Jvms]:
     """The Java processes of a test session, by version. Each starts when it is first asked for."""
-    running: dict[str, Jvm] = {}
-
-    def get(version: str) -> Jvm:
-        if version not in running:
-            running[version] = Jvm(version)
-        return running[version]
-
-    yield get
-    for each in running.values():
-        each.close()
+    with ExitStack() as stack:
+        yield cache(lambda version: stack.enter_context(closing(Jvm(version))))
 
 
 def built(version: str) -> str:

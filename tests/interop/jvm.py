@@ -85,20 +85,20 @@ class Jvm:
         """The names of the targets on which the classes for the tests have been loaded."""
         log = BUILD / version / "log.txt"
         logging = (f"-Dorg.slf4j.simpleLogger.logFile={log}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-        self._ids = itertools.count()
-        self._names = itertools.count()
+        self._numbers = itertools.count()
         self._pending: dict[int, Pending] = {}
         self._mutex = threading.Lock()
         self._ended = False
         command = ["java", *options, *logging, "-cp", class_path(version), "interop.Driver"]
         self._program = Program(command, self._on_answer, self._on_end)
+        self.close = self._program.close
 
     @property
     def pid(self) -> int:
         return self._program.process.pid
 
     def do(self, what: str, thread: str, **details: Any) -> Pending:
-        command = {"id": next(self._ids), "do": what, "thread": thread, **details}
+        command = {"id": next(self._numbers), "do": what, "thread": thread, **details}
         pending = Pending(command)
         with self._mutex:
             if self._ended:
@@ -113,15 +113,12 @@ class Jvm:
 
     def thread(self) -> JavaThread:
         """A thread of its own: an owner of locks."""
-        return JavaThread(self, f"thread {next(self._names)}")
+        return JavaThread(self, f"thread {next(self._numbers)}")
 
     def kill(self) -> None:
         """Ends the process without a chance to release anything."""
         self._program.process.kill()
         self._program.process.wait()
-
-    def close(self) -> None:
-        self._program.close()
 
     def _on_answer(self, line: str) -> None:
         answer = json.loads(line)
@@ -165,10 +162,6 @@ class JavaClient:
     def group(self, kind: str, *members: JavaObject) -> JavaObject:
         """A "MultiLock" or a "RedLock"."""
         return {**self.get(kind, ""), "members": members}
-
-    def owner(self, thread: JavaThread) -> str:
-        """The name of that thread as the owner of a lock."""
-        return f"{self.id}:{thread.id}"
 
     def shutdown(self) -> None:
         self.jvm.do("shutdown", "main", client=self.id).result()

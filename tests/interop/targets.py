@@ -28,12 +28,10 @@ WOKEN = 2.0
 
 
 def kinds_of(version: str) -> tuple[str, ...]:
-    """The kinds of locks that this version of Redisson has."""
     return REENTRANT if version in OLD else ALL
 
 
 def python_lock(client: Any, kind: str, name: str) -> Any:
-    """The lock of that kind and name in Python."""
     if kind in {"ReadLock", "WriteLock"}:
         both = client.get_read_write_lock(name)
         return both.read_lock() if kind == "ReadLock" else both.write_lock()
@@ -59,10 +57,10 @@ def acquired(lock: Any, *, keep: bool = False) -> Callable[[], Any]:
 
 
 async def timed(side: str, thread: JavaThread, theirs: JavaObject, ours: Any, method: str) -> tuple[float, float]:
-    """One side calls a method of its object. Returns when the call began and ended."""
+    """One side calls a method of its object, which is named as in Python. Returns when the call began and ended."""
     began = now()
     if side == "java":
-        thread.call(theirs, method)
+        thread.call(theirs, re.sub("_(.)", lambda found: found[1].upper(), method))
     else:
         await getattr(ours, method)()
     return began, now()

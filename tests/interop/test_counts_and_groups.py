@@ -13,19 +13,18 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
-from redis import Redis
 
 import pyredisson
 from pyredisson.testing import Server
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails
 from tests.support.inspecting import listed, state_of
 
 from .conftest import Jvms, on_one_server
 from .jvm import JavaClient, JavaError, Jvm, now
-from .targets import REENTRANT, WOKEN, Target, python_lock, single_server
+from .targets import REENTRANT, WOKEN, Target, python_lock, single_server, timed
 
 
-async def test_one_number_of_permits(backend: Backend, java: JavaClient) -> None:
+async def test_one_number_of_permits_and_one_count(backend: Backend, java: JavaClient) -> None:
     ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
     assert java.ann.call(theirs, "trySetPermits", 5)
     assert not await ours.try_set_permits(7)
@@ -45,6 +44,17 @@ async def test_one_number_of_permits(backend: Backend, java: JavaClient) -> None
     await ours.reduce_permits(4)
     assert java.ann.call(theirs, "drainPermits") == 6
     assert await ours.drain_permits() == 0
+    latch, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
+    assert await latch.try_set_count(4)
+    assert not java.ann.call(theirs, "trySetCount", 2)
+    for left in (2, 0):
+        await latch.count_down()
+        java.ann.call(theirs, "countDown")
+        assert await latch.get_count() == java.ann.call(theirs, "getCount") == left
+    assert java.ann.call(theirs, "trySetCount", 1)
+    assert not await latch.try_set_count(1)
+    assert await latch.delete()
+    assert java.ann.call(theirs, "getCount") == 0
 
 
 async def test_java_waits_for_python(backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
@@ -61,20 +71,6 @@ async def test_java_waits_for_python(backend: Backend, java: JavaClient, jvm: Jv
     assert await ours.available_permits() == 0
 
 
-async def test_one_count(backend: Backend, java: JavaClient) -> None:
-    ours, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
-    assert await ours.try_set_count(4)
-    assert not java.ann.call(theirs, "trySetCount", 2)
-    for left in (2, 0):
-        await ours.count_down()
-        java.ann.call(theirs, "countDown")
-        assert await ours.get_count() == java.ann.call(theirs, "getCount") == left
-    assert java.ann.call(theirs, "trySetCount", 1)
-    assert not await ours.try_set_count(1)
-    assert await ours.delete()
-    assert java.ann.call(theirs, "getCount") == 0
-
-
 @pytest.mark.parametrize("last", ["java", "python"])
 async def test_waiters_of_both_for_a_latch(last: str, backend: Backend, java: JavaClient, target: Target) -> None:
     latch, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
@@ -89,12 +85,7 @@ async def test_waiters_of_both_for_a_latch(last: str, backend: Backend, java: Ja
     for side in ("python", "java") if last == "java" else ("java", "python"):
         assert not in_java.done()
         assert not in_python.done()
-        began = now()
-        if side == "java":
-            java.ann.call(theirs, "countDown")
-        else:
-            await latch.count_down()
-        ended = now()
+        began, ended = await timed(side, java.ann, theirs, latch, "count_down")
     answer = in_java.answer()
     assert answer.result is True
     assert began < answer.ended < ended + WOKEN
@@ -124,8 +115,7 @@ async def test_permits_are_released_by_id_on_the_other_side(backend: Backend, ja
 
     for permit in (*from_java, *from_python):
         assert not java.ann.call(theirs, "tryRelease", permit)
-        with pytest.raises(pyredisson.PermitNotHeldError):
-            await ours.release(permit)
+        await fails(pyredisson.PermitNotHeldError, ours.release, permit)
     with pytest.raises(JavaError):
         java.ann.call(theirs, "release", from_python[0])
     assert await ours.available_permits() == 6
@@ -181,8 +171,7 @@ async def test_tokens_rise(backend: Backend, java: JavaClient, target: Target) -
         assert java.ann.call(theirs, "tryLockAndGetToken", 0, "SECONDS") > tokens[-1]  # nested
         tokens.append(java.ann.call(theirs, "getToken"))
         assert await ours.try_lock_and_get_token() is None
-        waiter = backend.spawn(ours.lock_and_get_token)
-        await backend.until(target.waiting("FencedLock", "orders"))
+        waiter = await backend.begin(ours.lock_and_get_token, target.waiting("FencedLock", "orders"))
         java.ann.call(theirs, "unlock")
         java.ann.call(theirs, "unlock")
         tokens.append(await waiter.result())
@@ -228,10 +217,8 @@ async def test_a_multi_lock(backend: Backend, java: JavaClient, target: Target) 
 
 
 @on_one_server
-async def test_a_red_lock(servers: list[Server], redises: list[Redis], backend: Backend, jvm: Jvm) -> None:
+async def test_a_red_lock(servers: list[Server], backend: Backend, jvm: Jvm) -> None:
     """On three servers that know nothing of each other."""
-    for redis in redises:
-        redis.flushall()
     targets = [single_server(server) for server in servers]
     javas = [jvm.connect(each.yaml()) for each in targets]
     ann = javas[0].ann
@@ -339,8 +326,6 @@ def object_of(kind: str) -> str:
 def exclusive(client: Any, kind: str) -> Callable[[], AbstractContextManager[object]]:
     """Makes a block inside of which nobody else is."""
     name = object_of(kind)
-    if kind == "Semaphore":
-        return lambda: client.get_semaphore(name)
     if kind == "PermitExpirableSemaphore":
         return lambda: client.get_permit_expirable_semaphore(name).permit()
     return lambda: python_lock(client, kind, name)

@@ -7,7 +7,7 @@ import pytest
 
 import pyredisson
 from pyredisson import LockTimeoutError
-from tests.support.backends import Backend
+from tests.support.backends import Backend, fails, in_turn
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import listed
 
@@ -72,7 +72,7 @@ async def test_a_hold_of_java(kind: str, backend: Backend, java: JavaClient, tar
     for level in range(levels):
         java.ann.call(theirs, "lock")
         assert kind not in REENTRANT or java.ann.call(theirs, "getHoldCount") == level + 1
-    field = java.owner(java.ann) + (":write" if kind == "WriteLock" else "")
+    field = f"{java.id}:{java.ann.id}" + (":write" if kind == "WriteLock" else "")
     assert target.holds("orders") == {field: levels}
     state = (await listed(client))["orders"]
     [owner] = state.owners
@@ -85,16 +85,14 @@ async def test_a_hold_of_java(kind: str, backend: Backend, java: JavaClient, tar
     # Redisson adds a lease for each level of a writer.
     assert 0 < await ours.remain_time_to_live() <= holder.time_to_live <= 30 * levels
     said = rf"is held by .*a client of Redisson \({java.id}, thread {java.ann.id}\)"
-    with pytest.raises(LockTimeoutError, match=said):
-        await python_lock(client, against(kind), "orders").hold(wait_time=0.02).__aenter__()
-    with pytest.raises(pyredisson.LockNotHeldError) as refused:
-        await ours.unlock()
-    named: Any = refused.value.holder
+    excluded = python_lock(client, against(kind), "orders")
+    await fails(LockTimeoutError, excluded.hold(wait_time=0.02).__aenter__, match=said)
+    named: Any = (await fails(pyredisson.LockNotHeldError, ours.unlock)).holder
     assert (named.client_id, named.owner_id) == (java.id, java.ann.id)
     assert (await ours.is_locked(), await ours.is_held()) == (True, False)
     assert kind not in REENTRANT or await ours.get_hold_count() == 0
     for _ in range(levels):
-        assert not await python_lock(client, against(kind), "orders").try_lock()
+        assert not await excluded.try_lock()
         java.ann.call(theirs, "unlock")
     assert not await ours.is_locked()
     assert await ours.holder() is None
@@ -133,8 +131,7 @@ async def test_a_hold_of_python(kind: str, backend: Backend, java: JavaClient, t
     await ours.lock()
     assert java.ann.call(theirs, "forceUnlock")
     assert not java.ann.call(theirs, "forceUnlock")
-    with pytest.raises(pyredisson.LockLostError):
-        await ours.unlock()
+    await fails(pyredisson.LockLostError, ours.unlock)
     assert not target.holds("orders")
 
 
@@ -200,8 +197,7 @@ async def hand_over_permits(
     async def acquire() -> tuple[Any, float]:
         return await ours.acquire(), now()
 
-    waiting = backend.spawn(acquire)
-    await backend.until(target.waiting(kind, prefix + name))
+    waiting = await backend.begin(acquire, target.waiting(kind, prefix + name))
     assert not waiting.done()
     released = java.ann.begin(theirs, "release", *([permit] if ids else [])).answer()
     permit, then = await waiting.result()
@@ -235,8 +231,7 @@ async def test_all_kinds_are_renewed(backend: Backend, connect_java: Connect, ta
     reads_in_java = java.get("ReadLock", "both")
     reads = python_lock(backend.connect(lock_watchdog_timeout=2 * TIMEOUT), "ReadLock", "both")
     writer = python_lock(backend.connect(), "WriteLock", "both")
-    for lock in [*ours, reads]:
-        await lock.lock()
+    await in_turn(lock.lock for lock in (*ours, reads))
     for each in [*theirs, reads_in_java]:
         java.ann.call(each, "lock")
     end = now() + 2.5 * TIMEOUT

@@ -7,7 +7,7 @@ import pytest
 
 from pyredisson._client import servers
 from tests.cluster.scenes import half_moved, names_on, other_than
-from tests.support.backends import Backend
+from tests.support.backends import Backend, in_turn
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
 from tests.support.waiting import waiters
@@ -70,8 +70,7 @@ async def test_the_order_of_both(side: str, line: Line, backend: Backend, java: 
     """That side holds the lock first."""
     theirs, ours = java.get("FairLock", "orders"), backend.connect().get_fair_lock("orders")
     await timed(side, java.ann, theirs, ours, "lock")
-    for join in (line.join_python, line.join_python, line.join_java, line.join_java, line.join_python):
-        await join()
+    await in_turn((line.join_python, line.join_python, line.join_java, line.join_java, line.join_python))
     state = await state_of(backend.connect(), "orders")
     assert (state.kind, state.certain, state.waiter_count) == ("fair", True, 5)
     assert [waiter.owner.raw for waiter in state.waiters] == target.queue("orders")
@@ -92,11 +91,7 @@ async def test_waiters_that_give_up(line: Line, backend: Backend, java: JavaClie
     gives_up_in_java = java.bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
     await backend.until(lambda: len(target.queue("orders")) == 1)
     await line.join_python()
-
-    async def attempt() -> bool:
-        return await client.get_fair_lock("orders").try_lock(wait_time=3)
-
-    gives_up_in_python = backend.spawn(attempt)
+    gives_up_in_python = backend.spawn(lambda: client.get_fair_lock("orders").try_lock(wait_time=3))
     await backend.until(lambda: len(target.queue("orders")) == 3)
     await line.join_java()
     assert not await gives_up_in_python.result()

@@ -31,7 +31,6 @@ from pyredisson.logic.session import Session
 PERMIT = bytes(range(16))
 CHANNELS = (b"redisson_", b"pyredisson_")
 """How a key or a channel among the arguments of a script begins."""
-KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 names = st.one_of(
     st.binary(min_size=1, max_size=30),
@@ -76,9 +75,7 @@ def payloads(session: Session, commands: Commands) -> Iterator[tuple[str, bytes]
             continue
         parameters = signature.parameters.values()
         for wanted in (parameters, [parameter for parameter in parameters if parameter.default is parameter.empty]):
-            by_place = [arguments[parameter.name] for parameter in wanted if parameter.kind is not KEYWORD]
-            by_name = {parameter.name: arguments[parameter.name] for parameter in wanted if parameter.kind is KEYWORD}
-            payload = method(*by_place, **by_name)
+            payload = method(**{parameter.name: arguments[parameter.name] for parameter in wanted})
             if payload is not None:
                 yield name, payload
 
@@ -138,9 +135,7 @@ def test_every_script_is_among_the_commands(session: Session) -> None:
 @example(b"x}y{z}")
 @example(b"{a{b}")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_all_keys_and_channels_of_a_primitive_are_in_one_slot(
-    session: Session, kind: type[Commands], name: bytes
-) -> None:
+def test_all_keys_and_channels_of_a_primitive_share_a_slot(session: Session, kind: type[Commands], name: bytes) -> None:
     commands = kind(session, name)
     slots = SlotMap()
     slots.assign(slot(name), slot(name), "its node")

@@ -109,9 +109,7 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     ],
     "read_write: only the lock is renewed": [("locks.read_write_lock.ReadCommands.renew", staticmethod(renew_holds))],
     "read_write: a reader that was let in in doubt stays": [("locks.read_write_lock.ReadLogic.undo_grant", no_undo)],
-    "semaphore: a cancelled waiter keeps the permits that it was given": [
-        ("permits.permit_wait.PermitWait.acquired", False)
-    ],
+    "semaphore: a cancelled waiter keeps its permits": [("permits.permit_wait.PermitWait.acquired", False)],
     "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
         ("permits.permit_queue.PermitQueue.take_names", lambda *_: b"")
     ],
@@ -121,9 +119,7 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     "semaphore crowded_semaphore: an interrupted hand-over is a release that is sent again": [
         ("permits.commands.SemaphoreCommands.finish_hand_over", SemaphoreCommands.add)
     ],
-    "multi: a failed group keeps some members": [
-        ("groups.multi_lock.MultiLockLogic.releases_after_attempt", lambda *_: [])
-    ],
+    "multi: a failed group keeps members": [("groups.multi_lock.MultiLockLogic.releases_after_attempt", lambda *_: [])],
     "multi: callers that block each other start again at the same time": [
         ("groups.multi_lock._Attempt._deadline_of_others", "(1 + self.group.session.runtime.jitter()) / 2", "1")
     ],
@@ -131,12 +127,8 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
         ("groups.red_lock.RedLockLogic.__init__", lambda group, members: GroupLogic.__init__(group, members, 1))
     ],
     # The release of a red lock doesn't wait for all of its members.
-    "red: a hand-over is given up while it goes on": [
-        ("locks.hand_over.abandon", "if releaser.hands_over", "if False")
-    ],
-    "moving_plain: an undo that is redirected is dropped": [
-        (".simulator.moving.MovingRuntime._post", _post_without_redirects)
-    ],
+    "red: a hand-over is given up as it goes on": [("locks.hand_over.abandon", "if releaser.hands_over", "if False")],
+    "moving_plain: a redirected undo is dropped": [(".simulator.moving.MovingRuntime._post", _post_without_redirects)],
     "shards: nothing is checked after a failover": [("watchdog.Watchdog.on_topology_change", nothing)],
     "shards: one renewer waits for the slowest server": [
         ("watchdog.Watchdog._renewer_of", "_renewers.get(shard)", "_renewers.get(shard := None)"),

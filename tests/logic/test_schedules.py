@@ -4,10 +4,8 @@ Behind them are schedules that no seed draws, and all schedules of two users who
 which one meets a fault. More: `python -m tests.logic.simulator.small_world KIND 2 1`.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -25,6 +23,12 @@ from .simulator.small_world import walk
 from .test_planted_bugs import text_with
 
 CHUNK = 500
+CHUNKS = [
+    pytest.param(kind, first, marks=[pytest.mark.slow] if first else [])
+    for kind, each in KINDS.items()
+    for first in range(0, each.schedules, CHUNK)
+]
+"""A seed is the same schedule on every interpreter, so the first ones do for all but one of them."""
 
 
 def played(kind: str, seed: int) -> Report:
@@ -39,14 +43,7 @@ def played(kind: str, seed: int) -> Report:
         pytest.fail(f"{violation}\n{events}\nreplay: python -m tests.logic.simulator {kind} {seed}", pytrace=False)
 
 
-def chunks() -> Iterator[Any]:
-    """A seed is the same schedule on every interpreter, so the first ones do for all but one of them."""
-    for kind in KINDS:
-        for first in range(0, KINDS[kind].schedules, CHUNK):
-            yield pytest.param(kind, first, marks=[pytest.mark.slow] if first else [])
-
-
-@pytest.mark.parametrize(("kind", "first"), list(chunks()))
+@pytest.mark.parametrize(("kind", "first"), CHUNKS)
 def test_schedules(kind: str, first: int) -> None:
     """Also, locks are acquired with and without planned faults: a simulator in which nothing happens finds nothing."""
     reports = [played(kind, seed) for seed in range(first, min(first + CHUNK, KINDS[kind].schedules))]
@@ -101,7 +98,7 @@ def test_a_grant_that_arrives_after_the_failover_is_checked(lease: int | None) -
 
     def fail_over(*_: object) -> None:
         home.on_replied = None
-        home.server.keyspace.lose(b"lock")
+        home.server.keyspace.drop(b"lock", lost=True)
         cluster.replace(0)
         client.keeper.table.apply(cluster.view(), client.keeper.table.begin_view())
 
@@ -122,9 +119,7 @@ def test_a_grant_that_arrives_after_the_failover_is_checked(lease: int | None) -
     client.die()
 
 
-SMALL = [
-    kind for kind, logic in KINDS.items() if {logic.nodes, logic.servers, logic.users} == {1} and not logic.restarts
-]
+SMALL = [kind for kind, each in KINDS.items() if {each.nodes, each.servers, each.users} == {1} and not each.restarts]
 
 
 @pytest.mark.parametrize("kind", SMALL)

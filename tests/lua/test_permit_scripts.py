@@ -51,7 +51,10 @@ def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -
     return found | ({} if free is None else {FREE: free}) | ({USED: Ends(used)} if used else {})
 
 
-ACQUIRE = {
+MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
+OURS, WHOLE = [(USED, A), (USED, B)], [bytes([number]) * 16 for number in range(100)]
+SEVERAL = renew(LEASE, *OURS, (OTHER, C), (OTHER, A), ("no", A), ("text", A), ("hash", A), (USED, D), (USED, E))
+CASES = {
     "endless": Case(pool(1), [(acquire(A, lease=-1), None)], pool(0, {A: None})),
     "beyond all times": Case(pool(1), [(acquire(A, lease=BEYOND), None)], pool(0, {A: None})),
     "a copy, the first was released": Case(pool(2, {C: LEASE}), [(acquire(A, B, C), [-2, 0])]),
@@ -64,9 +67,6 @@ ACQUIRE = {
         pool(0, {C: -1, D: -5_000, E: 10_000}), [(acquire(A), None)], pool(0, {A: LEASE, C: -1, E: 10_000})
     ),
     "ended, below zero": Case(pool(-2, {B: -1, C: -1}), [(acquire(A), [-1, 0, 0])], pool(0)),
-}
-MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
-CLAIMS = {
     "claim, no semaphore": Case({}, [(acquire(A, B, claimant="me"), [-3, 0, 0])]),
     "claim, a permit ends sooner": Case(
         pool(2, {E: 900}),
@@ -84,19 +84,13 @@ CLAIMS = {
     "a claimant takes what it claims": Case(
         pool(5, claim=("2 me", 2_000)), [(acquire(A, B, claimant="me"), None)], pool(3, {A: LEASE, B: LEASE}), ["3"]
     ),
-}
-COUNTS = {
     "count, no semaphore": Case({}, [(COUNT, [None, 0])]),
     "count": Case(pool(3, {A: 10_000, B: None}), [(COUNT, [3, 2])]),
     "count, below zero": Case(pool(-3, {C: -1}), [(COUNT, [-2, 0])], pool(-2)),
     "set": Case({}, [(SET_FIVE, 5)], pool(5, slot=("2 5", 660_000)), ["5"]),
     "set, as it is": Case(
-        pool((3, 50_000), {A: None, B: -1}),
-        [(SET_FIVE, 0)],
-        pool((3, 50_000), {A: None, B: -1}, slot=("2 0", 660_000)),
+        pool((3, 50_000), {A: None, B: -1}), [(SET_FIVE, 0)], pool((3, 50_000), {A: None, B: -1}, slot=("2 0", 660_000))
     ),
-}
-RELEASE = {
     "release": Case(pool(3, {A: 10_000}), [(release(A), [], [1, A])], pool(4), ["4"]),
     "release, all or none": Case(pool(0, {A: 10_000, B: -1}), [(release(A, B, C), [1, B, C]), (release(A, B), [0, B])]),
     "withdraw what is there": Case(
@@ -105,17 +99,9 @@ RELEASE = {
         {**pool(2, {D: 10_000}), **{mark(permit): ("1", 660_000) for permit in (A, B, C)}},
         ["2"],
     ),
-}
-OURS, WHOLE = [(USED, A), (USED, B)], [bytes([number]) * 16 for number in range(100)]
-LEASES = {
     "renew, ours and others": Case(
         {USED: Ends({A: 10_000, B: -1, D: 60_000, E: None}), OTHER: Ends({C: 10_000}), "text": "x", "hash": {"a": 1}},
-        [
-            (
-                renew(LEASE, *OURS, (OTHER, C), (OTHER, A), ("no", A), ("text", A), ("hash", A), (USED, D), (USED, E)),
-                [1, 0, 1, 0, 0, 0, 0, 1, 1],
-            )
-        ],
+        [(SEVERAL, [1, 0, 1, 0, 0, 0, 0, 1, 1])],
         {USED: Ends({A: LEASE, B: -1, D: 60_000, E: None}), OTHER: Ends({C: LEASE}), "text": "x", "hash": {"a": 1}},
     ),
     "renew, 0 only asks": Case(pool(0, {A: 20_000, B: -1}), [(renew(0, *OURS, (USED, C)), [1, 0, 0])]),
@@ -136,7 +122,6 @@ LEASES = {
         for lease, found in ((5_000, 5_000), (-1, -1), (BEYOND, -1))
     },
 }
-CASES = ACQUIRE | CLAIMS | COUNTS | RELEASE | LEASES
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

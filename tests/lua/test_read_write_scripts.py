@@ -42,8 +42,9 @@ CLAIM_OF_YOURS = {CLAIM: (YOUR_WRITE, 2_000)}
 READ, LEAVE = read(ME, 1, 30_000), read_release(ME, 0)
 RENEW, ONLY_KEEP = renew(("orders", ME, 30_000)), renew(("orders", ME, 0))
 MINE, YOURS = reading({ME: [30_000]}), reading({YOU: [30_000]})
+NEIGHBOURS = reading({YOU: [10_000]}, lock="b") | {"d": "text"}
 
-ACQUIRE = {
+READS = {
     **{
         f"another level of a lost hold: {number}": Case(before, [(read(ME, 2, 30_000), -2)])
         for number, before in enumerate(({}, YOURS, writing(YOU, 1, 30_000)))
@@ -63,8 +64,6 @@ ACQUIRE = {
     ),
     # A lock that was removed by force leaves the lease keys: they are no leases of the next hold.
     "a lease without its lock": Case(leases_of({ME: [60_000]}), [(read(ME, 1, 10_000), None)], reading({ME: [10_000]})),
-}
-RELEASE = {
     **{
         f"release, another owner's: {number}": Case(before, [(LEAVE, None), (read_release(ME, 1), None)])
         for number, before in enumerate(({}, reading({YOU: [20_000, 20_000]}), writing(YOU, 2, 20_000)))
@@ -89,19 +88,11 @@ RELEASE = {
         )
         for lease in (30_000, 60_000)
     },
-}
-OTHERS = {
     # A dead reader must not be kept alive by others, and a neighbour of another type doesn't end the batch.
     "renew, ours and others": Case(
-        reading({ME: [10_000, 10_000], YOU: [10_000]}, lock="a")
-        | reading({YOU: [10_000]}, lock="b")
-        | reading({ME: [10_000]}, lock="e")
-        | {"d": "text"},
+        reading({ME: [10_000, 10_000], YOU: [10_000]}, lock="a") | reading({ME: [10_000]}, lock="e") | NEIGHBOURS,
         [(renew(*((lock, ME, 30_000) for lock in "abcde")), [1, 0, 0, 0, 1])],
-        reading({ME: [30_000, 30_000], YOU: [10_000]}, lock="a")
-        | reading({YOU: [10_000]}, lock="b")
-        | reading({ME: [30_000]}, lock="e")
-        | {"d": "text"},
+        reading({ME: [30_000, 30_000], YOU: [10_000]}, lock="a") | reading({ME: [30_000]}, lock="e") | NEIGHBOURS,
     ),
     "renew, several readers of one lock": Case(
         reading({ME: [10_000], YOU: [10_000]}),
@@ -120,7 +111,6 @@ OTHERS = {
     "locked, written": Case(writing(ME, 2, 30_000), [(IS_LOCKED, 0)]),
     "locked, written and read": Case(writing(ME, 2, 30_000, {ME: [30_000]}), [(IS_LOCKED, 1)]),
 }
-READS = ACQUIRE | RELEASE | OTHERS
 
 
 @pytest.mark.parametrize("levels", ["1000000000", "9" * 400, "0", "-3", "1.5", "text", "nan", "inf", ""])
@@ -231,8 +221,6 @@ WRITES = {
     "another kind of lock": Case(
         {"orders": ({YOU: 1}, 20_000)}, [(WAITS, Refused(20_000, 0, 1))], {"orders": ({YOU: 1}, 20_000)} | LISTED
     ),
-}
-STOPPED = {
     # 3: somebody has heard of it, here the test.
     "release": Case(writing(ME, 2, 30_000), [(STOP, 3, None)], {}, SAID),
     **{
@@ -249,9 +237,7 @@ STOPPED = {
         for side, message in (("read", 0), ("write", 1))
         for number, more in enumerate(({}, {ME: 1}))
     },
-}
-# Once: the second copy has released nothing.
-LET_IN = {
+    # Once: the second copy has released nothing.
     **{
         f"let in, the writer goes on reading: {lease}": Case(
             writing(ME, 1, 60_000, {ME: [lease]}), [(LET_ALL_IN, [1, 1, 1])], reading({ME: [lease], **ALL_IN}), SAID
@@ -276,11 +262,7 @@ LET_IN = {
         writing(ME, 1, 60_000, {ME: [10_000, 20_000]}), [(HAND_OVER, 1, 0)], reading({ME: [10_000, 20_000]}), SAID
     ),
 }
-CASES = {
-    f"{side}: {name}": case
-    for side, cases in (("read", READS), ("write", WRITES | STOPPED | LET_IN))
-    for name, case in cases.items()
-}
+CASES = {f"{side}: {name}": case for side, each in (("read", READS), ("write", WRITES)) for name, case in each.items()}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -310,7 +292,7 @@ COMES_IN, KEPT_OUT = [(ENTER, None)], [(ENTER, Refused(2_000, 0, 1))]
 BOTH, I_WAIT = reading({YOU: [20_000], ME: [30_000]}), waiting(f"{HERE}:r")
 
 
-ENTERS = {
+IN_LISTS = {
     "a reader is refused, and enters its list": Case(
         HELD | waiting("a b:r"), [(ENTER, Refused(20_000, 1, 1))], HELD | waiting(f"a b:r {HERE}:r")
     ),
@@ -332,8 +314,6 @@ ENTERS = {
         YOUR_READ | YOUR_CLAIM | I_WAIT | woken(phase=LATER), COMES_IN, BOTH | YOUR_CLAIM | woken(phase=LATER)
     ),
     "a reader that came after the phase": Case(YOUR_READ | YOUR_CLAIM | I_WAIT | woken(phase=LONG_AGO), KEPT_OUT),
-}
-TOLD = {
     "the first reader lets in all others": Case(
         woken(f"{HERE}:r") | waiting("a b c:r gone:r d:r"),
         COMES_IN,
@@ -408,7 +388,6 @@ TOLD = {
         ["c c:1:r", "b look", "b look"],
     ),
 }
-IN_LISTS = ENTERS | TOLD
 
 
 @pytest.mark.parametrize("in_lists", IN_LISTS.values(), ids=IN_LISTS)

@@ -81,9 +81,7 @@ def delete(number: int) -> Call:
     return Call("exactly_once_delete", ["stock", SLOT], [number, CHANNEL, ""])
 
 
-def claim(
-    number: int, permits: int, me: str = "me", patience: int = 5_000, listing: Sequence[str] = ("", "", "")
-) -> Call:
+def claim(number: int, permits: int, me: str = "me", patience: int = 5_000, listing: Sequence[str] = ("",) * 3) -> Call:
     words: list[str | int] = [number, permits, CHANNEL, patience, *listing, 60_000, me]
     return Call("semaphore_acquire", [*KEYS, TURN, SLOT], words)
 
@@ -99,7 +97,9 @@ def stock(free: Any, once: str = "", **other: Any) -> dict[str, Any]:
     return found | ({} if free is None else {"stock": free}) | ({SLOT: (once, 660_000)} if once else {})
 
 
-ACQUIRE = {
+HANDED = (hand_over(2, 3, 2), 2)
+MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
+SEMAPHORE = {
     # As texts "10" would come before "9". No exponent is written.
     "call numbers are numbers": Case(
         stock(5), [(acquire(number, 1), 1) for number in (9, 10, 10**15, 10**15 + 2)], stock(1, "1000000000000002 1")
@@ -115,13 +115,9 @@ ACQUIRE = {
         for free in (None, 0, -3)
         for permits in (0, 1)
     },
-}
-UNDO = {
     "undo of all": Case(stock(5), [(acquire(2, 0), 5), (undo(2), 5, 0)], stock(5, "3 0"), ["5"]),
     "undo, no semaphore": Case(stock(5), [(acquire(2, 3), 3), ("DEL", "stock"), (undo(2), 0)], stock(None, "3 0")),
     "undo on a new server": Case(stock(5), [(undo(2), 0), (acquire(2, 3), 0)], stock(5, "3 0")),
-}
-COUNT = {
     **{
         f"correct: {shown}, {free}": Case(
             stock((shown, 50_000)), [(correct(2, shown, free), 1)], stock((free, 50_000), "2 1"), messages
@@ -138,9 +134,6 @@ COUNT = {
     "set, with an end": Case({}, [(make(2, 5, 40_000), 1)], stock((5, 40_000), "2 1"), ["5"]),
     **{f"set, there is one: {free}": Case(stock(free), [(make(2, 5), 0)], stock(free, "2 0")) for free in (3, 0, -1)},
     "delete": Case(stock(3), [(delete(2), 1), (delete(4), 0)], stock(None, "4 0")),
-}
-HANDED = (hand_over(2, 3, 2), 2)
-HAND_OVER = {
     **{
         f"hand over: {free}": Case(stock((free, 50_000)), [(hand_over(2, 2, 2), 2)], stock((free, 50_000), "2 2"))
         for free in (0, 3)
@@ -158,9 +151,6 @@ HAND_OVER = {
     "finish before, only an existing one": Case({}, [(finish(2, 3, 1), 0)], stock(None, "3 0")),
     "finish before, no semaphore": Case({}, [(finish(4, 3), 3)], stock(3, "5 3"), ["3"]),
     "finish, no semaphore": Case(stock(0), [HANDED, ("DEL", "stock"), (finish(2, 3), 0)], stock(None, "3 0"), ["1"]),
-}
-MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
-CLAIMS = {
     "claim": Case(stock(2), [(claim(2, 4), -1_000 * WAIT)], stock(2, claim=MINE, turn=("1", 10_000))),
     "claim, no semaphore": Case({}, [(claim(2, 4), NONE)]),
     "claimed, too few": Case(stock(5, claim=OTHERS), [(acquire(2, 6), -5)]),
@@ -256,7 +246,7 @@ QUEUE = {
     "leave under several names": Case(line(0, "a b a:2:3"), [(leave(f"{A} a:2:3"), 1, 0)], line(0, "b")),
 }
 CASES = {
-    **(ACQUIRE | UNDO | COUNT | HAND_OVER | CLAIMS),
+    **SEMAPHORE,
     **{f"latch, {name}": case for name, case in LATCH.items()},
     **{f"queue, {name}": case for name, case in QUEUE.items()},
 }

@@ -13,12 +13,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 import pyredisson
-from pyredisson.errors import ClosedError
 from pyredisson.events import METHODS, Event
 from pyredisson.observe import OpenTelemetryObserver, PrometheusObserver
 from pyredisson.observe import opentelemetry as module
@@ -115,7 +113,7 @@ async def test_waits(backend: Backend, registry: CollectorRegistry, metrics: Pro
     assert (of_lock["wait_seconds_sum"] or 0) > 0
     waiting = await backend.begin(client.get_lock("order:1", owner=3).lock, one_waits)
     await client.close()
-    await fails(ClosedError, waiting.result)
+    await fails(pyredisson.ClosedError, waiting.result)
     delivered(client)
     assert of_lock.outcomes() == {"acquired": 1, "timed_out": 1, "failed": 1}
     assert (of_lock["waiting"], of_lock["held"], of_lock["wait_seconds_count"]) == (0, 0, 3)
@@ -156,7 +154,6 @@ def test_two_in_one_registry(registry: CollectorRegistry, metrics: PrometheusObs
     with pytest.raises(ValueError, match=r"Duplicated timeseries.*One PrometheusObserver serves all clients"):
         PrometheusObserver(registry)
     assert generate_latest(registry) == before
-    # Under other names there may be a second one.
     PrometheusObserver(registry, namespace="other")
 
 
@@ -243,7 +240,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 def error_of(span: ReadableSpan) -> str | None:
-    assert (span.status.status_code is StatusCode.ERROR) is (span.status.description is not None)
+    assert (span.status.status_code is trace.StatusCode.ERROR) is (span.status.description is not None)
     return span.status.description
 
 
@@ -384,7 +381,6 @@ RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in gr
 OF_TARGETS = {"job", "instance"}
 """The labels that Prometheus adds."""
 METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
-LABEL = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 BY = re.compile(r"\bby \(([^)]*)\)")
 
 
@@ -405,7 +401,7 @@ def check(expression: str, labels: dict[str, set[str]]) -> set[str]:
     assert used, expression
     for metric, selector in used:
         assert metric in labels, expression
-        assert {label for label, _, _ in LABEL.findall(selector)} <= labels[metric] | OF_TARGETS, expression
+        assert {*re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"', selector)} <= labels[metric] | OF_TARGETS, expression
     known = OF_TARGETS.union(*(labels[metric] for metric, _ in used))
     assert set(re.findall(r"\w+", " ".join(BY.findall(expression)))) <= known, expression
     assert expression.count("(") == expression.count(")")

@@ -23,6 +23,7 @@ from .waiting import within
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
+Errors = type[BaseException] | tuple[type[BaseException], ...]
 TIME_LIMIT = 10.0
 """Seconds after which a test fails that waits for something which should happen at once."""
 WORK_LIMIT = 50.0
@@ -83,21 +84,6 @@ class Backend(ABC):
         return await self.spawn(work).result()
 
 
-class OtherOwner(ABC, Generic[T]):
-    """Work that another owner does: on a thread or in a task of its own."""
-
-    @abstractmethod
-    async def result(self, seconds: float = TIME_LIMIT) -> T:
-        """Waits for the end of the work, so long at most; returns its result or raises its error."""
-
-    @abstractmethod
-    def done(self) -> bool: ...
-
-    @abstractmethod
-    async def end(self) -> None:
-        """Waits for the end of the work, which ends it in asyncio; its result doesn't matter."""
-
-
 async def finished(others: Iterable[OtherOwner[T]], seconds: float = TIME_LIMIT) -> list[T]:
     """Waits for the end of all this work. The results."""
     return [await other.result(seconds) for other in others]
@@ -124,6 +110,13 @@ async def fails(
     with pytest.raises(error, match=match) as caught:
         await call(*args, **kwargs)
     return caught.value
+
+
+def raises(error: Errors, call: Callable[..., Any], *args: Any, match: str | None = None, **kwargs: Any) -> None:
+    """The same of a call that isn't awaited."""
+    __tracebackhide__ = True
+    with pytest.raises(error, match=match):
+        call(*args, **kwargs)
 
 
 def lasting(least: float, most: float) -> AbstractContextManager[None]:
@@ -219,7 +212,7 @@ class _Awaited:
         return _Awaited(value) if ours else value
 
 
-class _Thread(OtherOwner[T]):
+class _Thread(Generic[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._future: Future[T] = Future()
         threading.Thread(target=self._run, args=(_operation(work),), daemon=True).start()
@@ -240,7 +233,7 @@ class _Thread(OtherOwner[T]):
         self._future.exception(TIME_LIMIT)
 
 
-class _Task(OtherOwner[T]):
+class _Task(Generic[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._task = asyncio.get_running_loop().create_task(_operation(work))
 
@@ -253,6 +246,11 @@ class _Task(OtherOwner[T]):
     async def end(self) -> None:
         self._task.cancel()
         await asyncio.wait([self._task], timeout=TIME_LIMIT)
+
+
+OtherOwner = _Thread[T] | _Task[T]
+"""Work that another owner does: on a thread or in a task of its own. `result` waits for the end of the work, so long at
+most. `end` does, too, and ends it in asyncio; its result doesn't matter."""
 
 
 async def _operation(work: Callable[[], Awaitable[T]]) -> T:

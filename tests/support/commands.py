@@ -22,11 +22,11 @@ class Ended(NamedTuple):
     err: str
 
 
-def pyredisson(*arguments: str, env: Mapping[str, str] = {}, text: str = "", code: str | None = None) -> Ended:
-    """Runs the command line in a process of its own. `text`: its input. `code`: instead of `-m pyredisson`."""
+def pyredisson(*arguments: str, env: Mapping[str, str] = {}, code: str | None = None) -> Ended:
+    """Runs the command line in a process of its own. `code`: instead of `-m pyredisson`."""
     program = ["-m", "pyredisson"] if code is None else ["-c", code]
     environment = {**clean_environment(), **env}
-    done = completed(sys.executable, *program, *arguments, env=environment, input=text, timeout=TIMEOUT)
+    done = completed(sys.executable, *program, *arguments, env=environment, input="", timeout=TIMEOUT)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -39,6 +39,12 @@ def end_of(process: Popen[str], text: str | None = None) -> Ended:
     """What becomes of the process. `text`: the rest of its input."""
     out, err = process.communicate(text, timeout=TIMEOUT)
     return Ended(process.returncode, out, err)
+
+
+def output(ended: Ended) -> str:
+    """What a command has printed that ended without an error."""
+    assert (ended.status, ended.err) == (0, "")
+    return ended.out
 
 
 def clean_environment() -> dict[str, str]:

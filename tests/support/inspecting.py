@@ -46,24 +46,25 @@ def discovery_of(client: Any, pattern: str = "*", rate: float = 0.0) -> Discover
     return Discovery(session_of(client), getattr(client, "_target", client)._runtime, pattern, rate)
 
 
-async def state_of(client: Any, name: str | bytes) -> State:
-    key = name if isinstance(name, bytes) else name.encode()
-    known, failed = await inspector(client).states([key])
+async def state_of(client: Any, name: str) -> State:
+    [state], failed = await inspector(client).states([name.encode()])
     assert not failed
-    [state] = known
     return state
 
 
-async def walked(client: Any, pattern: str = "*") -> Discovery:
-    discovery = discovery_of(client, pattern)
+async def walk(discovery: Discovery) -> Discovery:
     while await discovery.step():
-        assert not discovery.done
+        pass
     return discovery
+
+
+async def walked(client: Any) -> Discovery:
+    return await walk(discovery_of(client))
 
 
 async def listed(client: Any, pattern: str = "*") -> dict[str, State]:
     """The objects that a walk finds, by their names."""
-    discovery = await walked(client, pattern)
+    discovery = await walk(discovery_of(client, pattern))
     assert not discovery.failed
     known, failed = await inspector(client).found(discovery.found, clients=[*discovery.clients])
     assert not failed

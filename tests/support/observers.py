@@ -7,7 +7,6 @@ from typing import Any
 from pyredisson.events import METHODS, Event
 
 ENDS_WAIT = ("acquired", "timed_out", "failed")
-ENDS_HOLD = ("released", "lost")
 
 OF_LOCKS = tuple(name for name in METHODS if name != "discovered")
 """The events that follow from what a program does."""
@@ -47,7 +46,7 @@ def check_pairs(events: Sequence[Event], where: str = "") -> None:
     waits = Counter(event.wait_id for event in events if event.what == "waiting")
     ended_waits = Counter(event.wait_id for event in events if event.what in ENDS_WAIT and event.wait_id)
     holds = Counter(event.hold_id for event in events if event.what == "acquired" and event.hold_id)
-    ended_holds = Counter(event.hold_id for event in events if event.what in ENDS_HOLD)
+    ended_holds = Counter(event.hold_id for event in events if event.what in ("released", "lost"))
     assert waits == ended_waits, (where, events)
     assert holds == ended_holds, (where, events)
     assert set(waits.values()) | set(holds.values()) <= {1}

@@ -10,9 +10,7 @@ import pytest
 import pyredisson
 import pyredisson.asyncio
 
-from .backends import Asyncio, OtherOwner, Threads
-
-Errors = type[BaseException] | tuple[type[BaseException], ...]
+from .backends import Asyncio, Errors, OtherOwner, Threads
 
 
 class RawBackend:

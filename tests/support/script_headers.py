@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from random import Random
 from typing import Any
 
@@ -28,11 +29,8 @@ class Header:
 
 @cache
 def header(name: str) -> Header:
-    lines = []
-    for line in Script(name, with_shebang=True).text.decode().splitlines()[1:]:
-        if not line.startswith("--"):
-            break
-        lines.append(line.removeprefix("--").strip())
+    text = Script(name, with_shebang=True).text.decode().splitlines()[1:]
+    lines = [line.removeprefix("--").strip() for line in takewhile(lambda line: line.startswith("--"), text)]
     command = lines[-1].split()
     assert command[:3] == ["redis-cli", "--eval", f"{name}.lua"]
     words = [word.strip("'") for word in command[3:]]
@@ -60,6 +58,7 @@ SCORES = (
 )
 TTLS = (None, None, 100_000, 9_000_000_000_000_000_000)
 NAMED_FIELDS = (
+    *("me:1", "me", "me:1:kept"),
     *("mode", "n", ":offered", ":grace", ":margin", ":cursor", "rate", "", "you:7", "you:7:write"),
     *("member", "came", "exclusive"),
 )
@@ -67,15 +66,10 @@ Key = tuple[str, str, Any, int | None]
 """Its name, its type, its value and its TTL in ms; None: it has none."""
 
 
-def owners(known: Header) -> list[str]:
-    found = [word for word in known.args if ":" in word and "{" not in word]
-    return [*found, "me:1", "me", "me:1:kept", *NAMED_FIELDS]
-
-
 def state(name: str, random: Random) -> list[Key]:
     """Keys, most of them of the type that the script expects. The others are missing, or of another type."""
     known = header(name)
-    names = owners(known)
+    names = [*(word for word in known.args if ":" in word and "{" not in word), *NAMED_FIELDS]
     keys = dict(zip(known.keys, known.types, strict=True))
     for prefix, is_prefix in zip(known.keys, known.prefixes, strict=True):
         if is_prefix:

@@ -14,6 +14,7 @@ from pyredisson.testing import Cluster, ClusterNode, Replicated, ReplicatedNode,
 from pyredisson.testing.cluster_node import SLOTS
 from tests.cluster.conftest import started
 from tests.cluster.scenes import other_than, tag_on
+from tests.support.backends import raises
 from tests.support.programs import PROGRAMS
 
 
@@ -87,21 +88,17 @@ def test_slots_move_with_their_keys(cluster: Cluster) -> None:
     cluster.move_keys(slot)
     cluster.finish_move(slot)
     assert source.ask("GET", "{moved}:2") == "2"
-    with pytest.raises(ValueError, match="is there already"):
-        cluster.begin_move(slot, source)
-    with pytest.raises(ValueError, match="not being moved"):
-        cluster.finish_move(slot)
+    raises(ValueError, cluster.begin_move, slot, source, match="is there already")
+    raises(ValueError, cluster.finish_move, slot, match="not being moved")
     source = cluster.node_of(0)
     target = other_than(source, cluster)
     name = next(name for name in map(str, range(SLOTS)) if cluster.slot_of_key(name) == 0)
     source.ask("SET", name, "kept")
     cluster.reshard(50, source, target)
     assert ({cluster.node_of(slot) for slot in range(50)}, target.ask("GET", name)) == ({target}, "kept")
-    with pytest.raises(ValueError, match="slots only"):
-        cluster.reshard(SLOTS, source, target)
+    raises(ValueError, cluster.reshard, SLOTS, source, target, match="slots only")
     cluster.unassign(0)
-    with pytest.raises(ServerError, match="assigned to no node"):
-        cluster.node_of(0)
+    raises(ServerError, cluster.node_of, 0, match="assigned to no node")
     cluster.assign(0, target)
     assert cluster.node_of(0) is target
 
@@ -112,8 +109,7 @@ def test_slots_move_atomically(cluster: Cluster) -> None:
     slot = cluster.slot_of_key("{atomic}")
     source.ask("SET", "{atomic}", "kept")
     if cluster.version < (8, 4):
-        with pytest.raises(ServerError, match=re.escape("Valkey 9.0 and Redis 8.4")):
-            cluster.begin_atomic_move(slot, slot, target)
+        raises(ServerError, cluster.begin_atomic_move, slot, slot, target, match=re.escape("Valkey 9.0 and Redis 8.4"))
         return
     cluster.move_atomically(slot, slot, target)
     assert (cluster.node_of(slot), target.ask("GET", "{atomic}")) == (target, "kept")
@@ -122,8 +118,7 @@ def test_slots_move_atomically(cluster: Cluster) -> None:
     move = cluster.begin_atomic_move(slot, slot, source)
     assert move.missing()
     move.cancel()
-    with pytest.raises(ServerError, match="the slots have not moved"):
-        cluster.finish_atomic_move(move)
+    raises(ServerError, cluster.finish_atomic_move, move, match="the slots have not moved")
     assert move.state.startswith("cancel")
     target.ask("CONFIG", "SET", "rdb-key-save-delay", 0)
     assert (cluster.node_of(slot), target.ask("GET", "{atomic}")) == (target, "kept")
@@ -150,11 +145,9 @@ def test_a_master_comes_back_as_replica(request: pytest.FixtureRequest, kind: st
     store(master, name, len(replicas))
     if broken == "killed":
         servers.kill(master)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((master.host, port), 5)
+        raises(ConnectionRefusedError, socket.create_connection, (master.host, port), 5)
         if not cluster:
-            with pytest.raises(ServerError, match=r"0 living nodes|don't name a living master"):
-                servers.master()
+            raises(ServerError, servers.master, match=r"0 living nodes|don't name a living master")
     else:
         servers.pause(master)
         if cluster:
@@ -185,17 +178,12 @@ def test_a_cluster_of_one_node_serves_all_slots(program: str) -> None:
         assert node.ask("SPUBLISH", "channel", "message") == 0
         cluster.restart(node)
         assert node.ask("SET", "a", 1)
-        with pytest.raises(ServerError, match="no living replica"):
-            cluster.fail_over(node)
-        with pytest.raises(ValueError, match="no node of"):
-            cluster.kill(ClusterNode())
-        with pytest.raises(RuntimeError, match="already running"):
-            cluster.start()
-        with pytest.raises(RuntimeError, match="proxied=True"):
-            cluster.proxy_of(node)
+        raises(ServerError, cluster.fail_over, node, match="no living replica")
+        raises(ValueError, cluster.kill, ClusterNode(), match="no node of")
+        raises(RuntimeError, cluster.start, match="already running")
+        raises(RuntimeError, cluster.proxy_of, node, match="proxied=True")
         cluster.kill(node)
-        with pytest.raises(ServerError, match="is alive"):
-            cluster.masters()
+        raises(ServerError, cluster.masters, match="is alive")
 
 
 def test_password_users_and_tls() -> None:
@@ -262,8 +250,7 @@ def test_nodes_announce_what_a_test_wants() -> None:
         with pytest.raises(ServerError, match=r"not within 0.1 s: .* counts as failed: unknown to \["):
             cluster.wait_for_failure(node, timeout=0.1)
         other.ask("CLUSTER", "FORGET", node.id)
-        with pytest.raises(ServerError, match=f"{other.port} doesn't know {node.port}"):
-            cluster.wait_until_consistent(0.1)
+        raises(ServerError, cluster.wait_until_consistent, 0.1, match=f"{other.port} doesn't know {node.port}")
 
 
 def test_replicas_have_the_data_of_their_master_and_take_over(replicated: Replicated) -> None:
@@ -300,10 +287,8 @@ def test_replicas_with_password_and_tls() -> None:
         with node.redis(port=node.tls_port, ssl=True, ssl_ca_certs=replicated.ca_file) as client:
             assert client.ping()
         replicated.kill(replicated.nodes[0])
-        with pytest.raises(ServerError, match="no living replica"):
-            replicated.fail_over()
-        with pytest.raises(ValueError, match="no node of"):
-            replicated.restart(ReplicatedNode())
+        raises(ServerError, replicated.fail_over, match="no living replica")
+        raises(ValueError, replicated.restart, ReplicatedNode(), match="no node of")
 
 
 def test_sentinels_know_the_master_and_each_other_and_fail_over(sentinels: Sentinels) -> None:
@@ -329,8 +314,7 @@ def test_sentinels_know_the_master_and_each_other_and_fail_over(sentinels: Senti
     sentinels.restart(first)
     assert {each.master_port("mymaster") for each in sentinels.sentinels} == {promoted.port}
     sentinels.pause(second)
-    with pytest.raises(redis.TimeoutError):
-        second.ask("PING")
+    raises(redis.TimeoutError, second.ask, "PING")
     sentinels.resume(second)
     assert second.ask("SENTINEL", "CKQUORUM", "mymaster").startswith("OK 3 usable")
     assert sentinels.fail_over() is master
@@ -345,8 +329,7 @@ def test_sentinels_with_passwords_users_and_tls() -> None:
             assert client.ping()
         with former.redis(username="bob", password="x") as bob:
             assert bob.acl_whoami() == "bob"
-        with pytest.raises(redis.AuthenticationError):
-            sentinel.redis(password="wrong").ping()
+        raises(redis.AuthenticationError, lambda: sentinel.redis(password="wrong").ping())
         assert sentinels.fail_over() is not former
         # What the library reads in the addresses.
         passwords = {"password": "s/e@", "sentinel_password": "x%y&"}

@@ -15,6 +15,7 @@ from redis import Redis
 
 from pyredisson.testing import Fault, Hold, Proxy, Server
 from pyredisson.testing.relay import Frames, Ledger, Request
+from tests.support.backends import raises
 from tests.support.waiting import eventually
 
 
@@ -85,8 +86,7 @@ def test_a_client_notices_no_difference(proxy: Proxy, protocol: int) -> None:
 
 
 def test_commands_and_connections_are_counted(proxy: Proxy, dial: Dial) -> None:
-    with pytest.raises(TimeoutError, match="SET"):
-        proxy.wait_for(b"SET", timeout=0.05)
+    raises(TimeoutError, proxy.wait_for, b"SET", timeout=0.05, match="SET")
     first, second = dial(), dial()
     proxy.wait_for(lambda: proxy.connections == 2)
     sender = threading.Thread(target=first.send, args=("SET a 1",))
@@ -111,8 +111,7 @@ def test_cut(proxy: Proxy, dial: Dial, reset: bool, error: type[Exception]) -> N
     proxy.cut(reset=reset)
     assert proxy.connections == 0
     for connection in connections:
-        with pytest.raises(error):
-            connection.receive()
+        raises(error, connection.receive)
     assert dial().ask("PING") == b"PONG"
 
 
@@ -120,8 +119,7 @@ def test_refuse_and_latency(proxy: Proxy, dial: Dial) -> None:
     old = dial()
     assert old.ask("PING") == b"PONG"
     proxy.refuse(True)
-    with pytest.raises(ENDED):
-        dial().ask("PING")
+    raises(ENDED, lambda: dial().ask("PING"))
     assert old.ask("PING") == b"PONG"
     proxy.refuse(False)
     connection = dial()
@@ -191,12 +189,9 @@ def test_the_server_dies(dial: Dial, own_server: Server) -> None:
         assert idle.ask("PING") == b"PONG"
         own_server.kill()
         for connection in (waiting, idle):
-            with pytest.raises(ENDED):
-                connection.receive()
-        with pytest.raises(ConnectionError, match="closed the connection"):
-            hold.deliver()
-        with pytest.raises(ENDED):
-            dial(proxy).ask("PING")
+            raises(ENDED, connection.receive)
+        raises(ConnectionError, hold.deliver, match="closed the connection")
+        raises(ENDED, lambda: dial(proxy).ask("PING"))
         assert (swallowed.silent(), without_reply.silent()) == (True, True)
         proxy.wait_for(lambda: proxy.connections == 2)
         for connection in (swallowed, without_reply):
@@ -212,14 +207,10 @@ def test_close_ends_everything(dial: Dial, server: Server) -> None:
     assert connection.ask("PING") == b"PONG"
     proxy.close()
     proxy.close()
-    with pytest.raises(EOFError):
-        connection.receive()
-    with pytest.raises(ConnectionRefusedError):
-        dial(proxy)
-    with pytest.raises(RuntimeError, match="not running"):
-        proxy.cut()
-    with pytest.raises(RuntimeError, match="already"):
-        proxy.start()
+    raises(EOFError, connection.receive)
+    raises(ConnectionRefusedError, dial, proxy)
+    raises(RuntimeError, proxy.cut, match="not running")
+    raises(RuntimeError, proxy.start, match="already")
 
 
 def test_after_a_dropped_reply_its_connection_is_silent(proxy: Proxy, dial: Dial, admin: Redis) -> None:
@@ -246,8 +237,7 @@ def test_after_a_dropped_reply_its_connection_is_silent(proxy: Proxy, dial: Dial
     eventually(lambda: admin.pubsub_numsub("b") == [(b"b", 1)])
     assert (admin.publish("b", "1"), subscriber.silent()) == (1, True)
     for times in (0, -1):
-        with pytest.raises(ValueError, match="at least 1"):
-            proxy.drop_reply(times=times)
+        raises(ValueError, proxy.drop_reply, times=times, match="at least 1")
 
 
 @pytest.mark.parametrize(("cut", "arrived"), [(Proxy.cut_reply, 1), (Proxy.cut_request, 0)])
@@ -259,16 +249,14 @@ def test_a_cut_call(proxy: Proxy, dial: Dial, admin: Redis, cut: Callable[[Proxy
         assert connection.receive() == b"OK"
     else:
         connection.send("INCR n")
-    with pytest.raises(ENDED):
-        connection.receive()
+    raises(ENDED, connection.receive)
     assert (fault.happened.is_set(), dial().ask("INCR n")) == (True, arrived + 1)
 
 
 @pytest.mark.parametrize(("hold_one", "arrived"), [(Proxy.hold_reply, b"1"), (Proxy.hold_request, None)])
 def test_held(proxy: Proxy, dial: Dial, admin: Redis, hold_one: Callable[..., Hold], arrived: bytes | None) -> None:
     hold = hold_one(proxy, b"INCR")
-    with pytest.raises(RuntimeError, match="nothing containing"):
-        hold.deliver()
+    raises(RuntimeError, hold.deliver, match="nothing containing")
     connection, other = dial(), dial()
     connection.send("PING", "INCR n", "GET n")
     assert (connection.receive(), hold.held.wait(5)) == (b"PONG", True)
@@ -301,8 +289,7 @@ def test_the_oldest_fault_that_matches_strikes_as_often_as_it_may(proxy: Proxy, 
         connection.send("SET a 1", "PING")
         assert (connection.silent(), first.happened.wait(5)) == (True, True)
         assert (first.left, second.happened.is_set()) == (1 - number, False)
-    with pytest.raises(ENDED):
-        dial().ask("SET a 2")
+    raises(ENDED, lambda: dial().ask("SET a 2"))
 
 
 FRAMES = (

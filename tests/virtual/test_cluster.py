@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
-from tests.support.backends import hold_all, in_turn
+from tests.support.backends import fails, hold_all, in_turn
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
 from tests.support.observers import Recorder, check_pairs, told, whats
 from tests.support.waiting import cancel_after, within
@@ -86,8 +86,7 @@ async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: Memory
         cluster.finish_move("{a}")
         await asyncio.sleep(SETTLED)
         with within(SOON):
-            for name in names:
-                await one.get_lock(name).unlock()
+            await in_turn(one.get_lock(name).unlock for name in names)
             await asyncio.gather(*waiting)
 
 
@@ -285,8 +284,7 @@ async def test_acquires_that_are_not_confirmed(world: World, synced: MemoryClust
         if moving:
             synced.begin_move("a")
         synced.confirmed = 0
-        with pytest.raises(NotReplicatedError):
-            await lock.lock(30)
+        await fails(NotReplicatedError, lock.lock, 30)
         await asyncio.sleep(1)
         assert not await lock.is_locked()
         synced.confirmed = NoPermissionError("NOPERM no permission to run 'wait'")
@@ -310,18 +308,16 @@ async def test_neither_permits_nor_levels_count_without_a_confirmation(world: Wo
         (lock,) = await hold_all(client, "a")
         await lock.lock()
         semaphore, expirable = client.get_semaphore("s{a}"), client.get_permit_expirable_semaphore("e{a}")
-        for each in (semaphore, expirable):
-            await each.try_set_permits(3)
+        await in_turn(partial(each.try_set_permits, 3) for each in (semaphore, expirable))
         synced.confirmed = 0
-        for named, acquiring in (
-            ("lock 'a'", lock.lock()),
-            ("semaphore 's{a}'", semaphore.acquire(2)),
-            ("semaphore 's{a}'", semaphore.try_acquire()),
-            ("semaphore 's{a}'", semaphore.drain_permits()),
-            ("semaphore 'e{a}'", expirable.acquire()),
+        for named, acquire in (
+            ("lock 'a'", lock.lock),
+            ("semaphore 's{a}'", partial(semaphore.acquire, 2)),
+            ("semaphore 's{a}'", semaphore.try_acquire),
+            ("semaphore 's{a}'", semaphore.drain_permits),
+            ("semaphore 'e{a}'", expirable.acquire),
         ):
-            with pytest.raises(NotReplicatedError, match=rf"{named} .* 0 of 1 replica"):
-                await acquiring
+            await fails(NotReplicatedError, acquire, match=rf"{named} .* 0 of 1 replica")
         await asyncio.sleep(1)
         assert await semaphore.available_permits() == await expirable.available_permits() == 3
         assert (await lock.get_hold_count(), synced.values("a")) == (2, [b"2"])

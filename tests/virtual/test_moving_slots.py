@@ -14,7 +14,7 @@ from pyredisson._protocol.scripts import script_name
 from pyredisson.errors import LockLostError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.locks import fair_queue
-from tests.support.backends import hold_all, in_turn
+from tests.support.backends import fails, hold_all, in_turn
 from tests.support.kinds import LOCKS
 from tests.support.waiting import within
 
@@ -319,8 +319,7 @@ async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
         known = one.get_lock("{a}known")
         # More than a command asks for.
         unknown = [one.get_lock(f"{{a}}{number}") for number in range(250)]
-        for lock in (known, *unknown):
-            await lock.lock(lease)
+        await in_turn(partial(lock.lock, lease) for lock in (known, *unknown))
         await asyncio.sleep(1)
         change(synced).keys.keyspace.do_del(*(str(lock.name).encode() for lock in unknown))
         await asyncio.sleep(INTERVAL + NOTICE)
@@ -328,8 +327,7 @@ async def test_a_hold_that_the_new_master_does_not_know_is_lost_within_a_second(
         assert not known.lost.is_set()
         assert not await two.get_lock(known.name).try_lock()
         assert await two.get_lock(unknown[0].name).try_lock()
-        with pytest.raises(LockLostError, match="another server serves it now, which doesn't know it"):
-            await unknown[0].unlock()
+        await fails(LockLostError, unknown[0].unlock, match="another server serves it now, which doesn't know it")
         left = await known.remain_time_to_live()
         assert left is not None
         assert 20 < left <= (lease or 30)

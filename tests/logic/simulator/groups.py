@@ -159,9 +159,7 @@ class GroupJudge(Judge):
             if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.simulation.now:
                 sure += 1
                 if part.owner not in self._holders(member):
-                    self.blame(
-                        f"{user.name}: believes in {member.key!r} on {member.session.server}, which knows nothing"
-                    )
+                    self.blame(f"{user.name}: believes in {member.key!r} on {member.session.server}, which lacks it")
         return sure >= group.quorum
 
     def _holders(self, member: LockLogic) -> dict[bytes, bytes]:

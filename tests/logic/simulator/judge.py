@@ -17,6 +17,8 @@ FAILED: Any = object()
 """The result of an operation that was cancelled or raised an error."""
 STRIKES = (1, 2, 3, 4, 4, 4, 5, 6)
 """At which await a cancellation strikes; at the fourth a waiter can first get a wakeup."""
+Acquire = Callable[[float | None], Coroutine[Any, Any, Any]]
+"""A call that gets its deadline."""
 
 
 class User:
@@ -65,9 +67,7 @@ class User:
         scale = 0.0 if die < 0.3 else 0.05 if die < 0.9 else 2 * self.lease
         await self.session.runtime.sleep(scale * self.random.random())
 
-    async def acquire(
-        self, what: str, operation: Callable[[float | None], Coroutine[Any, Any, Any]], *, endless: bool
-    ) -> Any:
+    async def acquire(self, what: str, operation: Acquire, *, endless: bool) -> Any:
         """The result of an acquire or a wait, which gets its deadline; or `FAILED`. `endless`: it may have none."""
         began, die, wait = self.simulation.now, self.random.random(), None
         if die >= 0.5 or not endless:
@@ -258,10 +258,8 @@ class Neglect:
         """`served`: the waiters that could be served now, and whether no message announced that."""
         judge = self._judge
         now = judge.simulation.now
-        for user in [user for user in self._since if user not in served]:
-            del self._since[user]
-        for user, unheard in served.items():
-            since, silent = self._since.setdefault(user, (now, unheard))
+        self._since = {user: self._since.get(user, (now, unheard)) for user, unheard in served.items()}
+        for user, (since, silent) in self._since.items():
             judge.check_wait(user, since, self._blind if silent or not judge.fault_plan.calm else 0.0)
 
 

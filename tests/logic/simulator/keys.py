@@ -96,17 +96,11 @@ class Keyspace:
             self.on_taken(key)
         self.values[key] = value
 
-    def drop(self, key: bytes) -> None:
-        """Removes a key that is there."""
-        del self.values[key]
-        self.valid_until.pop(key, None)
-        self.freed[key] = (self._clock(), False)
-
-    def lose(self, key: bytes) -> None:
-        """Removes a key as if it had expired: no message is published."""
+    def drop(self, key: bytes, *, lost: bool = False) -> None:
+        """Removes a key. `lost`: as if it had expired, so no message is published."""
         self.values.pop(key, None)
         self.valid_until.pop(key, None)
-        self.freed[key] = (self._clock(), True)
+        self.freed[key] = (self._clock(), lost)
 
     def now(self) -> int:
         """Milliseconds."""

@@ -312,7 +312,8 @@ class FairJudge(LockJudge):
     def begin(self) -> None:
         random = self.simulation.random
         if self.fault_plan.calm and random.random() < 0.3:
-            self.simulation.after(random.random() * random.choice((0.1, 1, 5)), self._strike_down)
+            seconds = random.random() * random.choice((0.1, 1, 5))
+            self.simulation.after(seconds, lambda: random.choice(self.clients).kill())
 
     def blind(self) -> float:
         return PASSED_OVER if self._any_dead() else 0.0
@@ -320,9 +321,6 @@ class FairJudge(LockJudge):
     def may_stay(self, key: bytes) -> bool:
         # Values of waiters that left in doubt, which expire; and the places of dead waiters, as no caller drops them.
         return key.startswith(b"pyredisson_fair_waiters:") or self._any_dead()
-
-    def _strike_down(self) -> None:
-        self.simulation.random.choice(self.clients).kill()
 
     def _any_dead(self) -> bool:
         return not all(client.alive for client in self.clients)
@@ -347,7 +345,11 @@ class ReadWriteJudge(LockJudge):
     def look(self) -> None:
         super().look()
         for key in {lock.key for owner in self.users for lock in owner.locks}:
-            self._look_at_claims(key)
+            if self.keyspace.hash(key).get(b"mode") != READ:
+                # The lock is free, or a writer holds it: no claim holds back the readers.
+                self._claims.end(key)
+            elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
+                self._claims.claimed(key)
         served: dict[User, bool] = {}
         for owner in self.users:
             if owner.wants is None or not owner.client.alive:
@@ -361,13 +363,6 @@ class ReadWriteJudge(LockJudge):
                 ended = [self.keyspace.freed[key][1] for key in (lock.key, claim) if key in self.keyspace.freed]
                 served[owner] = any(ended)
         self._neglect.look(served)
-
-    def _look_at_claims(self, key: bytes) -> None:
-        if self.keyspace.hash(key).get(b"mode") != READ:
-            # The lock is free, or a writer holds it: no claim holds back the readers.
-            self._claims.end(key)
-        elif self.keyspace.value(prefixed(WRITER_CLAIM, key)) is not None:
-            self._claims.claimed(key)
 
 
 class HandingJudge(LockJudge):

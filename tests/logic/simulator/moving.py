@@ -164,11 +164,8 @@ class SlotServer(Network):
             return None if serves else f"MOVED {number} node{place.serving}:1"
         words = words_of(payload)
         names = words[3 : 3 + int(words[2])] if words[0] in (b"EVALSHA", b"EVAL") else words[1:2]
-        here = (
-            set(self._slots.keys(number)) - place.moved
-            if serves
-            else place.moved.intersection(self._slots.keys(number))
-        )
+        keys = set(self._slots.keys(number))
+        here = keys - place.moved if serves else keys & place.moved
         missing = [name for name in names if name not in here]
         if not missing or (imports and len(names) == 1):
             return None
@@ -323,11 +320,10 @@ class ShardJudge(LockJudge):
             for hold in client.session.holds.table.values():
                 key = hold.commands.key
                 lost = (key, hold.owner) in self._lost and hold.owner not in self.keyspace.hash(key)
-                if not lost or hold.state is not HELD:
-                    continue
-                since = self._since.setdefault(hold, self.simulation.now)
-                if self.simulation.now - since > KNOWN_WITHIN:
-                    self.blame(f"{hold.owner!r} believes to hold {key!r}, which a failover has lost")
+                if lost and hold.state is HELD:
+                    since = self._since.setdefault(hold, self.simulation.now)
+                    if self.simulation.now - since > KNOWN_WITHIN:
+                        self.blame(f"{hold.owner!r} believes to hold {key!r}, which a failover has lost")
 
     def closing(self) -> None:
         super().closing()
@@ -377,7 +373,7 @@ class ShardJudge(LockJudge):
             if place.serving == dying.number and self.simulation.random.random() < 0.5:
                 self._lost.update((place.name, owner) for owner in self.keyspace.hash(place.name))
                 for key in self._cluster.keys(number):
-                    self.keyspace.lose(key)
+                    self.keyspace.drop(key, lost=True)
         self._tampered |= self._lost
         self._cluster.replace(dying.number)
         self._note_places()

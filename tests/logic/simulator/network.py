@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 from pyredisson._protocol.node import Node as RealNode
-from pyredisson._protocol.replies import NoReply, Redirected, Reply, as_error
+from pyredisson._protocol.replies import Answers, NoReply, Redirected, Reply, as_error
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.channels import LINGER, ChannelRegistry
@@ -114,7 +114,7 @@ class Network:
             self.on_restart()
         self._restarts += 1
         for key in list(self.server.keyspace.values):
-            self.server.keyspace.lose(key)
+            self.server.keyspace.drop(key, lost=True)
         self.server.flush_scripts()
         for connection in self.connections:
             connection.hang_up()
@@ -273,9 +273,7 @@ class Connections:
             raise reply
         return reply
 
-    async def exchange(
-        self, payloads: Sequence[bytes], *, new_connection: bool = False
-    ) -> tuple[list[Reply], bytes | None]:
+    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
         connection = await (self._share if self._pipelined else self._take)(new_connection)
         if connection.closed:
             if self._node.network.checked:

@@ -1,7 +1,7 @@
 """Users of semaphores and of permits in a schedule, and the rules for these."""
 
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyredisson._core import suffixed
@@ -11,7 +11,7 @@ from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableS
 from pyredisson.logic.permits.permit_wait import BEHIND, FAR, LONGEST_WAIT
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
-from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
+from .judge import FAILED, Acquire, ClaimPeriods, Judge, Neglect, User
 from .keys import SortedSet
 from .network import Network
 
@@ -27,9 +27,7 @@ class PoolUser(User):
 
     rounds = 4
 
-    async def take(
-        self, key: bytes, permits: int, acquire: Callable[[float | None], Coroutine[Any, Any, Any]], about: str = ""
-    ) -> Any:
+    async def take(self, key: bytes, permits: int, acquire: Acquire, about: str = "") -> Any:
         """The result of an acquire, which gets a deadline; or `FAILED`."""
         self.wants = (key, permits)
         # Permits of dead clients may never become free.

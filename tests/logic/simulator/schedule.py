@@ -29,21 +29,11 @@ from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableS
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.logic.session import Session
 
+from . import locks
 from .client import Client
 from .groups import GroupJudge, LatchJudge, LatchUser, MultiLockUser, RedLockJudge, RedLockUser
 from .judge import Judge, User
 from .keys import Hash
-from .locks import (
-    BACKOFF,
-    FairJudge,
-    HandingJudge,
-    HandingOwner,
-    HandingReadWriteJudge,
-    LockJudge,
-    Owner,
-    ReadWriteJudge,
-    SpinJudge,
-)
 from .moving import LongOwner, MovingClient, MovingSlots, ShardJudge, plan_moves
 from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
@@ -56,7 +46,7 @@ SCRIPTS = [script(name, with_shebang=flags) for name in OWNER_AT for flags in (F
 RELEASES = {word: OWNER_AT[each.name] for each in SCRIPTS for word in (each.sha, each.text)}
 
 
-class RestartJudge(LockJudge):
+class RestartJudge(locks.LockJudge):
     """Knows which releases the server has done."""
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
@@ -67,14 +57,12 @@ class RestartJudge(LockJudge):
         networks[0].on_replied = self._replied
         networks[0].on_restart = self._forgotten
 
-    def released(self, owner: Owner, hold: Hold) -> None:
+    def released(self, owner: locks.Owner, hold: Hold) -> None:
         place = hold.commands.key, hold.owner
         # If all copies but the last one met a server that knows no script, the lease may end before that one.
         unknown = not self.fault_plan.unanswered or self._lost.get(place, 0.0) > hold.begun
         if unknown and self._released.get(place, 0.0) < owner.began:
-            self.blame(
-                f"{owner.name}: its release of {hold.commands.key!r} succeeded, but the server didn't know the hold"
-            )
+            self.blame(f"{owner.name}: has released {hold.commands.key!r}, but the server didn't know the hold")
 
     def _replied(self, payload: bytes, reply: Reply) -> None:
         words = words_of(payload)
@@ -100,8 +88,8 @@ class Logic:
     patches: dict[str, bytes] | None = None
     """Texts of scripts that run instead of their own, by name."""
     servers: int = 1
-    user: Callable[..., User] = Owner
-    judge: Callable[..., Judge] = LockJudge
+    user: Callable[..., User] = locks.Owner
+    judge: Callable[..., Judge] = locks.LockJudge
     nodes: int = 1
     """More than one: of a cluster."""
     moves: float = 0.0
@@ -128,13 +116,15 @@ view, isn't known to be done."""
 KINDS = {
     "plain": PLAIN,
     "fenced": Logic(objects=(FencedLockLogic,)),
-    "spin": Logic(objects=(partial(SpinLockLogic, backoff=BACKOFF),), judge=SpinJudge),
+    "spin": Logic(objects=(partial(SpinLockLogic, backoff=locks.BACKOFF),), judge=locks.SpinJudge),
     "non_reentrant": Logic(objects=(NonReentrantLockLogic,)),
-    "fair": Logic(objects=(FairLockLogic,), judge=FairJudge, schedules=1000),
-    "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=FairJudge),
-    "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=ReadWriteJudge, schedules=1000),
-    "handed_off": Logic(objects=(FencedLockLogic,), user=HandingOwner, judge=HandingJudge),
-    "handed_off_read_write": Logic(objects=(ReadLogic, WriteLogic), user=HandingOwner, judge=HandingReadWriteJudge),
+    "fair": Logic(objects=(FairLockLogic,), judge=locks.FairJudge, schedules=1000),
+    "non_reentrant_fair": Logic(objects=(NonReentrantFairLockLogic,), judge=locks.FairJudge),
+    "read_write": Logic(objects=(ReadLogic, WriteLogic), judge=locks.ReadWriteJudge, schedules=1000),
+    "handed_off": Logic(objects=(FencedLockLogic,), user=locks.HandingOwner, judge=locks.HandingJudge),
+    "handed_off_read_write": Logic(
+        objects=(ReadLogic, WriteLogic), user=locks.HandingOwner, judge=locks.HandingReadWriteJudge
+    ),
     "semaphore": Logic(objects=(SemaphoreLogic,), user=SemaphoreUser, judge=SemaphoreJudge, schedules=1000),
     "crowded_semaphore": Logic(
         objects=(SemaphoreLogic,), user=CrowdedSemaphoreUser, judge=SemaphoreJudge, users=4, schedules=1000

@@ -13,9 +13,7 @@ from pyredisson._protocol.scripts import NAMES, script
 
 from .keys import Keyspace, Status
 
-lua51 = pytest.importorskip(
-    "lupa.lua51", reason="lupa has no wheel for this Python; the schedules are the same on each"
-)
+lua51 = pytest.importorskip("lupa.lua51", reason="lupa has no wheel for this Python; schedules are the same on each")
 
 
 _reader = hiredis.Reader()
