@@ -36,7 +36,7 @@ DETERMINISTIC = (
 """The tests that `make test` runs, by the beginning of their ids. All others are marked `real`: they depend on real
 time, or on faults of real processes and networks."""
 HEAVY = (
-    *("tests/cluster/test_scenarios.py", "tests/dashboard/test_browser.py", "tests/faults/test_soak.py"),
+    *("tests/campaign/", "tests/cluster/test_scenarios.py", "tests/dashboard/test_browser.py"),
     *("tests/frameworks/", "tests/interop/", "tests/logic/test_planted_bugs.py", "tests/logic/test_schedules.py"),
     *("tests/packaging/test_packaging.py", "tests/properties/", "tests/testing/test_plugin.py"),
 )
@@ -278,12 +278,6 @@ def on(*kinds: type[Backend]) -> Any:
 
 
 backend, threads, tasks = on(Threads, Asyncio), on(Threads), on(Asyncio)
-
-
-@pytest.fixture
-def no_scripts(admin: Redis) -> None:
-    """The server knows no script, as after a restart."""
-    admin.script_flush()
 
 
 @pytest.fixture(autouse=True)

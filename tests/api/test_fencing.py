@@ -167,8 +167,8 @@ class TestRedis:
         # One that is refused doesn't count.
         assert (admin.ttl(NEWEST) <= 10, admin.ttl("report")) == (True, -1)
 
-    @pytest.mark.usefixtures("no_scripts")
     async def test_any_command_that_writes_one_key(self, write: Write, admin: Redis) -> None:
+        admin.script_flush()
         assert await write(1, "HSET", "report", "a", 1, "b", 2.5) == 2
         assert admin.hgetall("report") == {b"a": b"1", b"b": b"2.5"}
         assert await write(2, "DEL", "report") == 1

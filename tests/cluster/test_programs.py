@@ -21,7 +21,7 @@ from tests.cli.test_ls import watching
 from tests.dashboard.conftest import Dashboard
 from tests.support.backends import Backend, fails, in_turn
 from tests.support.children import Child
-from tests.support.commands import Commands, Ended
+from tests.support.commands import Commands, output
 from tests.support.commands import pyredisson as run_command
 from tests.support.inspecting import announce
 
@@ -191,12 +191,6 @@ servers = either("cluster", "sentinels")
 def address_of(servers: Servers, name: str) -> str:
     host, port = (servers.node_of_key(name) if isinstance(servers, Cluster) else servers.master()).address
     return f"{host}:{port}"
-
-
-def output(ended: Ended) -> str:
-    """What it has printed."""
-    assert (ended.status, ended.err) == (0, "")
-    return ended.out
 
 
 def found(lines: str) -> dict[str, Any]:
