@@ -31,7 +31,7 @@ IN_ORDER = ("lock", "fenced", "non-reentrant", "write", "fair", "election")
 SAME_WAIT = 0.5
 """Seconds between two waits for a lock that count as one."""
 Period = tuple[float, float]
-"""From when to when a server was being replaced by an empty one."""
+"""From when to when."""
 
 
 @dataclass
@@ -89,6 +89,7 @@ class History:
     writers: dict[str, str] = field(default_factory=dict)
     """The journal of each hold."""
     forgotten: list[Period] = field(default_factory=list)
+    """When a server was being replaced by an empty one."""
     _read: dict[Path, int] = field(default_factory=dict)
 
     def update(self) -> int:
@@ -259,16 +260,16 @@ def check(operations: list[dict[str, Any]], pictures: Path) -> list[str]:
 
 @cache
 def checker() -> Path:
-    """The program of `checker/`, built once. Skips the test where it can't be built."""
-    if shutil.which("go") is None:
-        pytest.skip("no go on this machine: apt install golang-go")
-    if subprocess.run(["go", "mod", "download"], cwd=CHECKER, check=False).returncode:
-        pytest.skip("porcupine can't be downloaded")
+    """The program of `checker/`, built if it is missing or older. Skips the test where it can't be built."""
     BUILD.mkdir(parents=True, exist_ok=True)
     program = BUILD / "checker"
     # Several processes of one test run build at the same time.
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists() or program.stat().st_mtime < max(file.stat().st_mtime for file in CHECKER.iterdir()):
+            if shutil.which("go") is None:
+                pytest.skip("no go on this machine: apt install golang-go")
+            if subprocess.run(["go", "mod", "download"], cwd=CHECKER, check=False).returncode:
+                pytest.skip("porcupine can't be downloaded")
             subprocess.run(["go", "build", "-o", program, "."], cwd=CHECKER, check=True)
     return program

@@ -34,6 +34,7 @@ HOT = ("lock", "fair", "read", "write", "semaphore")
 """What one more owner of each process wants, and nothing else."""
 NO_FAULTS = "none"
 WITHIN = 60.0
+"""Seconds of faults within which a planted bug is found."""
 FAR = 0.02
 """Seconds, one way, to the processes that are far from a single server."""
 
