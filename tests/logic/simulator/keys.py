@@ -68,7 +68,7 @@ class Keyspace:
     def value(self, key: bytes) -> Value | None:
         """The value of the key, unless it has expired."""
         ends = self.valid_until.get(key)
-        if ends is not None and self.now() > ends:
+        if ends is not None and int(self._clock() * 1000) > ends:
             del self.values[key], self.valid_until[key]
             self.freed[key] = (ends / 1000, True)
         return self.values.get(key)

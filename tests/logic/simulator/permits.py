@@ -122,21 +122,21 @@ class PoolJudge(Judge):
 
         Claims of those who want several permits hold back others, but not for long.
         """
-        for key in free:
-            if self.keyspace.value(claim_key(key)) is not None:
+        claims = {key: self.keyspace.of(bytes, claim_key(key)) for key in free}
+        for key, claim in claims.items():
+            if claim is not None:
                 self._claims.claimed(key)
         served: dict[User, bool] = {}
         for user in self.users:
             if user.wants is not None and user.client.alive:
                 key, wanted = user.wants
-                if self.may_take(user, key, sum(free[key]), wanted):
+                if self.may_take(user, claims[key], sum(free[key]), wanted):
                     by_time = self.keyspace.freed.get(claim_key(key), (0.0, False))[1]
                     served[user] = by_time or free[key][0] < wanted
         self._neglect.look(served)
 
-    def may_take(self, user: User, key: bytes, free: int, wanted: int) -> bool:
+    def may_take(self, user: User, claim: bytes | None, free: int, wanted: int) -> bool:
         """Whether there is enough for a waiter, whoever has a claim."""
-        claim = self.keyspace.of(bytes, claim_key(key))
         if claim is None:
             return free >= wanted
         needed, _, claimant = claim.partition(b" ")

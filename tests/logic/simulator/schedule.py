@@ -108,7 +108,7 @@ class Logic:
     """How many of them the tests go through."""
 
 
-PLAIN = Logic(schedules=4_000)
+PLAIN = Logic(schedules=2_000)
 MOVES = 6.0
 ON_A_CLUSTER = ("plain", "fenced", "fair", "read_write", "handed_off", "handed_off_read_write", "semaphore", "latch")
 """Not permits with ids: a release whose reply is lost, and whose slot moves to a node without any slot in the latest
@@ -135,7 +135,7 @@ KINDS = {
     "red": Logic(servers=3, user=RedLockUser, judge=RedLockJudge, schedules=250),
     "restarts": Logic(judge=RestartJudge, restarts=3.0, schedules=300),
     "fenced_restarts": Logic(objects=(FencedLockLogic,), judge=RestartJudge, restarts=3.0, schedules=300),
-    "shards": Logic(user=LongOwner, judge=ShardJudge, nodes=3, names=12, users=4, schedules=300),
+    "shards": Logic(user=LongOwner, judge=ShardJudge, nodes=3, names=12, users=4, schedules=250),
 }
 KINDS |= {f"moving_{kind}": replace(KINDS[kind], nodes=2, moves=MOVES, schedules=80) for kind in ON_A_CLUSTER}
 # The server's identity is enough to know that it is another one.
