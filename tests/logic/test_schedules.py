@@ -22,7 +22,7 @@ from .simulator.simulation import Simulation
 from .simulator.small_world import walk
 from .test_planted_bugs import text_with
 
-CHUNK = 250
+CHUNK = 125
 CHUNKS = [
     pytest.param(kind, first, marks=[pytest.mark.slow] if first else [])
     for kind, each in KINDS.items()
