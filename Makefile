@@ -6,6 +6,8 @@
 # make test-all alone:
 #   JOBS    how many tests at a time; they mostly wait   HEAVY_JOBS  how many of the heavy ones, after the others
 #   UVLOOP_TESTS  what of it is run on uvloop's event loop once more, after all of TESTS
+# make campaign alone:
+#   SERVERS  single, replicated, sentinel or cluster     MINUTES  how long     SEED  of the faults
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,6 +18,8 @@ MARKS ?=
 UVLOOP_TESTS ?= tests/api
 VIRTUAL_TESTS ?= tests/api tests/faults
 PYTEST_ARGS ?=
+SERVERS ?= single
+MINUTES ?= 10
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -23,11 +27,11 @@ DOCS_STAMP := $(VENV)/.docs
 CORE := $(wildcard _core/*.pyx) setup.py pyproject.toml
 CHECKED := $(wildcard pyredisson pyredisson_pytest.py tests benchmarks demo tools setup.py)
 
-.PHONY: help venv demo test test-all lint format twins docs pictures bench wheel clean
+.PHONY: help venv demo test test-all campaign lint format twins docs pictures bench wheel clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,2\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,2\}//p' Makefile | head -10
 
 venv: $(STAMP)
 
@@ -73,6 +77,10 @@ ifneq ($(filter tests tests/interop%,$(TESTS)),)
 endif
 	@PYTEST_ARGS="$(PYTEST_ARGS)" $(BIN)/python -m tests.run_all --jobs $(JOBS) --heavy-jobs $(HEAVY_JOBS) \
 		--marks "$(MARKS)" $(if $(filter tests,$(TESTS)),--uvloop $(UVLOOP_TESTS)) $(TESTS)
+
+# Processes acquire locks while networks, processes and servers fail. CI runs a short form (tests/campaign).
+campaign: $(STAMP)
+	$(BIN)/python -m tests.campaign --servers $(SERVERS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(STAMP)
 	$(BIN)/python tools/async_to_sync.py --check

@@ -24,6 +24,7 @@ from pyredisson.testing import Cluster, Fault, Hold, Proxy, Replicated, Server
 
 from .history import Failure
 from .load import LEASE, Load
+from .programs import SteppedServer
 
 SCRIPT = b"EVALSHA"
 """What the faults of a proxy strike."""
@@ -53,7 +54,8 @@ class Trouble:
     longest: float = 1.5 * LEASE
     """Seconds that it lasts at most."""
     errors: frozenset[str] = NETWORK
-    forgets: bool = False
+    forgets: str = ""
+    """The periods of the history in which the servers forget what this fault makes them forget."""
 
 
 class Faults:
@@ -92,7 +94,7 @@ class Faults:
             end()
             self._struck.append((begun, monotonic() + AFTERWARDS, trouble.errors))
             if trouble.forgets:
-                self._load.history.forgotten.append((begun, monotonic()))
+                getattr(self._load.history, trouble.forgets).append((begun, monotonic()))
                 self._load.prepare()
 
         if end is at_once:
@@ -182,9 +184,17 @@ class Faults:
             Trouble("SCRIPT FLUSH", lambda: self._tell("SCRIPT", "FLUSH")),
             Trouble("out of memory", self._alone(self._out_of_memory), 0.5, memory),
         ]
+        if self._load.beside:
+            stops = self._alone(lambda: self._pause(self._random.choice(self._load.beside)))
+            found.append(Trouble("server of a member stops", stops))
         if isinstance(servers, Server):
-            empty = Trouble("empty server", self._alone(lambda: self._empty(servers)), forgets=True)
+            empty = Trouble("empty server", self._alone(lambda: self._empty(servers)), forgets="forgotten")
+            if isinstance(servers, SteppedServer):
+                found.append(Trouble("clock steps", self._alone(lambda: self._step(servers)), forgets="stepped"))
             return [*found, Trouble("server stops", self._alone(lambda: self._pause(servers))), empty]
+        if isinstance(servers, Replicated):
+            slow = self._alone(lambda: self._delay_replication(servers))
+            found.append(Trouble("slow replication, then master is killed", slow, errors=REPLACED))
         changes: dict[str, Callable[[], Callable[[], object]]] = {
             "failover": lambda: self._fail_over(servers),
             "master is killed": lambda: self._strike(servers, "kill", servers.restart),
@@ -246,6 +256,11 @@ class Faults:
         self._load.permits_are_lost = True
         return at_once
 
+    def _step(self, server: SteppedServer) -> Callable[[], object]:
+        """Ahead or back, by less than a lease: what lasts longer by that must be free when the load ends."""
+        server.step(self._random.uniform(-0.45, 0.45) * LEASE)
+        return at_once
+
     def _master(self, servers: Any) -> Any:
         return self._random.choice(servers.masters()) if isinstance(servers, Cluster) else servers.master()
 
@@ -253,6 +268,20 @@ class Faults:
         self._load.permits_are_lost = True
         servers.fail_over(*([self._master(servers)] if isinstance(servers, Cluster) else []))
         return at_once
+
+    def _delay_replication(self, servers: Replicated) -> Callable[[], object]:
+        """Replicas are behind a slow link, and lack what is on its way when the master is killed."""
+        master = servers.master()
+        link = Proxy(master.host, master.internal_port).start()
+        link.latency(self._random.uniform(0.01, 0.1))
+        for replica in servers.replicas():
+            replica.ask("REPLICAOF", link.host, link.port)
+
+        def fail() -> None:
+            self._strike(servers, "kill", servers.restart)()
+            link.close()
+
+        return fail
 
     def _strike(self, servers: Any, strike: str, restore: Callable[[Any], object]) -> Callable[[], object]:
         master = self._master(servers)

@@ -6,27 +6,22 @@ question is checked here.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
+from .programs import checker
 
-CHECKER = Path(__file__).parent / "checker"
-BUILD = Path(__file__).parents[2] / "build" / "campaign"
 NEVER = float("inf")
 HEARD = 0.2
 """Seconds within which the server has heard of a caller that is far away, on a busy machine."""
 MOST_TURNS = 4
 """How often another owner acquires a lock at most while a caller waits for it: one turn, and one series."""
-IN_ORDER = ("lock", "fenced", "non-reentrant", "write", "fair", "election")
+IN_ORDER = ("lock", "fenced", "non-reentrant", "write", "fair", "election", "singleton")
 """The locks whose waiters have turns, one after the other."""
 SAME_WAIT = 0.5
 """Seconds between two waits for a lock that count as one."""
@@ -90,6 +85,8 @@ class History:
     """The journal of each hold."""
     forgotten: list[Period] = field(default_factory=list)
     """When a server was being replaced by an empty one."""
+    stepped: list[Period] = field(default_factory=list)
+    """When the clock of a server was stepped: leases may end."""
     _read: dict[Path, int] = field(default_factory=dict)
 
     def update(self) -> int:
@@ -169,7 +166,7 @@ class History:
             # A semaphore has no owners: a permit from before enlarges it when it is released afterwards.
             return None
         end = hold.end
-        for begin, until in self.forgotten:
+        for begin, until in (*self.forgotten, *self.stepped):
             if hold.asked < until and end > begin:
                 end = begin
         return end if end >= hold.begin else None
@@ -256,20 +253,3 @@ def check(operations: list[dict[str, Any]], pictures: Path) -> list[str]:
     if done.returncode:
         raise RuntimeError(done.stderr)
     return done.stdout.splitlines()
-
-
-@cache
-def checker() -> Path:
-    """The program of `checker/`, built if it is missing or older. Skips the test where it can't be built."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    program = BUILD / "checker"
-    # Several processes of one test run build at the same time.
-    with open(BUILD / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists() or program.stat().st_mtime < max(file.stat().st_mtime for file in CHECKER.iterdir()):
-            if shutil.which("go") is None:
-                pytest.skip("no go on this machine: apt install golang-go")
-            if subprocess.run(["go", "mod", "download"], cwd=CHECKER, check=False).returncode:
-                pytest.skip("porcupine can't be downloaded")
-            subprocess.run(["go", "build", "-o", program, "."], cwd=CHECKER, check=True)
-    return program

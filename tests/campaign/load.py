@@ -45,6 +45,8 @@ class Load:
         self, servers: Servers, directory: Path, owners: list[list[Wanted]], options: Any, **how: object
     ) -> None:
         self.servers = servers
+        self.beside: list[Server] = []
+        """Of the other members of red locks."""
         self.children: dict[str, Child] = {}
         """By the name of the journal."""
         self.history = History(directory)
@@ -52,7 +54,8 @@ class Load:
         self.permits_are_lost = False
         """By processes that were killed, or servers that have forgotten."""
         self._lasting = {name for kind, name in self.wanted if kind in (*COUNTERS, "latch")}
-        self._arguments = json.dumps(owners), json.dumps(options), json.dumps(how)
+        self._arguments = json.dumps(owners), json.dumps(options)
+        self._how = how
         self._numbers = itertools.count(1)
         self.prepare()
 
@@ -67,7 +70,8 @@ class Load:
         """Starts a process. `url`: for instance of a proxy."""
         name = f"{next(self._numbers)}-{backend}"
         journal = self.history.directory / f"{name}.journal"
-        child = Child(PROGRAM, url or self.servers.url, backend, journal, f"{seed}/{name}", *self._arguments)
+        how = json.dumps(self._how | {"beside": [server.url for server in self.beside]})
+        child = Child(PROGRAM, url or self.servers.url, backend, journal, f"{seed}/{name}", *self._arguments, how)
         self.children[name] = child
         assert child.receive() == "ready"
 
@@ -145,7 +149,7 @@ class Load:
     def _left(self) -> list[str]:
         """Keys that belong to no semaphore, and that no lease and no lifetime removes; permits in use."""
         servers, found = self.servers, []
-        for node in servers.masters() if isinstance(servers, Cluster) else (servers,):
+        for node in (*(servers.masters() if isinstance(servers, Cluster) else (servers,)), *self.beside):
             with node.redis() as redis:
                 keys = {key.decode() for key in redis.scan_iter()} - self._lasting
             found += [f"{key} is left" for key in keys if not key.startswith(LASTING)]

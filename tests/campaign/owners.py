@@ -77,14 +77,19 @@ class Owner:
     stays: tuple[tuple[float, float, float], ...] = ((0.97, 0.0, 2 * STEP), (0.03, 0.2, 1.0))
     """How often it holds a lock for how many seconds, at least and at most."""
 
-    def __init__(self, client: Any, journal: Journal, wanted: list[Wanted], seed: str, stop: threading.Event) -> None:
-        self._client, self._journal, self._wanted, self._stop = client, journal, wanted, stop
-        self._threads = isinstance(client, pyredisson.Client)
+    def __init__(
+        self, clients: list[Any], journal: Journal, wanted: list[Wanted], seed: str, stop: threading.Event
+    ) -> None:
+        """`clients`: of the servers, and of those that have one more member of a red lock each."""
+        self._clients, self._client = clients, clients[0]
+        self._journal, self._wanted, self._stop = journal, wanted, stop
+        self._threads = isinstance(self._client, pyredisson.Client)
         self._random = Random(f"{seed}/{self._threads}")
         self._id = f"{os.getpid()}/{seed}/{self._threads:d}"
 
     async def run(self) -> None:
-        takes = {"semaphore": self._semaphore, "permit": self._permit, "latch": self._latch, "election": self._election}
+        takes = {"semaphore": self._semaphore, "permit": self._permit, "latch": self._latch}
+        takes |= {"election": self._scope, "singleton": self._scope}
         turns: list[Wanted] = []
         while not self._stop.is_set():
             turns = turns or self._random.sample(self._wanted, len(self._wanted))
@@ -107,6 +112,8 @@ class Owner:
     async def _lock(self, kind: str, names: list[str], asked: float) -> bool:
         if kind == "multi":
             lock = self._client.get_multi_lock(*map(self._client.get_lock, names))
+        elif kind == "red":
+            lock = self._client.get_red_lock(*(client.get_lock(names[0]) for client in self._clients))
         else:
             lock = LOCKS[kind](self._client, names[0])
         if not await self._take(lock):
@@ -160,22 +167,25 @@ class Owner:
         for each in holds:
             self._journal.write(became, each, asked)
 
-    async def _election(self, kind: str, names: list[str], asked: float) -> bool:
-        async with self._led(self._client.elect(names[0])) as term:
-            if holds := self._begin(kind, names, asked, term.lost):
-                self._journal.write("token", holds[0], term.token)
-                await self._use(kind, names, None, term.lost, holds)
-                self._still(term.lost, holds)
+    async def _scope(self, kind: str, names: list[str], asked: float) -> bool:
+        elects = kind == "election"
+        scope = self._client.elect(names[0]) if elects else self._client.singleton(names[0], self.wait)
+        async with self._entered(scope) as held:
+            if holds := self._begin(kind, names, asked, held.lost):
+                if elects:
+                    self._journal.write("token", holds[0], held.token)
+                await self._use(kind, names, None, held.lost, holds)
+                self._still(held.lost, holds)
         return True
 
     @contextlib.asynccontextmanager
-    async def _led(self, election: Any) -> AsyncIterator[Any]:
+    async def _entered(self, scope: Any) -> AsyncIterator[Any]:
         if self._threads:
-            with election as term:
-                yield term
+            with scope as held:
+                yield held
         else:
-            async with election as term:
-                yield term
+            async with scope as held:
+                yield held
 
     async def _semaphore(self, kind: str, names: list[str], asked: float) -> bool:
         semaphore = self._client.get_semaphore(names[0])
@@ -236,7 +246,7 @@ class UnrulyOwner(Owner):
             return bool(await lock.try_lock(wait, lease))
 
     async def _use(self, kind: str, names: list[str], lock: Any, lost: Any, holds: list[str]) -> None:
-        if lock is None or kind in ("multi", "non-reentrant") or self._random.random() > 0.2:
+        if lock is None or kind in ("multi", "red", "non-reentrant") or self._random.random() > 0.2:
             await super()._use(kind, names, lock, lost, holds)
             return
         # Whatever happens, the nested hold is released, and the outer one must be released, too.
@@ -256,7 +266,8 @@ def main(url: str, backend: str, path: str, seed: str, owners: str, options: str
     """A process that ends with the next line that it reads; after a line `fork` with the one behind it.
 
     `backend`: threads, asyncio, or both. `owners`: what each owner of a backend wants, and `options`: the settings of
-    the client, both in JSON. `how`: in JSON, `unruly` if the owners are, and `wrong`: a bug of `wrong_locks`.
+    the client, both in JSON. `how`: in JSON, `unruly` if the owners are, `wrong`: a bug of `wrong_locks`, and `beside`:
+    the URLs of further servers.
     """
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
     journal, stop = Journal(path), threading.Event()
@@ -267,16 +278,20 @@ def main(url: str, backend: str, path: str, seed: str, owners: str, options: str
 
         plant(wrong)
 
-    def runs(client: Any) -> list[Any]:
-        return [kind(client, journal, each, f"{seed}/{number}", stop).run() for number, each in enumerate(wanted)]
+    urls = [url, *ways.get("beside", [])]
+
+    def runs(clients: list[Any]) -> list[Any]:
+        return [kind(clients, journal, each, f"{seed}/{number}", stop).run() for number, each in enumerate(wanted)]
 
     async def in_tasks() -> None:
-        async with pyredisson.asyncio.connect(url, **settings) as client:
-            await asyncio.gather(*runs(client))
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [pyredisson.asyncio.connect(each, **settings) for each in urls]
+            await asyncio.gather(*runs([await stack.enter_async_context(client) for client in clients]))
 
     def in_threads() -> None:
-        with pyredisson.connect(url, **settings) as client, ThreadPoolExecutor(len(wanted)) as pool:
-            list(pool.map(_finished, runs(client)))
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(pyredisson.connect(each, **settings)) for each in urls]
+            list(stack.enter_context(ThreadPoolExecutor(len(wanted))).map(_finished, runs(clients)))
 
     def wait_for_end() -> None:
         print("ready", flush=True)

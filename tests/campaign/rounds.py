@@ -20,16 +20,17 @@ from .history import passed_over
 from .java import JavaOwners
 from .load import OPTIONS, Load, wants
 from .owners import Wanted
+from .programs import SteppedServer
 from .wrong_locks import WRONG
 
-SERVERS: dict[str, Callable[[], Any]] = {
-    "single": Server,
-    "replicated": Replicated,
-    "sentinel": Sentinels,
-    "cluster": lambda: Cluster(proxied=True),
+SERVERS: dict[str, Callable[[Path], Any]] = {
+    "single": SteppedServer,
+    "replicated": lambda _: Replicated(),
+    "sentinel": lambda _: Sentinels(),
+    "cluster": lambda _: Cluster(proxied=True),
 }
 WITH_JAVA = ("single", "cluster")
-KINDS = (*LOCKS, "multi", "semaphore", "permit", "election", "latch")
+KINDS = (*LOCKS, "multi", "red", "semaphore", "permit", "election", "singleton", "latch")
 HOT = ("lock", "fair", "read", "write", "semaphore")
 """What one more owner of each process wants, and nothing else."""
 NO_FAULTS = "none"
@@ -45,10 +46,12 @@ def owners(servers: Any, kinds: Sequence[str]) -> list[list[Wanted]]:
     if isinstance(servers, Cluster):
         names = list(map(str, range(1000)))
         tags = [next(tag for tag in names if servers.node_of_key(tag) is node) for node in servers.masters()]
-    left_out = ("multi",) if isinstance(servers, Server) else ("multi", "latch")
+    left_out = ("multi", "red") if isinstance(servers, Server) else ("multi", "red", "latch")
     wanted = [each for tag in tags for each in wants(tag, [kind for kind in kinds if kind not in left_out])]
     if "multi" in kinds:
         wanted.append(("multi", [*(f"load-lock{{{tag}}}" for tag in tags), "beside"]))
+    if "red" in kinds:
+        wanted.append(("red", ["load-red"]))
     return [wanted, wanted, wants(tags[0], [kind for kind in HOT if kind in kinds]) or wanted]
 
 
@@ -80,9 +83,10 @@ def run(
     """The summary of the history, and how many faults of each name occurred. `AssertionError`: what is wrong."""
     choice = Random(seed)
     with ExitStack() as stack:
-        servers = stack.enter_context(SERVERS[kind]())
+        servers = stack.enter_context(SERVERS[kind](directory))
         wanted = owners(servers, kinds)
         load = Load(servers, directory, wanted, OPTIONS, unruly=faults != NO_FAULTS, wrong=wrong)
+        load.beside = [stack.enter_context(Server()) for _ in range(2 if "red" in kinds else 0)]
         stack.callback(load.close)
         proxies, urls = list[Proxy](), [servers.url]
         if isinstance(servers, Server):

@@ -25,6 +25,13 @@ from tests.support.inspecting import announce
 Run = Callable[..., Ended]
 """`cli(...)` of a test."""
 JAVA = f"{uuid.UUID(int=5)}"
+FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+"""For `run` in the process of the tests: it forks before it has threads, but the tests have some."""
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios\n"
+    "fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[2:]])"
+)
 
 
 @contextmanager
@@ -41,13 +48,6 @@ def announced(url: str, redis: Any, name: str, kind: str = "lock") -> Iterator[A
 def moment_of_announced() -> str:
     """How a table shows when that hold began."""
     return moment(datetime.fromtimestamp(1_795_167_377.9, UTC))
-
-
-IN_TERMINAL = (
-    "import fcntl, os, sys, termios\n"
-    "fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
-    "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[2:]])"
-)
 
 
 def begin(*arguments: str, env: Mapping[str, str] = {}, **options: Any) -> subprocess.Popen[str]:
@@ -81,10 +81,9 @@ def python(code: str) -> list[str]:
 def is_running(pid: int) -> bool:
     """Whether the process exists, and is no zombie that nobody waits for."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-    return state != "Z"
 
 
 def answered(answer: bytes, *arguments: str) -> Ended:
@@ -92,10 +91,6 @@ def answered(answer: bytes, *arguments: str) -> Ended:
     with terminal() as (ours, its), begin(*arguments, stdin=its) as process:
         os.write(ours, answer)
         return end_of(process)
-
-
-FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-"""For `run` in the process of the tests: it forks before it has threads, but the tests have some."""
 
 
 @pytest.fixture

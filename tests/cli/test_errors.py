@@ -26,6 +26,22 @@ from .conftest import FORKS, JAVA, Run, begin
 pytestmark = FORKS
 WITHOUT = "import sys; sys.modules['{}'] = None; from pyredisson.cli.entry import main; sys.exit(main())"
 VARIABLES = {"PYREDISSON_URL": "redis://h:7", "PYREDISSON_PASSWORD": "secret", "NO_COLOR": "1"}
+CALLS = [
+    *(["ls"], ["inspect", "orders"], ["unlock", "orders", "--yes"], ["rm", "orders"], ["run", "orders", "--", "true"]),
+    *(["permits", "orders", "--free", "2", "--yes"], ["doctor"], ["bench", "--seconds", "0.1"]),
+]
+"""The commands that ask a server, each with what it needs."""
+GUESS = "a number: a semaphore or a latch, if it is one of ours"
+HELD = ("HSET", "orders", f"{JAVA}:31", 1)
+READERS = ("HSET", "orders", "mode", "read", f"{JAVA}:1", 1, f"{JAVA}:2", 1)
+NUMBER = ("SET", "orders", 2)
+SEMAPHORE = (NUMBER, ("SET", f"pyredisson_once:{{orders}}:{JAVA}:0:semaphore", "2 1", "PX", 60_000))
+LATCH = (NUMBER, ("SET", f"pyredisson_once:{{orders}}:{JAVA}:0:latch", "2 1", "PX", 60_000))
+PERMITS = ("ZADD", "{orders}:timeout", 9e15, "0123456789abcdef", 9e15, "0123456789abcdeg")
+COUNTER = ("SET", "redisson_lock_token:{orders}", 5)
+PLACE = ("RPUSH", "redisson_lock_queue:{orders}", f"{JAVA}:31")
+SCORE = ("ZADD", "redisson_lock_timeout:{orders}", 9 * 10**12, f"{JAVA}:31")
+SET = ("--free", "3", "--yes")
 
 
 def one_line(ended: Ended, status: int, *texts: str) -> None:
@@ -199,13 +215,6 @@ def test_the_scripts_of_shells(command: Commands) -> None:
     assert done.stderr.startswith("pyredisson: no such command 'lss'; ")
 
 
-CALLS = [
-    *(["ls"], ["inspect", "orders"], ["unlock", "orders", "--yes"], ["rm", "orders"], ["run", "orders", "--", "true"]),
-    *(["permits", "orders", "--free", "2", "--yes"], ["doctor"], ["bench", "--seconds", "0.1"]),
-]
-"""The commands that ask a server, each with what it needs."""
-
-
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
     with Server(password="right") as server:
@@ -249,19 +258,6 @@ def test_access(command: Commands, call: list[str], user: Callable[[str], str], 
 def test_another_server_than_the_address_says(command: Commands, server: Server, url: str, text: str) -> None:
     address = f"{server.host}:{server.port}"
     one_line(command("ls", "--url", url.format(address)), 69, text.format(address))
-
-
-GUESS = "a number: a semaphore or a latch, if it is one of ours"
-HELD = ("HSET", "orders", f"{JAVA}:31", 1)
-READERS = ("HSET", "orders", "mode", "read", f"{JAVA}:1", 1, f"{JAVA}:2", 1)
-NUMBER = ("SET", "orders", 2)
-SEMAPHORE = (NUMBER, ("SET", f"pyredisson_once:{{orders}}:{JAVA}:0:semaphore", "2 1", "PX", 60_000))
-LATCH = (NUMBER, ("SET", f"pyredisson_once:{{orders}}:{JAVA}:0:latch", "2 1", "PX", 60_000))
-PERMITS = ("ZADD", "{orders}:timeout", 9e15, "0123456789abcdef", 9e15, "0123456789abcdeg")
-COUNTER = ("SET", "redisson_lock_token:{orders}", 5)
-PLACE = ("RPUSH", "redisson_lock_queue:{orders}", f"{JAVA}:31")
-SCORE = ("ZADD", "redisson_lock_timeout:{orders}", 9 * 10**12, f"{JAVA}:31")
-SET = ("--free", "3", "--yes")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from .conftest import JAVA, Run, announced, answered, interrupted, moment_of_ann
 from .test_errors import GUESS
 
 SILENT = "11111111-1111-4111-8111-111111111111"
+ONE_REPLICA = {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=0"}
+COPYING = {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves_good_slaves": "1"}
 
 
 class TestUnlock:
@@ -192,10 +194,6 @@ def test_rights_and_messages(cli: Run, user: Any, server: Server, monkeypatch: p
     monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 1.0)
     found = diagnosed(cli, status=INCOMPLETE)
     assert found["pubsub"].text == "messages don't arrive: a waiter has the lock 1.0 s after its release"
-
-
-ONE_REPLICA = {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=0"}
-COPYING = {"slave0": "ip=h,port=1,state=wait_bgsave,offset=5,lag=0", "min_slaves_good_slaves": "1"}
 
 
 @pytest.mark.parametrize(

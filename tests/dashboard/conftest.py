@@ -21,12 +21,15 @@ from pyredisson.testing import Server
 from tests.support.commands import clean_environment, line
 from tests.support.waiting import eventually
 
-INTERVAL = 0.1
-"""Seconds between two snapshots."""
+Start = Callable[..., "Dashboard"]
+CHROMIUM, DRIVER = "chromium", "chromedriver"
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--force-device-scale-factor=1", "--lang=en"),
+)
 LIMIT = 20.0
-"""Seconds after which a test fails that waits for what should happen in a few intervals."""
-OWN: Mapping[str, str] = {"Content-Type": "application/json", "X-Pyredisson": "1"}
-"""What the page sends with each POST."""
+"""Seconds after which a test fails that waits for what should happen in a few intervals, of 0.1 s each."""
 
 
 class Reply(NamedTuple):
@@ -46,7 +49,7 @@ class Reply(NamedTuple):
 class Dashboard(AbstractContextManager["Dashboard"]):
     def __init__(self, server_url: str, *options: str, port: int = 0) -> None:
         program = [sys.executable, "-m", "pyredisson", "dashboard", "--url", server_url, "--timeout", "3"]
-        program += ["--port", str(port), "--interval", str(INTERVAL), *options]
+        program += ["--port", str(port), "--interval", "0.1", *options]
         # Not in a group of its own: whatever ends the tests ends the dashboard.
         self.process = Popen(program, stdout=PIPE, stderr=PIPE, text=True, env=clean_environment())
         first = line(self.process)
@@ -61,10 +64,8 @@ class Dashboard(AbstractContextManager["Dashboard"]):
 
     def stop(self, number: int = signal.SIGTERM) -> str:
         """Ends it by a signal. Returns what it has said on stderr."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=LIMIT)
-        return said
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=LIMIT)[1]
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -79,7 +80,8 @@ class Dashboard(AbstractContextManager["Dashboard"]):
         return self.request("GET", path, headers)
 
     def post(self, path: str, body: object, headers: Mapping[str, str | None] = {}) -> Reply:
-        return self.request("POST", path, {**OWN, **headers}, body)
+        """Sends what the page sends, and these headers."""
+        return self.request("POST", path, {"Content-Type": "application/json", "X-Pyredisson": "1", **headers}, body)
 
     def view(self, view: str, **query: object) -> Any:
         reply = self.get(f"/api/{view}?{urlencode(query)}")
@@ -123,9 +125,6 @@ class Dashboard(AbstractContextManager["Dashboard"]):
             yield connection.getresponse()
 
 
-Start = Callable[..., Dashboard]
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a dashboard of the test's own: `start(server.url, "--allow-unlock")`."""
@@ -145,14 +144,6 @@ def dashboard(shared_dashboard: Dashboard, empty_server: None) -> Dashboard:
     """The dashboard of an empty server: what earlier tests have held is gone from it."""
     shared_dashboard.until(lambda: not any(shared_dashboard.rows(view) for view in ("locks", "semaphores", "latches")))
     return shared_dashboard
-
-
-CHROMIUM, DRIVER = "chromium", "chromedriver"
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--force-device-scale-factor=1", "--lang=en"),
-)
 
 
 def start_browser(profile: Path, *, width: int = 1280, height: int = 900) -> Chrome:

@@ -22,7 +22,6 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.xdist_group("browser")
 """One process starts the browser and the dashboard that all tests share."""
-XSS = "<img src=x onerror=\"document.title='broken in'\">"
 CLIENT = "00000000-0000-4000-8000-00000000000{}"
 
 
@@ -100,9 +99,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         if os.environ.get("PYREDISSON_REQUIRE_BROWSER"):
             pytest.fail("chromium and chromedriver are missing")
         pytest.skip("chromium and chromedriver are missing: sh .ci/browser")
-    driver = start_browser(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
+    with start_browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ class TestLocks:
     def test_what_the_server_has(self, page: Page, dashboard: Dashboard, client: pyredisson.Client, redis: Any) -> None:
         page.open(dashboard)
         page.until(lambda: page.text(".empty strong") == "No lock is held")
-        for name in ("orders", "cron:nightly", XSS):
+        for name in ("orders", "cron:nightly", "<img src=x onerror=\"document.title='broken in'\">"):
             client.get_lock(name).lock()
         page.until(lambda: len(page.names) == 3)
         assert sorted(page.names) == sorted(key.decode() for key in redis.keys("*") if redis.type(key) == b"hash")

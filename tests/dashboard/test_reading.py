@@ -31,6 +31,8 @@ from tests.dashboard.conftest import LIMIT
 from tests.support.waiting import eventually
 
 OWNER = "00000000-0000-4000-8000-000000000001:1"
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+HERE = Holder(client_id="one", host="web-3", pid=812, since=NOW, time_to_live=20.0)
 
 
 @asynccontextmanager
@@ -150,10 +152,6 @@ async def test_what_ends_it(server: Server, monkeypatch: pytest.MonkeyPatch, cap
         assert (await Dashboard(collector, allow_unlock=False).health(Request({"type": "http"}))).status_code == 503
     assert isinstance(collector.failure, OverflowError)
     assert "the dashboard stops after a defect" in caplog.text
-
-
-NOW = datetime(2026, 1, 2, tzinfo=UTC)
-HERE = Holder(client_id="one", host="web-3", pid=812, since=NOW, time_to_live=20.0)
 
 
 def lock(name: str, **fields: Any) -> State:

@@ -24,6 +24,7 @@ from tests.support.backends import NOWHERE
 from tests.support.children import CHILD_LIMIT, processes
 from tests.support.waiting import eventually
 
+Decorator = Callable[[Callable[..., Any]], Any]
 WORK = """
 import os
 import time
@@ -117,12 +118,8 @@ def work(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.fixture
 def app(server: Server) -> Iterator[celery.Celery]:
     """An application without workers."""
-    app = celery.Celery("publisher", broker=server.url, set_as_current=False)
-    yield app
-    app.close()
-
-
-Decorator = Callable[[Callable[..., Any]], Any]
+    with celery.Celery("publisher", broker=server.url, set_as_current=False) as app:
+        yield app
 
 
 def once(app: Any, client: pyredisson.Client, name: Any, *, bind: bool = False, **options: Any) -> Decorator:
@@ -188,7 +185,6 @@ def test_the_queue_has_it_once(app: celery.Celery, client: pyredisson.Client, se
         assert graceful.delay("monday") is None
         assert report.delay("monday", "short").id != result.id
         assert admin.llen("celery") == 2
-
         with client.get_lock("report:friday:long"):
             with pytest.raises(AlreadyQueued, match="not known"):
                 report.delay("friday")
@@ -220,17 +216,6 @@ def test_leases(app: celery.Celery, client: pyredisson.Client, admin: Redis) -> 
     # No worker takes it.
     first = lost.delay()
     eventually(lambda: lost.delay().id != first.id)
-
-
-def test_the_broker_is_down(app: celery.Celery, client: pyredisson.Client) -> None:
-    app.conf.broker_url = NOWHERE
-
-    @once(app, client, "task")
-    def task() -> None: ...
-
-    with pytest.raises(OperationalError):
-        task.apply_async(retry=False)
-    eventually(lambda: not client.get_lock("task").is_locked())
 
 
 def test_eager_and_when_redis_is_down(app: celery.Celery, client: pyredisson.Client, proxy: Proxy) -> None:
@@ -266,7 +251,12 @@ def test_eager_and_when_redis_is_down(app: celery.Celery, client: pyredisson.Cli
         eventually(lambda: not client.get_lock("other").is_locked())
 
 
-def test_wrong_arguments(app: celery.Celery, client: pyredisson.Client) -> None:
+def test_wrong_arguments_and_a_broker_that_is_down(app: celery.Celery, client: pyredisson.Client) -> None:
+    app.conf.broker_url = NOWHERE
+
+    @once(app, client, "sent")
+    def sent() -> None: ...
+
     def task(day: str) -> None: ...
 
     wrong: list[tuple[str, Callable[[], object]]] = [
@@ -279,6 +269,9 @@ def test_wrong_arguments(app: celery.Celery, client: pyredisson.Client) -> None:
     for message, make in wrong:
         with pytest.raises(ValueError, match=message):
             make()
+    with pytest.raises(OperationalError):
+        sent.apply_async(retry=False)
+    eventually(lambda: not client.get_lock("sent").is_locked())
 
 
 def test_from_the_queue_to_the_end(work: Any, admin: Redis) -> None:
@@ -288,27 +281,23 @@ def test_from_the_queue_to_the_end(work: Any, admin: Redis) -> None:
     admin.rpush("go", 1)
     assert result.get(CHILD_LIMIT) == 0
     eventually(lambda: not work.client.get_lock("report:monday").is_locked())
-
     again = work.report.delay("monday", fails=2)
     assert again.id != result.id
     assert len({started(admin) for _ in range(3)}) <= 2
     assert work.report.delay("monday").id == again.id
     admin.rpush("go", 1)
     assert again.get(CHILD_LIMIT) == 2
-
     # Between two tries the lock stays.
     later = work.report.delay("friday", fails=1, countdown=3600)
     started(admin)
     eventually(lambda: admin.ttl("report:friday") > 3600, CHILD_LIMIT)
     assert work.report.delay("friday").id == later.id
-
     early = work.early.delay("monday")
     started(admin)
     later = work.early.delay("monday")
     assert later.id != early.id
     admin.rpush("go", 1, 1)
     assert [early.get(CHILD_LIMIT), later.get(CHILD_LIMIT)] == [0, 0]
-
     # Others wait for the results of duplicates.
     with work.client.singleton("report:tuesday"):
         assert celery.group(work.report.si("tuesday"), work.first.si())().get(CHILD_LIMIT) == [None, "first"]
@@ -339,7 +328,6 @@ def test_a_run_that_hangs_and_a_worker_that_dies(work: Any, admin: Redis) -> Non
     admin.rpush("go", 1)
     with pytest.raises(pyredisson.LockLostError):
         hanging.get(CHILD_LIMIT)
-
     work.report.delay("monday")
     os.kill(started(admin), signal.SIGKILL)
     assert work.client.get_lock("report:monday").try_lock(CHILD_LIMIT)
@@ -354,7 +342,6 @@ def test_a_message_is_delivered_twice(work: Any, admin: Redis) -> None:
     eventually(lambda: admin.exists(waiting), CHILD_LIMIT)
     # The second one leaves when it has waited for longer than a lease.
     eventually(lambda: not admin.exists(waiting), CHILD_LIMIT)
-
     work.report.apply_async(("monday",), task_id=result.id)
     eventually(lambda: admin.exists(waiting), CHILD_LIMIT)
     assert (result.state, admin.llen("runs")) == ("PENDING", 0)

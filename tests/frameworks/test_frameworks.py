@@ -27,6 +27,9 @@ from tests.interop.jvm import build, needed
 from tests.support.children import CHILD_LIMIT, completed, processes
 from tests.support.commands import end_of, line
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+"""Each program there is started as its first lines say, and does its job; so is `demo/demo.py`."""
+Start = Callable[..., Popen[str]]
 MANAGE = """
 import os, sys
 from django.conf import settings
@@ -109,7 +112,7 @@ print("tried")
 
 
 @pytest.fixture
-def manage(tmp_path: Path, server: Server) -> Iterator[Callable[..., Popen[str]]]:
+def manage(tmp_path: Path, server: Server) -> Iterator[Start]:
     """Starts a management command of the project."""
     commands = tmp_path / "work" / "management" / "commands"
     commands.mkdir(parents=True)
@@ -121,19 +124,16 @@ def manage(tmp_path: Path, server: Server) -> Iterator[Callable[..., Popen[str]]
         yield partial(start, sys.executable, "-W", "error", "manage.py")
 
 
-def test_views_checks_and_commands(manage: Callable[..., Popen[str]], client: pyredisson.Client, admin: Redis) -> None:
+def test_views_checks_and_commands(manage: Start, client: pyredisson.Client, admin: Redis) -> None:
     status, out, err = end_of(manage("shell", "-v", "0", "-c", TRIES))
     assert (status, out, admin.keys()) == (0, "tried\n", []), err
-
     first = manage("run_locked", "nightly", "--at-least", "600", "--", "work", "--text", "first")
     assert line(first) == "first True"
     waiting = manage("run_locked", "nightly", "--", "work", "--text", "second")
-
     status, out, err = end_of(manage("run_locked", "nightly", "--no-wait", "work"))
     assert (status, out) == (75, "")
     assert err.startswith("CommandError: lock 'app:nightly' is held by ")
     assert end_of(first, "\n")[0] == 0
-
     # At least so long, though the work is done; until then nobody else begins.
     assert 60 < admin.ttl("app:nightly") <= 600
     client.get_lock("app:nightly").force_unlock()
@@ -141,7 +141,6 @@ def test_views_checks_and_commands(manage: Callable[..., Popen[str]], client: py
     client.get_lock("app:nightly").force_unlock()
     status, _, err = end_of(waiting, "\n")
     assert (status, "lost" in err) == (74, True), err
-
     hanging = manage("run_locked", "report", "--at-most", "0.2", "work")
     assert line(hanging) == "None False"
     assert client.get_lock("app:report").try_lock(CHILD_LIMIT)
@@ -258,11 +257,6 @@ def test_a_server_that_is_away(proxy: Proxy, caplog: pytest.LogCaptureFixture) -
 def test_wrong_arguments(error: type[Exception], message: str, arguments: Any) -> None:
     with pytest.raises(error, match=message):
         locked(**arguments)
-
-
-# Each program of `examples/` is started as its first lines say, and does its job; so is `demo/demo.py`.
-EXAMPLES = Path(__file__).parents[2] / "examples"
-Start = Callable[..., Popen[str]]
 
 
 @pytest.fixture

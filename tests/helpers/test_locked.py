@@ -22,6 +22,18 @@ from tests.support.waiting import TIME_LIMIT, eventually
 
 from .conftest import decorated
 
+ME = SimpleNamespace(tenant="t")
+JOB = """
+import sys, time
+import pyredisson
+client = pyredisson.connect(sys.argv[1])
+with client.singleton("nightly", at_least=float(sys.argv[2])) as lock:
+    print("runs")
+    sys.stdin.readline()
+print("done")
+sys.stdin.readline()
+"""
+
 
 class TestBothBackends:
     @pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "spin", "read", "write"])
@@ -103,9 +115,6 @@ def test_functions_and_methods(client: pyredisson.Client, aclient: pyredisson.as
 
 def function(order_id: int, place: str = "here", *rest: int, key: str = "k", **others: int) -> None: ...
 def method(self: Any, order: Any) -> None: ...
-
-
-ME = SimpleNamespace(tenant="t")
 
 
 @pytest.mark.parametrize(
@@ -197,18 +206,6 @@ async def test_what_is_decorated(decorate: str) -> None:
 def test_options_are_checked_at_once(decorate: str, option: str, value: Any, message: str) -> None:
     with pyredisson.connect() as client, pytest.raises(ValueError, match=message):
         getattr(client, decorate)(**({"name": "orders"} | {option: value}))
-
-
-JOB = """
-import sys, time
-import pyredisson
-client = pyredisson.connect(sys.argv[1])
-with client.singleton("nightly", at_least=float(sys.argv[2])) as lock:
-    print("runs")
-    sys.stdin.readline()
-print("done")
-sys.stdin.readline()
-"""
 
 
 def kept(admin: Redis, seconds: float = 0) -> bool:

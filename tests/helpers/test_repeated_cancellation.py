@@ -22,6 +22,18 @@ from tests.support.waiting import TIME_LIMIT, eventually
 
 Cancel = Callable[[], object]
 Start = Callable[[Callable[[], Awaitable[object]]], tuple["asyncio.Task[None]", Cancel]]
+BLOCKS: dict[str, Callable[[Client], AbstractAsyncContextManager[object]]] = {
+    "lock": lambda client: client.get_lock("held"),
+    "fair lock": lambda client: client.get_fair_lock("held"),
+    "read lock": lambda client: client.get_read_write_lock("held").read_lock(),
+    "hold": lambda client: client.get_lock("held").hold(),
+    "multi-lock": lambda client: client.get_multi_lock(client.get_lock("held"), client.get_lock("other")),
+    "red lock": lambda client: client.get_red_lock(client.get_lock("held"), client.get_lock("other")),
+    "singleton": lambda client: client.singleton("held"),
+    "permit": lambda client: client.get_permit_expirable_semaphore("permits").permit(),
+    "semaphore": lambda client: client.get_semaphore("permits"),
+    "fastapi": lambda client: _held(lock := client.get_lock("held"), lock.hold(), 423, 1),
+}
 
 
 def plainly(work: Callable[[], Awaitable[object]]) -> tuple[asyncio.Task[None], Cancel]:
@@ -179,20 +191,6 @@ async def test_an_interrupted_thread_resigns_at_last(client: pyredisson.Client, 
     assert held == [True, True]
     eventually(lambda: not admin.exists("billing"))
     assert election.state is ElectionState.IDLE
-
-
-BLOCKS: dict[str, Callable[[Client], AbstractAsyncContextManager[object]]] = {
-    "lock": lambda client: client.get_lock("held"),
-    "fair lock": lambda client: client.get_fair_lock("held"),
-    "read lock": lambda client: client.get_read_write_lock("held").read_lock(),
-    "hold": lambda client: client.get_lock("held").hold(),
-    "multi-lock": lambda client: client.get_multi_lock(client.get_lock("held"), client.get_lock("other")),
-    "red lock": lambda client: client.get_red_lock(client.get_lock("held"), client.get_lock("other")),
-    "singleton": lambda client: client.singleton("held"),
-    "permit": lambda client: client.get_permit_expirable_semaphore("permits").permit(),
-    "semaphore": lambda client: client.get_semaphore("permits"),
-    "fastapi": lambda client: _held(lock := client.get_lock("held"), lock.hold(), 423, 1),
-}
 
 
 @pytest.mark.parametrize("kind", ["locked", "singleton function", *BLOCKS])

@@ -34,9 +34,15 @@ from tests.support.inspecting import add_foreign_keys, announce, discovery_of, i
 from .conftest import on_every_server
 
 CLIENT = str(uuid.UUID(int=3))
+OWNER = f"{CLIENT}:1"
+QUICK: dict[str, Any] = {"timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
 KEYS, LOCKS = 20_000, 200
-RIGHTS = "+@read +@connection +eval +evalsha +time +pubsub +info -keys"
-"""As the documentation of `Inspector` names them."""
+NAMES = st.binary(max_size=12) | st.text("{}:ab", max_size=8).map(str.encode)
+OTHERS = b"""
+orders redisson_lock_queue redisson_lock_queue:orders
+redisson_unlock_latch:{orders}:00112233445566778899aabbccddeeff
+pyredisson_fencing:{orders} pyredisson_once:{orders} orders:timeout pyredisson_client pyredisson_client:x
+"""
 CHEAP = {"scan", "type", "hrandfield", "hget", "hmget", "zrange"}
 """The commands that a step may call for a key: the time of each depends neither on the size of the key nor on that of
 the database."""
@@ -83,11 +89,9 @@ async def test_nothing_is_missing_and_nothing_invented(backend: Backend, redis: 
 
 async def test_companion_keys_and_clients(backend: Backend, redis: Any) -> None:
     redis.rpush("redisson_lock_queue:{one}", "x")
-    redis.set(f"pyredisson_once:{{two}}:{CLIENT}:0:latch", "2 1")
-    redis.set(f"pyredisson_once:{{two}}:{CLIENT}:1", "2 1")
+    redis.mset({f"pyredisson_once:{{two}}:{CLIENT}:{end}": "2 1" for end in ("0:latch", "1")})
     redis.zadd("{three}:timeout", {b"0123456789abcdef": 1})
-    redis.set("redisson_lock_token:four{x}", 5)
-    redis.set("pyredisson_fencing:{five}", 5)
+    redis.mset({"redisson_lock_token:four{x}": 5, "pyredisson_fencing:{five}": 5})
     redis.set("redisson_unlock_latch:{six}:00112233445566778899aabbccddeeff", 0)
     announce(redis, CLIENT)
     discovery = await walk(discovery_of(backend.connect()))
@@ -141,10 +145,11 @@ async def test_the_rate(backend: Backend, redis: Any) -> None:
 
 @on_every_server
 async def test_with_the_rights_that_are_needed(backend: Backend, user: Callable[[str], str], redis: Any) -> None:
+    """As the documentation of `Inspector` names them."""
     add_foreign_keys(redis)
     redis.hset("orders", f"{CLIENT}:1", 1)
     announce(redis, CLIENT)
-    client = backend.connect(user(f"~* {RIGHTS}"))
+    client = backend.connect(user("~* +@read +@connection +eval +evalsha +time +pubsub +info -keys"))
     found = await listed(client)
     assert set(found) == {"orders"}
     assert found["orders"].owners[0].holder.host == "web-3"
@@ -153,26 +158,6 @@ async def test_with_the_rights_that_are_needed(backend: Backend, user: Callable[
     for missing in ("-type", "+type -evalsha -eval"):
         redis.execute_command("ACL", "SETUSER", "app", *missing.split())
         await fails(NoPermissionError, walk, discovery_of(client))
-
-
-async def test_a_restart_in_the_middle(backend: Backend, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cursors stay valid, and a failure is not the end."""
-    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
-    with own_server.redis() as redis:
-        redis.mset({f"counter:{number}": number for number in range(200)})
-    discovery = discovery_of(backend.connect(own_server.url))
-    assert await discovery.step()
-    own_server.kill()
-    assert await discovery.step()
-    [error] = discovery.failed.values()
-    assert isinstance(error, RedisConnectionError)
-    own_server.start()
-    await walk(discovery)
-    assert (discovery.failed, discovery.done) == ({}, True)
-
-
-OWNER = f"{CLIENT}:1"
-QUICK: dict[str, Any] = {"timeout": 1.0, "connect_timeout": 1.0, "retry_attempts": 1}
 
 
 @pytest.fixture
@@ -185,15 +170,36 @@ def locks(redis: Any, monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
     return names
 
 
-async def test_replies_to_the_walk_that_are_lost(backend: Backend, proxy: Proxy, locks: set[bytes]) -> None:
+async def test_lost_replies_and_a_client_that_is_closed(backend: Backend, proxy: Proxy, locks: set[bytes]) -> None:
     client = backend.connect(proxy.url, **QUICK)
     fault = proxy.drop_reply(b"DBSIZE", times=2)
     discovery = await walk(discovery_of(client))
     assert (set(discovery.found), discovery.failed, fault.left) == (locks, {}, 0)
+    discovery = discovery_of(client, rate=1.0)
+    assert await discovery.step()
+    waiter = backend.spawn(discovery.step)
+    await backend.sleep(0.05)
+    # It pauses for many seconds, as the rate demands.
+    assert not waiter.done()
+    await client.close()
+    await fails(ClosedError, waiter.result)
 
 
-async def test_a_server_that_hangs(backend: Backend, own_server: Server) -> None:
-    """The walk goes on without it, and says so; the next pass finds its objects."""
+async def test_a_server_that_is_away(backend: Backend, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cursors stay valid, and a failure is not the end. If it hangs, the next pass finds its objects."""
+    monkeypatch.setattr(walking, "KEYS_IN_A_STEP", 16)
+    with own_server.redis() as redis:
+        redis.mset({f"counter:{number}": number for number in range(200)})
+    discovery = discovery_of(backend.connect(own_server.url))
+    assert await discovery.step()
+    own_server.kill()
+    assert await discovery.step()
+    [error] = discovery.failed.values()
+    assert isinstance(error, RedisConnectionError)
+    own_server.start()
+    await walk(discovery)
+    assert (discovery.failed, discovery.done) == ({}, True)
+    # The walk goes on without a server that hangs, and says so.
     client = backend.connect(own_server.url, **QUICK)
     with own_server.redis() as redis:
         redis.hset("orders", OWNER, 1)
@@ -233,21 +239,6 @@ async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[byt
         assert (set(discovery.found), discovery.failed) == (locks, {})
 
 
-async def test_a_client_that_is_closed_during_the_walk(backend: Backend, locks: set[bytes]) -> None:
-    client = backend.connect()
-    discovery = discovery_of(client, rate=1.0)
-    assert await discovery.step()
-    waiter = backend.spawn(discovery.step)
-    await backend.sleep(0.05)
-    # It pauses for many seconds, as the rate demands.
-    assert not waiter.done()
-    await client.close()
-    await fails(ClosedError, waiter.result)
-
-
-NAMES = st.binary(max_size=12) | st.text("{}:ab", max_size=8).map(str.encode)
-
-
 @given(NAMES)
 def test_a_companion_leads_back_to_its_object(name: bytes) -> None:
     for key, _ in companions_of(name).keys:
@@ -268,13 +259,6 @@ def test_what_a_script_remembers_leads_back_to_its_object(name: bytes, slot: int
         assert (name in names, evidence) == (True, expected)
 
 
-OTHERS = b"""
-orders redisson_lock_queue redisson_lock_queue:orders
-redisson_unlock_latch:{orders}:00112233445566778899aabbccddeeff
-pyredisson_fencing:{orders} pyredisson_once:{orders} orders:timeout pyredisson_client pyredisson_client:x
-"""
-
-
 @pytest.mark.parametrize("key", [b"", *OTHERS.split()])
 def test_other_keys_belong_to_no_object_and_no_client(key: bytes) -> None:
     assert (objects_of(key)[0], client_of(key)) == ((), None)
@@ -287,6 +271,11 @@ def test_the_key_of_a_client(client: uuid.UUID) -> None:
 
 
 # Cycles of owners that wait for each other: in any graph, and among locks of any kind, held by anyone.
+OWNERS = st.integers(0, 9)
+LOCKED = st.integers(0, 5)
+WRITER = st.tuples(st.just("write"), st.sets(OWNERS, min_size=1, max_size=1))
+READERS = st.tuples(st.just("read"), st.sets(OWNERS, min_size=1, max_size=3))
+WAITS = st.dictionaries(OWNERS, st.tuples(LOCKED, st.sampled_from(["read", "write"])))
 
 
 def has_cycle(graph: Mapping[int, Sequence[int]]) -> bool:
@@ -347,13 +336,6 @@ def holder_of(owner: int, **fields: Any) -> Holder:
 
 def held_by(lock: int, kind: Kind, *owners: Owner) -> State:
     return State(b"%d" % lock, str(lock), kind, True, "", True, owners, len(owners))
-
-
-OWNERS = st.integers(0, 9)
-LOCKED = st.integers(0, 5)
-WRITER = st.tuples(st.just("write"), st.sets(OWNERS, min_size=1, max_size=1))
-READERS = st.tuples(st.just("read"), st.sets(OWNERS, min_size=1, max_size=3))
-WAITS = st.dictionaries(OWNERS, st.tuples(LOCKED, st.sampled_from(["read", "write"])))
 
 
 @given(st.builds(World, st.dictionaries(LOCKED, WRITER | READERS), WAITS))

@@ -22,6 +22,7 @@ from tests.support.kinds import KINDS, acquired, against
 from .conftest import on_every_server
 
 JAVA = f"{uuid.UUID(int=5)}"
+CLIENTS = [str(uuid.UUID(int=number)) for number in range(3)]
 PLAIN = ("lock", "fair", "fenced", "spin")
 
 
@@ -208,9 +209,6 @@ class TestOthers:
             [place] = state.waiters
             assert (state.kind, place.alive, place.place, place.owner.holder.owner_id) == ("fair", None, 1, 2)
             assert [companion.purpose for companion in state.companions] == ["queue", "scores of the queue"]
-
-
-CLIENTS = [str(uuid.UUID(int=number)) for number in range(3)]
 
 
 async def test_a_queue(backend: Backend, redis: Any) -> None:

@@ -1,7 +1,4 @@
-"""Fixtures of the tests beside Java: a Java process for each version of Redisson, and a server that both sides share.
-
-Without a JDK or Maven these tests are skipped, unless the environment variable PYREDISSON_REQUIRE_JAVA is set.
-"""
+"""Fixtures of the tests beside Java: a Java process for each version of Redisson, and a server for both sides."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -79,19 +76,17 @@ def jvm(version: str, jvms: Jvms) -> Jvm:
 @pytest.fixture
 def own_jvm(version: str) -> Iterator[Jvm]:
     """A Java process of this test's own, to kill."""
-    process = Jvm(version)
-    yield process
-    process.close()
+    with closing(Jvm(version)) as process:
+        yield process
 
 
 @pytest.fixture(params=("single", "cluster"))
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """What both sides talk to."""
     make, servers = (single_server, "server") if request.param == "single" else (cluster_of_servers, "shared_cluster")
-    shared = make(request.getfixturevalue(servers))
-    shared.redis.flushall()
-    yield shared
-    shared.close()
+    with closing(make(request.getfixturevalue(servers))) as shared:
+        shared.redis.flushall()
+        yield shared
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.support.children import Program
+from tests.support.children import Program, completed
 
 JAVA = Path(__file__).parent / "java"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
@@ -209,7 +209,7 @@ def class_path(version: str) -> str:
     Raises:
         NoJavaError: no JDK, no Maven, or what has to be downloaded can't be.
     """
-    found = _class_path(version)
+    found = _built(version)
     if isinstance(found, NoJavaError):
         raise found
     return found
@@ -225,15 +225,8 @@ def main() -> None:
 
 
 @cache
-def _class_path(version: str) -> str | NoJavaError:
+def _built(version: str) -> str | NoJavaError:
     """Maven takes long to find out that it can't build, so it is asked once in a process."""
-    try:
-        return _built(version)
-    except NoJavaError as error:
-        return error
-
-
-def _built(version: str) -> str:
     directory = BUILD / version
     directory.mkdir(parents=True, exist_ok=True)
     stamp, wanted = directory / "stamp", _digest(version)
@@ -244,7 +237,10 @@ def _built(version: str) -> str:
             stamp.unlink(missing_ok=True)
             for name in ("classes", "lib"):
                 shutil.rmtree(directory / name, ignore_errors=True)
-            build(JAVA, f"-Dredisson.version={version}", f"-Dinterop.directory={directory}")
+            try:
+                build(JAVA, f"-Dredisson.version={version}", f"-Dinterop.directory={directory}")
+            except NoJavaError as error:
+                return error
             stamp.write_text(wanted)
     return f"{directory / 'classes'}{os.pathsep}{directory / 'lib'}/*"
 
@@ -264,11 +260,9 @@ def build(project: Path, *settings: str) -> None:
             raise NoJavaError(f"no {program} on this machine")
     output = ""
     for network in (["--offline"], []):
-        goals = ["compiler:compile", "dependency:copy-dependencies"]
-        command = ["mvn", "--quiet", "--batch-mode", *network, *goals, *settings]
-        done = subprocess.run(
-            command, cwd=project, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300
-        )
+        goals = ("compiler:compile", "dependency:copy-dependencies")
+        command = ("mvn", "--quiet", "--batch-mode", *network, *goals, *settings)
+        done = completed(*command, cwd=project, stdin=subprocess.DEVNULL, timeout=300)
         if done.returncode == 0:
             return
         output = done.stdout + done.stderr

@@ -145,8 +145,7 @@ class Target:
 
     def holds(self, name: str) -> dict[str, int]:
         """The fields of a lock's hash, as numbers: the owners and how often each of them holds it."""
-        fields = {field.decode(): value.decode() for field, value in self.redis.hgetall(name).items()}
-        return {field: int(value) for field, value in fields.items() if field != "mode"}
+        return {field.decode(): int(value) for field, value in self.redis.hgetall(name).items() if field != b"mode"}
 
     def queue(self, name: str) -> list[str]:
         """The owners that wait for a fair lock, in the order of their turns."""
@@ -154,8 +153,7 @@ class Target:
 
     def all_keys(self) -> set[str]:
         """All keys but those that Redisson keeps for some seconds so that a release can be repeated."""
-        keys = {key.decode() for key in self.redis.scan_iter()}
-        return {key for key in keys if not key.startswith("redisson_unlock_latch:")}
+        return {key.decode() for key in self.redis.scan_iter() if not key.startswith(b"redisson_unlock_latch:")}
 
     async def until_java_waits(
         self, backend: Backend, kind: str, name: str, clients: int = 1, *, threads: Sequence[JavaThread] = ()

@@ -1,7 +1,4 @@
-"""Semaphores and latches of both sides; what is tested on a single server only; all kinds under load.
-
-On a single server: permits with ids, tokens, groups and inspection.
-"""
+"""Semaphores and latches of both sides; on a single server permits with ids, tokens, groups, inspection; load."""
 
 import math
 import random
@@ -23,8 +20,10 @@ from .conftest import Jvms, on_one_server
 from .jvm import JavaClient, JavaError, Jvm, now
 from .targets import REENTRANT, WOKEN, Target, python_lock, single_server, timed
 
+KIND = "PermitExpirableSemaphore"
 
-async def test_one_number_of_permits_and_one_count(backend: Backend, java: JavaClient) -> None:
+
+async def test_one_number_of_permits_and_a_count(backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
     ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
     assert java.ann.call(theirs, "trySetPermits", 5)
     assert not await ours.try_set_permits(7)
@@ -44,6 +43,15 @@ async def test_one_number_of_permits_and_one_count(backend: Backend, java: JavaC
     await ours.reduce_permits(4)
     assert java.ann.call(theirs, "drainPermits") == 6
     assert await ours.drain_permits() == 0
+    # One message frees several threads: Java wakes as many as it says there are permits.
+    waiters = [jvm.thread().begin(theirs, "tryAcquire", 1, 20, "SECONDS") for _ in range(4)]
+    await target.until_java_waits(backend, "Semaphore", "seats")
+    began = now()
+    await ours.release(4)
+    for answer in [waiter.answer() for waiter in waiters]:
+        assert answer.result is True
+        assert began < answer.ended < began + WOKEN
+    assert await ours.available_permits() == 0
     latch, theirs = backend.connect().get_count_down_latch("done"), java.get("CountDownLatch", "done")
     assert await latch.try_set_count(4)
     assert not java.ann.call(theirs, "trySetCount", 2)
@@ -55,20 +63,6 @@ async def test_one_number_of_permits_and_one_count(backend: Backend, java: JavaC
     assert not await latch.try_set_count(1)
     assert await latch.delete()
     assert java.ann.call(theirs, "getCount") == 0
-
-
-async def test_java_waits_for_python(backend: Backend, java: JavaClient, jvm: Jvm, target: Target) -> None:
-    """One message frees several threads: Java wakes as many as it says there are permits."""
-    ours, theirs = backend.connect().get_semaphore("seats"), java.get("Semaphore", "seats")
-    await ours.try_set_permits(0)
-    waiters = [jvm.thread().begin(theirs, "tryAcquire", 1, 20, "SECONDS") for _ in range(4)]
-    await target.until_java_waits(backend, "Semaphore", "seats")
-    began = now()
-    await ours.release(4)
-    for answer in [waiter.answer() for waiter in waiters]:
-        assert answer.result is True
-        assert began < answer.ended < began + WOKEN
-    assert await ours.available_permits() == 0
 
 
 @pytest.mark.parametrize("last", ["java", "python"])
@@ -93,9 +87,6 @@ async def test_waiters_of_both_for_a_latch(last: str, backend: Backend, java: Ja
     assert not target.redis.exists("done")
 
 
-KIND = "PermitExpirableSemaphore"
-
-
 @on_one_server
 async def test_permits_are_released_by_id_on_the_other_side(backend: Backend, java: JavaClient, target: Target) -> None:
     ours, theirs = backend.connect().get_permit_expirable_semaphore("seats"), java.get(KIND, "seats")
@@ -105,21 +96,18 @@ async def test_permits_are_released_by_id_on_the_other_side(backend: Backend, ja
     from_python = [await ours.acquire() for _ in range(3)]
     assert java.ann.call(theirs, "tryAcquire") is None
     assert await ours.try_acquire() is None
-
     await ours.release(from_java[0])
     assert await ours.try_release(from_java[1:]) == 2
     java.ann.call(theirs, "release", from_python[0])
     java.ann.call(theirs, "release", from_python[1:])
     assert await ours.available_permits() == java.ann.call(theirs, "availablePermits") == 6
     assert target.redis.zcard("{seats}:timeout") == 0
-
     for permit in (*from_java, *from_python):
         assert not java.ann.call(theirs, "tryRelease", permit)
         await fails(pyredisson.PermitNotHeldError, ours.release, permit)
     with pytest.raises(JavaError):
         java.ann.call(theirs, "release", from_python[0])
     assert await ours.available_permits() == 6
-
     four = java.ann.call(theirs, "acquire", 4)
     assert await ours.try_acquire_many(3) == []
     two = await ours.try_acquire_many(2)
@@ -176,7 +164,6 @@ async def test_tokens_rise(backend: Backend, java: JavaClient, target: Target) -
         java.ann.call(theirs, "unlock")
         tokens.append(await waiter.result())
         await ours.force_unlock()
-
         tokens.append(await ours.lock_and_get_token())
         assert java.ann.call(theirs, "getToken") == tokens[-1]
         tokens.append(await ours.lock_and_get_token())  # nested
@@ -191,25 +178,21 @@ async def test_tokens_rise(backend: Backend, java: JavaClient, target: Target) -
     assert tokens == sorted(set(tokens))
 
 
-MEMBERS = ("a", "b", "c")
-
-
 @on_one_server
 async def test_a_multi_lock(backend: Backend, java: JavaClient, target: Target) -> None:
-    client = backend.connect()
-    ours = client.get_multi_lock(*map(client.get_lock, MEMBERS))
-    theirs = java.group("MultiLock", *(java.get("Lock", name) for name in MEMBERS))
+    client, members = backend.connect(), ("a", "b", "c")
+    ours = client.get_multi_lock(*map(client.get_lock, members))
+    theirs = java.group("MultiLock", *(java.get("Lock", name) for name in members))
     java.ann.call(theirs, "lock")
-    assert target.all_keys() == set(MEMBERS)
-    for name in MEMBERS:
+    assert target.all_keys() == set(members)
+    for name in members:
         assert not await client.get_lock(name).try_lock()
     assert not await client.get_multi_lock(*map(client.get_lock, ("c", "d"))).try_lock()
     assert "d" not in target.all_keys()
     java.ann.call(theirs, "unlock")
-
     assert await ours.try_lock()
-    assert target.all_keys() == set(MEMBERS)
-    for name in MEMBERS:
+    assert target.all_keys() == set(members)
+    for name in members:
         assert not java.ann.call(java.get("Lock", name), "tryLock")
     assert not java.ann.call(theirs, "tryLock")
     await ours.unlock()
@@ -225,7 +208,6 @@ async def test_a_red_lock(servers: list[Server], backend: Backend, jvm: Jvm) -> 
     theirs = javas[0].group("RedLock", *(client.get("Lock", "orders") for client in javas))
     clients = [backend.connect(each.url) for each in targets]
     ours = clients[0].get_red_lock(*(client.get_lock("orders") for client in clients))
-
     ann.call(theirs, "lock")
     assert all(each.all_keys() == {"orders"} for each in targets)
     assert not await ours.try_lock()
@@ -234,7 +216,6 @@ async def test_a_red_lock(servers: list[Server], backend: Backend, jvm: Jvm) -> 
     assert await ours.try_lock()
     assert not ann.call(theirs, "tryLock")
     await ours.unlock()
-
     for client in javas:
         client.shutdown()
     for each in targets:
@@ -263,7 +244,6 @@ async def test_a_latch_and_a_semaphore_that_java_waits_for(backend: Backend, jav
 
 
 # Under load
-
 SECONDS = {"single": 20, "cluster": 10}
 SEMAPHORES = ("Semaphore", "PermitExpirableSemaphore")
 KINDS = (*REENTRANT, *SEMAPHORES)
@@ -299,7 +279,6 @@ def test_no_update_is_lost(versions: Sequence[str], jvms: Jvms, target: Target) 
                     threads.submit(increment, target.redis, kind, exclusive(ours, kind), seconds),
                 ]
         done: dict[str, list[int]] = {kind: [each.result(seconds + 30) for each in running[kind]] for kind in KINDS}
-
     sums = Counter({counter_of(kind): sum(done[kind]) for kind in KINDS if kind != "ReadLock"})
     assert {counter: int(target.redis.get(counter)) for counter in sums} == dict(sums)
     for kind in KINDS:

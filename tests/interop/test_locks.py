@@ -17,6 +17,23 @@ from .targets import ALL, OVERSLEEPS, REENTRANT, WOKEN, Target, acquired, agains
 
 SHOWN_AS = {"FencedLock": "fenced", "ReadLock": "read-write", "WriteLock": "read-write"}
 """What the inspection says of a kind. A fair lock without waiters and a spin lock can't be told from a lock."""
+UNEVEN = "x}y"
+"""Java and Redis find no hash tag in it. With the braces that a companion key adds, the tag is `x`."""
+NAMES = ("a b", "{tag}orders", "orders{tag}:1", "größe", UNEVEN, "a:b:{c}", 'say "yes"')
+UNMAPPED_QUEUES = {("FairLock", "3.27.2")}
+"""Such a version maps the name of the lock, but not the names of its queue. See docs/redisson.md."""
+TIMEOUT = 2.0
+"""Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
+HOLDS = """
+import sys, time, pyredisson
+from tests.interop.targets import python_lock
+client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
+for kind in sys.argv[3:]:
+    python_lock(client, kind, kind).lock()
+print("held")
+time.sleep(60)
+"""
+"""A Python process that holds a lock of each of these kinds."""
 
 
 async def hand_over(
@@ -45,7 +62,6 @@ async def hand_over(
     assert not waiter.done()
     await wakes(waiter, ours.force_unlock if forced else ours.unlock)
     java.ann.call(theirs, "unlock")
-
     ours, theirs = python_lock(waits or client, other, name), java.get(kind, name)
     java.ann.call(theirs, "lock")
     waiting = backend.spawn(acquired(ours))
@@ -96,7 +112,6 @@ async def test_a_hold_of_java(kind: str, backend: Backend, java: JavaClient, tar
         java.ann.call(theirs, "unlock")
     assert not await ours.is_locked()
     assert await ours.holder() is None
-
     java.ann.call(theirs, "lock")
     assert await ours.force_unlock()
     assert not await ours.force_unlock()
@@ -127,19 +142,11 @@ async def test_a_hold_of_python(kind: str, backend: Backend, java: JavaClient, t
         assert not java.ann.call(java.get(against(kind), "orders"), "tryLock")
         await ours.unlock()
     assert not java.ann.call(theirs, "isLocked")
-
     await ours.lock()
     assert java.ann.call(theirs, "forceUnlock")
     assert not java.ann.call(theirs, "forceUnlock")
     await fails(pyredisson.LockLostError, ours.unlock)
     assert not target.holds("orders")
-
-
-UNEVEN = "x}y"
-"""Java and Redis find no hash tag in it. With the braces that a companion key adds, the tag is `x`."""
-NAMES = ("a b", "{tag}orders", "orders{tag}:1", "größe", UNEVEN, "a:b:{c}", 'say "yes"')
-UNMAPPED_QUEUES = {("FairLock", "3.27.2")}
-"""Such a version maps the name of the lock, but not the names of its queue. See docs/redisson.md."""
 
 
 def names_on(target: Target, *, of_latches: bool = False) -> list[str]:
@@ -203,20 +210,6 @@ async def hand_over_permits(
     permit, then = await waiting.result()
     assert released.began < then < released.ended + WOKEN
     await (ours.release(permit) if ids else ours.release())
-
-
-TIMEOUT = 2.0
-"""Seconds of `lock_watchdog_timeout`, and of Redisson's lockWatchdogTimeout."""
-HOLDS = """
-import sys, time, pyredisson
-from tests.interop.targets import python_lock
-client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
-for kind in sys.argv[3:]:
-    python_lock(client, kind, kind).lock()
-print("held")
-time.sleep(60)
-"""
-"""A Python process that holds a lock of each of these kinds."""
 
 
 async def test_all_kinds_are_renewed(backend: Backend, connect_java: Connect, target: Target) -> None:

@@ -17,6 +17,7 @@ from .jvm import JavaClient, Jvm, Pending, now
 from .targets import BEFORE_SLEEP, WOKEN, Target, acquired, timed, wakes
 from .test_locks import hand_over
 
+NAME = "orders"
 WAITS = """
 import sys, pyredisson
 pyredisson.connect(sys.argv[1]).get_fair_lock("orders").lock()
@@ -139,8 +140,6 @@ async def test_a_killed_waiter_in_java(line: Line, backend: Backend, own_jvm: Jv
 
 # Readers and writers
 
-NAME = "orders"
-
 
 def reader(client: Any) -> Any:
     return client.get_read_write_lock(NAME).read_lock()
@@ -205,7 +204,6 @@ async def test_downgrades(backend: Backend, java: JavaClient, target: Target) ->
     assert len(target.holds(NAME)) == 2
     await reader(client).unlock()
     java.ann.call(java.get("ReadLock", NAME), "unlock")
-
     java.ann.call(java.get("WriteLock", NAME), "lock")
     java.ann.call(java.get("ReadLock", NAME), "lock")
     assert not await reader(client).try_lock()
@@ -227,7 +225,6 @@ async def test_a_short_lease_of_a_reader_beside_a_long_one(backend: Backend, jav
     assert 10_000 < target.redis.pttl(NAME) <= 20_000
     assert not java.bob.call(java.get("WriteLock", NAME), "tryLock")
     await reader(client).unlock()
-
     java.ann.call(in_java, "lock", 20, "SECONDS")
     assert await backend.as_another_owner(lambda: reader(client).try_lock(lease_time=1))
     await backend.sleep(1.1)
@@ -264,7 +261,6 @@ async def test_writers_in_turn(backend: Backend, java: JavaClient, target: Targe
 
 
 # Messages on a cluster
-
 CHANNEL = "redisson_lock__channel:{orders}"
 LAG = 2.5
 """Seconds after which Java, which looks at the cluster every second in these tests, has followed a change."""

@@ -27,6 +27,36 @@ from tests.support.children import forked
 from tests.support.inspecting import session_of
 from tests.support.observers import delivered
 
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+ALERTS: dict[str, Any] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+OF_TARGETS = {"job", "instance"}
+"""The labels that Prometheus adds."""
+METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
+BY = re.compile(r"\bby \(([^)]*)\)")
+# Its processes share an output: print would write a line and its end separately.
+PREFORK = """
+import os, signal, sys
+import pyredisson
+from pyredisson.observe import PrometheusObserver
+
+observer = PrometheusObserver()
+client = pyredisson.connect(sys.argv[1], observer=observer)
+with client.get_lock("order:0"):
+    pass
+for number in (1, 2):
+    if not os.fork():
+        signal.alarm(30)  # nobody waits for it if the test has failed
+        client.get_lock(f"order:{number}").lock()
+        break
+client._lifecycle.delivery.drain(30)
+os.write(1, b"holds\\n")
+os.read(0, 1)
+os._exit(0)
+"""
+
 
 def tell(observer: Any, *events: str, **fields: Any) -> None:
     """Tells an observer of events of the lock `order:1` as a client does. tests/api/test_events.py says which come."""
@@ -62,7 +92,7 @@ class Values:
         return {name: value(self.registry, "acquires_total", **self.labels, outcome=name) for name in names}
 
 
-def test_holds_renewals_and_servers(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
+def test_holds_renewals_servers_and_a_second_one(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     of_lock = Values(registry)
     for number in range(3):
         tell(metrics, "acquired", hold_id=number, waited=0.0)
@@ -88,6 +118,13 @@ def test_holds_renewals_and_servers(registry: CollectorRegistry, metrics: Promet
     for what, counts in (("discovered", [0, 0]), ("disconnected", [1, 0]), ("connected", [1, 1])):
         tell(metrics, what, server="a:1")
         assert [value(registry, f"{each}_total", server="a:1") for each in ("disconnects", "reconnects")] == counts
+    # A second one in the same registry is refused, and changes nothing there.
+    assert all(callable(getattr(metrics, name)) for name in METHODS)
+    before = generate_latest(registry)
+    with pytest.raises(ValueError, match=r"Duplicated timeseries.*One PrometheusObserver serves all clients"):
+        PrometheusObserver(registry)
+    assert generate_latest(registry) == before
+    PrometheusObserver(registry, namespace="other")
 
 
 async def test_waits(backend: Backend, registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
@@ -148,15 +185,6 @@ def test_functions_that_make_too_many_labels_or_none(
     assert len([record for record in caplog.records if warning in record.getMessage()]) == 1
 
 
-def test_two_in_one_registry(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
-    assert all(callable(getattr(metrics, name)) for name in METHODS)
-    before = generate_latest(registry)
-    with pytest.raises(ValueError, match=r"Duplicated timeseries.*One PrometheusObserver serves all clients"):
-        PrometheusObserver(registry)
-    assert generate_latest(registry) == before
-    PrometheusObserver(registry, namespace="other")
-
-
 def test_dropped_events_of_metrics(registry: CollectorRegistry, metrics: PrometheusObserver) -> None:
     """The gauges show nothing that may have ended, and an end that comes later doesn't make them negative."""
     of_lock = Values(registry)
@@ -183,28 +211,6 @@ def test_metrics_of_a_forked_child(server: Server, registry: CollectorRegistry, 
         assert has_one("order:1")
         assert forked(has_one)
         assert Values(registry)["held"] == 1
-
-
-# Its processes share an output: print would write a line and its end separately.
-PREFORK = """
-import os, signal, sys
-import pyredisson
-from pyredisson.observe import PrometheusObserver
-
-observer = PrometheusObserver()
-client = pyredisson.connect(sys.argv[1], observer=observer)
-with client.get_lock("order:0"):
-    pass
-for number in (1, 2):
-    if not os.fork():
-        signal.alarm(30)  # nobody waits for it if the test has failed
-        client.get_lock(f"order:{number}").lock()
-        break
-client._lifecycle.delivery.drain(30)
-os.write(1, b"holds\\n")
-os.read(0, 1)
-os._exit(0)
-"""
 
 
 def test_workers_that_are_forked(server: Server, child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,17 +379,6 @@ def test_without_an_sdk(server: Server, caplog: pytest.LogCaptureFixture) -> Non
     assert not [record for record in caplog.records if record.levelname != "DEBUG"]
 
 
-DOCS = Path(__file__).parents[2] / "docs"
-DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))
-ALERTS: dict[str, Any] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))
-PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-OF_TARGETS = {"job", "instance"}
-"""The labels that Prometheus adds."""
-METRIC = re.compile(r"\b(pyredisson_\w+)(?:\{([^}]*)\})?")
-BY = re.compile(r"\bby \(([^)]*)\)")
-
-
 @pytest.fixture
 def labels(registry: CollectorRegistry, metrics: PrometheusObserver) -> dict[str, set[str]]:
     tell(metrics, "acquired", "lost", "renewed", waited=0.0, held=1.0, late=0.1)
@@ -408,7 +403,7 @@ def check(expression: str, labels: dict[str, set[str]]) -> set[str]:
     return {metric for metric, _ in used}
 
 
-def test_each_metric_has_a_panel_and_each_panel_is_for_the_chosen_programs(labels: dict[str, set[str]]) -> None:
+def test_each_metric_has_a_panel_for_the_chosen_programs_and_a_row_of_the_page(labels: dict[str, set[str]]) -> None:
     """A histogram is shown by its buckets. Several programs, and several processes of each, are in one Prometheus."""
     expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
     used = {metric for expression in expressions for metric in check(expression, labels)}
@@ -421,6 +416,18 @@ def test_each_metric_has_a_panel_and_each_panel_is_for_the_chosen_programs(label
     for name, query in queries.items():
         assert query.endswith(f", {name})")
         check(query, labels)
+    # The page is about metrics and alerts that exist.
+    page = (DOCS / "observing.md").read_text("utf-8")
+    assert re.findall(r"^\| `(Pyredisson\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in RULES]
+    # The key of a client begins like a metric.
+    named = {metric for metric, _ in METRIC.findall(page)} - {"pyredisson_client"}
+    # The table names histograms without the endings of their samples.
+    families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in labels}
+    assert named <= families | labels.keys()
+    # All that are exported have a row.
+    rows = {metric for line in page.splitlines() if line.startswith("| `") for metric, _ in METRIC.findall(line)}
+    of_totals = {name.removesuffix("_total") for name in families if name.endswith("_total")}
+    assert rows >= {name for name in families if not name.endswith("_created")} - of_totals
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
@@ -451,17 +458,3 @@ def test_grafana_can_show_it() -> None:
                 assert label in re.split("[, ]+", " ".join(BY.findall(part["expr"]))), panel["title"]
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     assert set(re.findall(r"\$\{?([a-z]+)\b", json.dumps(DASHBOARD))) == variables
-
-
-def test_the_page_is_about_metrics_and_alerts_that_exist(labels: dict[str, set[str]]) -> None:
-    page = (DOCS / "observing.md").read_text("utf-8")
-    assert re.findall(r"^\| `(Pyredisson\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in RULES]
-    # The key of a client begins like a metric.
-    named = {metric for metric, _ in METRIC.findall(page)} - {"pyredisson_client"}
-    # The table names histograms without the endings of their samples.
-    families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in labels}
-    assert named <= families | labels.keys()
-    # All that are exported have a row.
-    rows = {metric for line in page.splitlines() if line.startswith("| `") for metric, _ in METRIC.findall(line)}
-    of_totals = {name.removesuffix("_total") for name in families if name.endswith("_total")}
-    assert rows >= {name for name in families if not name.endswith("_created")} - of_totals

@@ -422,7 +422,7 @@ def test_a_workflow_is_bounded_may_only_read_and_calls_what_exists(workflow: Any
 
 
 def test_there_are_workflows_and_nothing_is_published_but_from_a_tag() -> None:
-    assert WORKFLOWS.keys() == {"ci.yml", "docs.yml", "wheels.yml"}
+    assert WORKFLOWS.keys() == {"campaign.yml", "ci.yml", "docs.yml", "wheels.yml"}
     assert ".ci/run" in commands(WORKFLOWS["ci.yml"])
     assert set(WORKFLOWS["ci.yml"][True]) == {"push", "pull_request"}
     jobs = WORKFLOWS["wheels.yml"]["jobs"]

@@ -46,7 +46,9 @@ def run_pytest(folder: Path, text: str, *arguments: str, plugins: tuple[str, ...
     return Run(done.returncode, text, {name: outcome for outcome, name in OUTCOME.findall(text)})
 
 
-UNDER_FAULTS = """
+def test_what_passes(tmp_path: Path) -> None:
+    """With all plugins that are installed, and each warning an error."""
+    under_faults = """
 import pytest
 
 @pytest.mark.pyredisson_faults()
@@ -61,12 +63,8 @@ async def test_asyncio(pyredisson_aclient, redis_proxy):
         pass
     assert redis_proxy.seen(b"orders") >= 2
 """
-
-
-def test_what_passes(tmp_path: Path) -> None:
-    """With all plugins that are installed, and each warning an error."""
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    run = run_pytest(tmp_path, "\n".join([*examples, UNDER_FAULTS]), *LOOP_SCOPE, plugins=())
+    run = run_pytest(tmp_path, "\n".join([*examples, under_faults]), *LOOP_SCOPE, plugins=())
     assert (run.status, {*run.tests.values()}) == (0, {"PASSED"}), run.text
     ran = {fault: [test for test in run.tests if test.endswith(f"[{fault}]")] for fault in ("no-fault", *FAULTS)}
     for fault, tests in ran.items():
@@ -76,7 +74,8 @@ def test_what_passes(tmp_path: Path) -> None:
         assert f"test_a_payment_is_made_once[{fault}]" in ran[fault]
 
 
-FAILING = """
+def test_what_fails(tmp_path: Path) -> None:
+    text = """
 import pytest
 
 @pytest.mark.pyredisson_faults("drop_reply", "latency", "outage", match=b"another name")
@@ -110,10 +109,7 @@ async def test_on_anyio(pyredisson_aclient, pyredisson_aconnect):
 def anyio_backend():
     return "asyncio"
 """
-
-
-def test_what_fails(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, FAILING, "-p", "no:asyncio", plugins=(PLUGIN, "anyio.pytest_plugin"))
+    run = run_pytest(tmp_path, text, "-p", "no:asyncio", plugins=(PLUGIN, "anyio.pytest_plugin"))
     passed = ("no_such_request[no-fault]", "the_next_one_begins_without_keys", "may_leave_it_held")
     failed = [f"no_such_request[{fault}]" for fault in ("drop_reply", "latency", "outage")]
     failed += [f"that_fails_itself[{fault}]" for fault in ("no-fault", "drop_reply")]
@@ -135,7 +131,8 @@ def test_a_wrong_marker_is_refused_at_collection(tmp_path: Path) -> None:
             plans("drop_reply", **wrong)
 
 
-GIVEN = """
+def test_a_server_that_runs_already_is_not_emptied(tmp_path: Path) -> None:
+    text = """
 import pytest
 
 def test_prefix(pyredisson_client, redis_server):
@@ -156,12 +153,9 @@ def test_faults(pyredisson_client):
 
 def test_without_a_plugin_for_asyncio(pyredisson_aclient): ...
 """
-
-
-def test_a_server_that_runs_already_is_not_emptied(tmp_path: Path) -> None:
     with Server(password="secret") as server, server.redis() as admin:
         admin.set("program", "data")
-        run = run_pytest(tmp_path, GIVEN, plugins=(PLUGIN,), PYREDISSON_TEST_URL=server.url)
+        run = run_pytest(tmp_path, text, plugins=(PLUGIN,), PYREDISSON_TEST_URL=server.url)
         assert admin.get("program") == b"data"
     passed = {"test_prefix", "test_through_a_proxy", "test_faults[no-fault]", "test_faults[cut_request]"}
     assert {name for name, outcome in run.tests.items() if outcome == "PASSED"} == passed, run.text
@@ -192,7 +186,8 @@ def test_it(pytestconfig):
     assert run.tests == {"test_it": "PASSED"}, run.text
 
 
-TESTS = """
+def test_what_is_run_again(tmp_path: Path) -> None:
+    text = """
 from pathlib import Path
 
 import pytest
@@ -217,11 +212,8 @@ def test_the_second_time_too():
 def test_good():
     pass
 """
-
-
-def test_what_is_run_again(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    real\n    heavy\n", "utf-8")
-    (tmp_path / "test_some.py").write_text(TESTS, "utf-8")
+    (tmp_path / "test_some.py").write_text(text, "utf-8")
     (tmp_path / "test_broken.py").write_text("import no_such_module", "utf-8")
     command = [sys.executable, "-m", "tests.run_all", "--jobs", "1", "--heavy-jobs", "1", str(tmp_path)]
     env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}

@@ -18,6 +18,17 @@ from pyredisson.testing.relay import Frames, Ledger, Request
 from tests.support.backends import raises
 from tests.support.waiting import eventually
 
+Dial = Callable[..., "BareConnection"]
+ENDED = (EOFError, ConnectionError)
+"""What receiving raises at the end of a connection."""
+FRAMES = (
+    *(b"+OK\r\n", b"-ERR no\r\n", b":-3\r\n", b"$5\r\na\r\nbc\r\n", b"$0\r\n\r\n", b"$-1\r\n", b"*0\r\n", b"*-1\r\n"),
+    *(b"*2\r\n*1\r\n$1\r\na\r\n:1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"(12345678901234567890\r\n", b"PING\r\n"),
+    *(b"!5\r\nERR x\r\n", b"=7\r\ntxt:a\r\n\r\n", b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n+c\r\n", b"~2\r\n+a\r\n+b\r\n"),
+    *(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n", b"|1\r\n+ttl\r\n:3600\r\n*2\r\n+a\r\n+b\r\n"),
+)
+"""One of each kind, and some that are empty or null."""
+
 
 def pack(*words: str | bytes) -> bytes:
     # hiredis's stub knows tuples of one word only
@@ -56,11 +67,6 @@ class BareConnection:
         except TimeoutError:
             return True
         return False
-
-
-Dial = Callable[..., BareConnection]
-ENDED = (EOFError, ConnectionError)
-"""What receiving raises at the end of a connection."""
 
 
 @pytest.fixture
@@ -290,15 +296,6 @@ def test_the_oldest_fault_that_matches_strikes_as_often_as_it_may(proxy: Proxy, 
         assert (connection.silent(), first.happened.wait(5)) == (True, True)
         assert (first.left, second.happened.is_set()) == (1 - number, False)
     raises(ENDED, lambda: dial().ask("SET a 2"))
-
-
-FRAMES = (
-    *(b"+OK\r\n", b"-ERR no\r\n", b":-3\r\n", b"$5\r\na\r\nbc\r\n", b"$0\r\n\r\n", b"$-1\r\n", b"*0\r\n", b"*-1\r\n"),
-    *(b"*2\r\n*1\r\n$1\r\na\r\n:1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"(12345678901234567890\r\n", b"PING\r\n"),
-    *(b"!5\r\nERR x\r\n", b"=7\r\ntxt:a\r\n\r\n", b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n+c\r\n", b"~2\r\n+a\r\n+b\r\n"),
-    *(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n", b"|1\r\n+ttl\r\n:3600\r\n*2\r\n+a\r\n+b\r\n"),
-)
-"""One of each kind, and some that are empty or null."""
 
 
 @given(st.lists(st.sampled_from(FRAMES)), st.lists(st.integers(1, 12), min_size=1))

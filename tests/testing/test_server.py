@@ -20,6 +20,30 @@ from tests.support.backends import raises
 from tests.support.children import Child
 from tests.support.programs import PROGRAMS, embedded
 
+PROGRAM = """
+import os, signal, sys
+from pyredisson.testing import Cluster, Server
+servers = {}.start()
+nodes = getattr(servers, "nodes", [servers])
+child = os.fork()
+if child == 0:
+    servers.stop()  # not the child's
+    try:
+        nodes[0].kill()
+    except RuntimeError:
+        sys.exit(7)  # runs the exit handlers, unlike os._exit
+    sys.exit(8)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+for node in nodes:
+    with node.redis() as client:
+        assert client.ping()
+    assert os.path.exists(node.path)
+print(nodes[0].path, *(each for node in nodes for each in (node.pid, node._guard.pid)))
+sys.stdin.readline()
+{}
+"""
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
 
 @pytest.mark.parametrize("find", [*PROGRAMS, embedded])
 def test_each_executable_serves_on_every_address(find: Callable[[], str]) -> None:
@@ -148,31 +172,6 @@ def test_a_forgotten_server_ends_when_it_is_collected() -> None:
     assert process is not None
     del server
     assert process.wait(5) == 0
-
-
-PROGRAM = """
-import os, signal, sys
-from pyredisson.testing import Cluster, Server
-servers = {}.start()
-nodes = getattr(servers, "nodes", [servers])
-child = os.fork()
-if child == 0:
-    servers.stop()  # not the child's
-    try:
-        nodes[0].kill()
-    except RuntimeError:
-        sys.exit(7)  # runs the exit handlers, unlike os._exit
-    sys.exit(8)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-for node in nodes:
-    with node.redis() as client:
-        assert client.ping()
-    assert os.path.exists(node.path)
-print(nodes[0].path, *(each for node in nodes for each in (node.pid, node._guard.pid)))
-sys.stdin.readline()
-{}
-"""
-KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.mark.parametrize(
