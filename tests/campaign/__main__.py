@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from time import monotonic
 
+from .programs import BUILD
 from .rounds import KINDS, SERVERS, WITH_JAVA, finds, run
 from .wrong_locks import WRONG
 
@@ -37,7 +38,8 @@ def main() -> int:
     how = {"kinds": options.kinds.split(), "faults": options.faults, "wrong": options.wrong, "java": options.java}
     end, counts, number = monotonic() + 60 * options.minutes, Counter[str](), 0
     while monotonic() < end:
-        directory = Path(tempfile.mkdtemp(prefix="pyredisson-campaign-"))
+        BUILD.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix="journals-", dir=BUILD))
         seconds = min(options.round, end - monotonic())
         try:
             load, faults = run(options.servers, f"{options.seed}/{number}", directory, seconds, **how)

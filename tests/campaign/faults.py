@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from pyredisson.testing import Cluster, Fault, Hold, Proxy, Replicated, Server
 
-from .history import Failure
+from .history import Failure, Period
 from .load import LEASE, Load
 from .programs import SteppedServer
 
@@ -54,8 +54,8 @@ class Trouble:
     longest: float = 1.5 * LEASE
     """Seconds that it lasts at most."""
     errors: frozenset[str] = NETWORK
-    forgets: str = ""
-    """The periods of the history in which the servers forget what this fault makes them forget."""
+    forgets: list[Period] | None = None
+    """Of the history: the periods in which servers forget what this fault makes them forget."""
 
 
 class Faults:
@@ -93,8 +93,8 @@ class Faults:
         def ended() -> None:
             end()
             self._struck.append((begun, monotonic() + AFTERWARDS, trouble.errors))
-            if trouble.forgets:
-                getattr(self._load.history, trouble.forgets).append((begun, monotonic()))
+            if trouble.forgets is not None:
+                trouble.forgets.append((begun, monotonic()))
                 self._load.prepare()
 
         if end is at_once:
@@ -188,9 +188,10 @@ class Faults:
             stops = self._alone(lambda: self._pause(self._random.choice(self._load.beside)))
             found.append(Trouble("server of a member stops", stops))
         if isinstance(servers, Server):
-            empty = Trouble("empty server", self._alone(lambda: self._empty(servers)), forgets="forgotten")
+            history = self._load.history
+            empty = Trouble("empty server", self._alone(lambda: self._empty(servers)), forgets=history.forgotten)
             if isinstance(servers, SteppedServer):
-                found.append(Trouble("clock steps", self._alone(lambda: self._step(servers)), forgets="stepped"))
+                found.append(Trouble("clock steps", self._alone(lambda: self._step(servers)), forgets=history.stepped))
             return [*found, Trouble("server stops", self._alone(lambda: self._pause(servers))), empty]
         if isinstance(servers, Replicated):
             slow = self._alone(lambda: self._delay_replication(servers))
