@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 
 from .programs import BUILD
-from .rounds import KINDS, SERVERS, WITH_JAVA, finds, run
+from .rounds import KINDS, SERVERS, finds, run
 from .wrong_locks import WRONG
 
 
@@ -26,14 +26,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--round", type=float, default=60.0, metavar="SECONDS", help="of each round")
     parser.add_argument("--kinds", default=" ".join(KINDS), help="of locks")
-    parser.add_argument("--faults", default="", metavar="TEXT", help="whose names contain it; none: turns are compared")
+    parser.add_argument(
+        "--faults",
+        default="",
+        metavar="TEXT",
+        help="whose names contain it; none: turns are compared; harmless: by them no hold is lost",
+    )
     parser.add_argument("--java", action="store_true", help="beside Redisson, on one server or a cluster")
     parser.add_argument("--wrong", help="a planted bug of tests/campaign/wrong_locks.py, or all, one after the other")
     options = parser.parse_args()
     if options.wrong == "all":
         return find_all()
-    if options.java and options.servers not in WITH_JAVA:
-        parser.error(f"--java goes with {' and '.join(WITH_JAVA)}")
+    if options.java and options.servers not in ("single", "cluster"):
+        parser.error("--java goes with one server and a cluster")
     print(f"{options.servers}: seed {options.seed}", flush=True)
     how = {"kinds": options.kinds.split(), "faults": options.faults, "wrong": options.wrong, "java": options.java}
     end, counts, number = monotonic() + 60 * options.minutes, Counter[str](), 0

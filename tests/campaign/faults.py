@@ -36,6 +36,10 @@ REPLACED = NETWORK | NOT_MASTER | {"redis.NotReplicatedError", "redis.ClusterDow
 """What a call may raise because of a fault, by docs/errors.md."""
 AFTERWARDS = 5.0
 """Seconds for which a call goes on after a fault has ended, and raises what the fault has caused."""
+NO_LOSS = "harmless"
+HARMLESS = {"lost reply", "cut reply", "cut request", "late request", "late reply", "slow", "cut", "slot moves"}
+HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory"}
+"""The faults by which no hold is lost, in a client that renews it."""
 CLIENTS = ("normal", "pubsub")
 SELDOM = 0.3
 CONFIRMED = 2.5
@@ -73,8 +77,9 @@ class Faults:
         self.all = [*self._of_networks(), *self._of_processes(), *self._of_servers(load.servers)]
 
     def run(self, until: float, names: str = "") -> None:
-        """Begins one fault after the other, until `until`. `heal` ends what is wrong then."""
-        chosen = [trouble for trouble in self.all if names in trouble.name]
+        """Begins one fault after the other, until `until`: all those whose name contains `names`, or the harmless ones.
+        `heal` ends what is wrong then."""
+        chosen = [each for each in self.all if (each.name in HARMLESS if names == NO_LOSS else names in each.name)]
         while monotonic() < until:
             if chosen:
                 self.begin(self._random.choice(chosen))
@@ -111,7 +116,7 @@ class Faults:
 
     def excuses(self, failure: Failure) -> bool:
         """Whether a call may have failed like that because of one of the faults."""
-        return failure.error in USUAL or any(
+        return (failure.error in USUAL and bool(self._load.how["unruly"])) or any(
             failure.error in errors and begin < failure.at and failure.asked < end
             for begin, end, errors in self._struck
         )
@@ -154,8 +159,7 @@ class Faults:
         """One process at a time, mostly beyond its lease."""
         if self._stopped:
             return None
-        name = self._random.choice(list(self._load.children))
-        child = self._load.children[name]
+        name, child = self._random.choice(list(self._load.children.items()))
         self._stopped.add(name)
         child.signal(signal.SIGSTOP)
 

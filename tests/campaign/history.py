@@ -154,8 +154,7 @@ class History:
             if end is None and not hold.token:
                 continue
             owner = hold.identity if hold.mode.isdigit() else hold.owner
-            words: dict[str, Any] = {"name": hold.name, "owner": owner, "mode": hold.mode}
-            words |= {"hold": str(hold), "token": hold.token}
+            words = {"name": hold.name, "owner": owner, "mode": hold.mode, "hold": str(hold), "token": hold.token}
             yield words | {"word": "acquire", "call": hold.asked, "return": hold.begin}
             # Of a hold that was forgotten before it was known, the token counts.
             yield words | {"word": "release", "call": hold.asked if end is None else end, "return": end or NEVER}

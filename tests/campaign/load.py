@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -29,8 +30,6 @@ COUNTERS: dict[str, Callable[[pyredisson.Client, str], Any]] = {
 """What has permits. Their keys stay."""
 LASTING = ("redisson_lock_token", "pyredisson_", "{")
 """How names of keys begin that may stay: the tokens of fenced locks, and what the server removes by itself."""
-Taken = set[tuple[str, str, str]]
-"""Processes, kinds and names of holds."""
 
 
 def wants(tag: str, kinds: Sequence[str] = tuple(LOCKS), prefix: str = "load") -> list[Wanted]:
@@ -55,7 +54,7 @@ class Load:
         """By processes that were killed, or servers that have forgotten."""
         self._lasting = {name for kind, name in self.wanted if kind in (*COUNTERS, "latch")}
         self._arguments = json.dumps(owners), json.dumps(options)
-        self._how = how
+        self.how = how
         self._numbers = itertools.count(1)
         self.prepare()
 
@@ -66,12 +65,13 @@ class Load:
                 if kind in COUNTERS:
                     COUNTERS[kind](client, name).try_set_permits(PERMITS)
 
-    def start(self, backend: str, url: str | None = None, seed: object = "") -> None:
-        """Starts a process. `url`: for instance of a proxy."""
-        name = f"{next(self._numbers)}-{backend}"
+    def start(self, backend: str, ports: Mapping[int, int] | None = None, seed: object = "") -> None:
+        """Starts a process. `ports`: of the proxies that it has in place of the servers."""
+        name, ports = f"{next(self._numbers)}-{backend}", ports or {}
         journal = self.history.directory / f"{name}.journal"
-        how = json.dumps(self._how | {"beside": [server.url for server in self.beside]})
-        child = Child(PROGRAM, url or self.servers.url, backend, journal, f"{seed}/{name}", *self._arguments, how)
+        how = json.dumps(self.how | {"beside": [server.url for server in self.beside], "ports": ports})
+        url = re.sub(r":(\d+)", lambda found: f":{ports.get(int(found[1]), found[1])}", self.servers.url)
+        child = Child(PROGRAM, url, backend, journal, f"{seed}/{name}", *self._arguments, how)
         self.children[name] = child
         assert child.receive() == "ready"
 
@@ -94,7 +94,7 @@ class Load:
         neither a lock nor a client waits for a server that doesn't answer."""
         locks = {each for each in self._holdable() if names in each[1]}
 
-        def missing(taken: Taken) -> set[Any]:
+        def missing(taken: set[Any]) -> set[Any]:
             found = [each for each in taken if names in each[2]]
             return locks - {each[1:] for each in found} | set(self.children) - {process for process, *_ in found}
 
@@ -104,8 +104,8 @@ class Load:
         left_out = ("latch", "semaphore") if self.permits_are_lost else ("latch",)
         return {each for each in self.wanted if each[0] not in left_out}
 
-    def _wait_until_taken(self, missing: Callable[[Taken], set[Any]], seconds: float) -> None:
-        """Returns when nothing is `missing` in what was acquired since now."""
+    def _wait_until_taken(self, missing: Callable[[set[Any]], set[Any]], seconds: float) -> None:
+        """Returns when nothing is `missing` in what was acquired since now: processes, kinds and names of holds."""
         begin = monotonic()
 
         def left() -> set[Any]:
@@ -124,11 +124,10 @@ class Load:
         aim = self.history.update() + count
         eventually(lambda: self.history.update() >= aim, END_SECONDS)
 
-    def end(self, *, undisturbed: bool = False, excused: Callable[[Failure], bool] = lambda _: True) -> None:
+    def end(self, *, keeps: bool = False, excused: Callable[[Failure], bool] = lambda _: True) -> None:
         """Ends the load when every lock was acquired by each process once more, and judges it: no two holds overlap,
         nothing stays on the servers, and no lock was waited for, and acquired by nobody, for longer than two leases
-        since this was called. `undisturbed`: no hold was lost, and no acquire has failed. `excused`: which failures
-        may be."""
+        since this was called. `keeps`: no hold was lost. `excused`: which failures of acquires may be."""
         calm_since = monotonic()
         self.wait_until_all_are_taken()
         for child in self.children.values():
@@ -141,9 +140,9 @@ class Load:
         with suppress(AssertionError):
             eventually(lambda: not self._left(), 2 * LEASE)
         found += self._left()
-        if undisturbed:
+        if keeps:
             found += [f"lost: {hold}" for hold in self.history.holds.values() if hold.lost]
-        found += [str(each) for each in self.history.failures if undisturbed or not excused(each)]
+        found += [str(each) for each in self.history.failures if not excused(each)]
         assert not found, "\n".join([*found, self.history.summary()])
 
     def _left(self) -> list[str]:
@@ -166,7 +165,8 @@ class Load:
 def under_load(
     servers: Servers, directory: Path, owners: list[list[Wanted]], undisturbed: bool = False, **options: Any
 ) -> Iterator[Load]:
-    """A process of threads and one of tasks. The body begins when every lock was acquired by each of them."""
+    """A process of threads and one of tasks. The body begins when every lock was acquired by each of them.
+    `undisturbed`: no hold is lost, and no acquire fails."""
     load = Load(servers, directory, owners, OPTIONS | options)
     with ExitStack() as stack:
         stack.callback(load.close)
@@ -174,4 +174,4 @@ def under_load(
         load.start("asyncio")
         load.wait_until_all_are_taken()
         yield load
-        load.end(undisturbed=undisturbed)
+        load.end(keeps=undisturbed, excused=lambda _: not undisturbed)

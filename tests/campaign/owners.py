@@ -266,18 +266,18 @@ def main(url: str, backend: str, path: str, seed: str, owners: str, options: str
     """A process that ends with the next line that it reads; after a line `fork` with the one behind it.
 
     `backend`: threads, asyncio, or both. `owners`: what each owner of a backend wants, and `options`: the settings of
-    the client, both in JSON. `how`: in JSON, `unruly` if the owners are, `wrong`: a bug of `wrong_locks`, and `beside`:
-    the URLs of further servers.
-    """
+    the client, both in JSON. `how`: in JSON, `unruly` if the owners are, `wrong`: a bug of `wrong_locks`, `beside`:
+    the URLs of further servers, and `ports`: the ones that it has in place of those that servers announce."""
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
     journal, stop = Journal(path), threading.Event()
     wanted, settings, ways = json.loads(owners), json.loads(options), json.loads(how)
     kind = UnrulyOwner if ways.get("unruly") else Owner
+    if ports := ways.get("ports"):
+        settings["address_mapper"] = lambda announced: (announced.host, ports.get(str(announced.port), announced.port))
     if wrong := ways.get("wrong"):
         from .wrong_locks import plant
 
         plant(wrong)
-
     urls = [url, *ways.get("beside", [])]
 
     def runs(clients: list[Any]) -> list[Any]:

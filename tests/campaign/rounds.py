@@ -15,7 +15,7 @@ from pyredisson.testing import Cluster, Proxy, Replicated, Sentinels, Server
 from tests.interop.targets import cluster_of_servers, single_server
 from tests.support.kinds import LOCKS
 
-from .faults import Faults
+from .faults import NO_LOSS, Faults
 from .history import passed_over
 from .java import JavaOwners
 from .load import OPTIONS, Load, wants
@@ -27,9 +27,8 @@ SERVERS: dict[str, Callable[[Path], Any]] = {
     "single": SteppedServer,
     "replicated": lambda _: Replicated(),
     "sentinel": lambda _: Sentinels(),
-    "cluster": lambda _: Cluster(proxied=True),
+    "cluster": lambda _: Cluster(),
 }
-WITH_JAVA = ("single", "cluster")
 KINDS = (*LOCKS, "multi", "red", "semaphore", "permit", "election", "singleton", "latch")
 HOT = ("lock", "fair", "read", "write", "semaphore")
 """What one more owner of each process wants, and nothing else."""
@@ -37,15 +36,14 @@ NO_FAULTS = "none"
 WITHIN = 60.0
 """Seconds of faults within which a planted bug is found."""
 FAR = 0.02
-"""Seconds, one way, to the processes that are far from a single server."""
+"""Seconds, one way, from some of the processes to all servers."""
 
 
 def owners(servers: Any, kinds: Sequence[str]) -> list[list[Wanted]]:
     """What each owner of a process wants. No latches behind failovers: of questions nothing is promised then."""
     tags = ["a"]
     if isinstance(servers, Cluster):
-        names = list(map(str, range(1000)))
-        tags = [next(tag for tag in names if servers.node_of_key(tag) is node) for node in servers.masters()]
+        tags = [next(t for t in map(str, range(1000)) if servers.node_of_key(t) is node) for node in servers.masters()]
     left_out = ("multi", "red") if isinstance(servers, Server) else ("multi", "red", "latch")
     wanted = [each for tag in tags for each in wants(tag, [kind for kind in kinds if kind not in left_out])]
     if "multi" in kinds:
@@ -55,12 +53,17 @@ def owners(servers: Any, kinds: Sequence[str]) -> list[list[Wanted]]:
     return [wanted, wanted, wants(tags[0], [kind for kind in HOT if kind in kinds]) or wanted]
 
 
+def proxies_of(servers: Any, beside: ExitStack) -> dict[int, Proxy]:
+    """A proxy for each server, by its port. So a fault cuts off some of the processes only."""
+    nodes = [servers] if isinstance(servers, Server) else [*servers.nodes, *getattr(servers, "sentinels", [])]
+    return {node.port: beside.enter_context(Proxy(node.host, node.port)) for node in nodes}
+
+
 def finds(bug: str, directory: Path) -> bool:
     """Whether the judge finds a planted bug within `WITHIN` seconds of faults, and says of it what it should."""
     kinds, faults, said, _ = WRONG[bug]
-    end, numbers = monotonic() + WITHIN, itertools.count()
-    while monotonic() < end:
-        number = str(next(numbers))
+    end = monotonic() + WITHIN
+    for number in itertools.takewhile(lambda _: monotonic() < end, map(str, itertools.count())):
         (made := directory / number).mkdir()
         try:
             run("single", number, made, 6.0, kinds=kinds.split(), faults=faults, wrong=bug)
@@ -85,32 +88,31 @@ def run(
     with ExitStack() as stack:
         servers = stack.enter_context(SERVERS[kind](directory))
         wanted = owners(servers, kinds)
-        load = Load(servers, directory, wanted, OPTIONS, unruly=faults != NO_FAULTS, wrong=wrong)
+        orderly = faults in (NO_FAULTS, NO_LOSS)
+        load = Load(servers, directory, wanted, OPTIONS, unruly=not orderly, wrong=wrong)
         load.beside = [stack.enter_context(Server()) for _ in range(2 if "red" in kinds else 0)]
         stack.callback(load.close)
-        proxies, urls = list[Proxy](), [servers.url]
-        if isinstance(servers, Server):
-            proxies = [stack.enter_context(Proxy(servers.host, servers.port)) for _ in range(2)]
-            proxies[1].latency(FAR)
-            urls = [proxy.url for proxy in proxies]
-        elif isinstance(servers, Cluster):
-            proxies = [servers.proxy_of(node) for node in servers.masters()]
+        near, far = sides = [proxies_of(servers, stack) for _ in range(2)]
+        for proxy in far.values():
+            proxy.latency(FAR)
+        near_ports, far_ports = ways = [{port: proxy.port for port, proxy in side.items()} for side in sides]
         for backend in ("threads", "asyncio", "both"):
-            load.start(backend, urls[0], seed)
-        load.start("both", urls[-1], seed)
+            load.start(backend, near_ports, seed)
+        load.start("both", far_ports, seed)
         beside = stack.enter_context(ExitStack())
         if java:
             target = (cluster_of_servers if isinstance(servers, Cluster) else single_server)(servers)
             beside.callback(target.close)
             beside.callback(JavaOwners(target, directory / "java.journal", wanted[0], seed).close)
         load.wait_until_all_are_taken()
-        begun = Faults(load, proxies, choice, lambda: load.start("both", choice.choice(urls), seed))
+        proxies, start = [*near.values(), *far.values()], lambda: load.start("both", choice.choice(ways), seed)
+        begun = Faults(load, proxies, choice, start)
         try:
             begun.run(monotonic() + seconds, faults)
         finally:
             begun.heal()
         beside.close()
-        load.end(undisturbed=faults == NO_FAULTS, excused=begun.excuses)
-        found = passed_over(load.history) if faults == NO_FAULTS else []
-        assert not found, "\n".join(found)
+        load.end(keeps=orderly, excused=begun.excuses)
+        if faults == NO_FAULTS and (found := passed_over(load.history)):
+            raise AssertionError("\n".join(found))
         return load.history.summary(), begun.counts

@@ -8,12 +8,10 @@ from .history import History, Period, passed_over, starved
 from .rounds import NO_FAULTS, SERVERS, finds, run
 from .wrong_locks import WRONG, changes
 
-SECONDS = 15.0
-
 
 @pytest.mark.parametrize(("servers", "faults"), [*((kind, "") for kind in SERVERS), ("single", NO_FAULTS)])
 def test_nothing_is_found(tmp_path: Path, servers: str, faults: str) -> None:
-    run(servers, "1", tmp_path, SECONDS, faults=faults)
+    run(servers, "1", tmp_path, 15.0, faults=faults)
 
 
 @pytest.mark.parametrize("bug", ["a permit too many", "a release checks no owner", "a latch counts twice"])

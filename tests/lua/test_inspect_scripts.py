@@ -99,10 +99,11 @@ def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:
     assert round(reply[2][0] / 1e6) == 8
 
 
-def test_the_first_waiters_and_the_clients_in_the_list(scripts: InspectScripts) -> None:
-    """These listen, too."""
+def test_the_first_waiters_the_clients_in_the_list_and_permits_that_have_ended(scripts: InspectScripts) -> None:
+    """The clients listen, too."""
     keys = companions_of(b"orders").keys
     scripts.redis.rpush(keys[0][0], *"abcde")
     scripts.redis.zadd(keys[11][0], {ME: 1, YOU: 2})
+    scripts.redis.zadd("{orders}:timeout", {"in use": 2**53, "ended": 1, "ended, too": 2})
     reply = scripts.state(limit=3)
-    assert (reply[9], reply[10][::4], reply[15]) == (5, [b"a", b"b", b"c"], [2, 0, 0, 0])
+    assert (reply[9], reply[10][::4], *reply[12:14], reply[15]) == (5, [b"a", b"b", b"c"], 1, 2, [2, 0, 0, 0])
