@@ -17,7 +17,8 @@ import pytest
 
 from tests.support.children import completed
 
-pytestmark = pytest.mark.slow
+# In one process, which builds the wheel once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {path.name for path in (ROOT / "lua").glob("*.lua")}
