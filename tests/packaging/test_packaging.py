@@ -17,8 +17,7 @@ import pytest
 
 from tests.support.children import completed
 
-# In one process, which builds the wheel once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {path.name for path in (ROOT / "lua").glob("*.lua")}
