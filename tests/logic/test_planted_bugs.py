@@ -88,9 +88,6 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     ],
     "handed_off: waiters rely on the former owner": [("locks.moving.MovingLock.on_handed_off", nothing)],
     "handed_off: what fails is not put back": [("locks.moving.MovingLock._put_back", nothing)],
-    "handed_off_read_write: a reader that asks is not told of a release": [
-        ("locks.read_write_lock.wake_readers", "(LOOKING, WAITING)", "(WAITING,)")
-    ],
     "plain: no undo": [(".simulator.client.SimRuntime.post", nothing)],
     "plain: renewals that were refused are done": [("renewer.Renewer._apply", "known != 1", "False")],
     "plain: a command in doubt is sent only once in the background": [
@@ -139,11 +136,10 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
 }
 """The kinds of schedules and the bug, and of some functions what runs instead, or what stands there instead of what."""
 RARE = {
-    "handed_off_read_write: a reader that writes": 1300,
-    "handed_off_read_write: a reader that asks is not told of a release": 2800,
-    "multi: callers that block each other start again at the same time": 2000,
+    "handed_off_read_write: a reader that writes": 1396,
+    "multi: callers that block each other start again at the same time": 2056,
 }
-"""At which seed the search for a bug begins that less than one of a thousand schedules finds."""
+"""Bugs that fewer than one schedule in a thousand finds: the seed of one, at which the search begins."""
 
 
 def changed(function: Any, right: str, wrong: str) -> Any:
@@ -163,22 +159,29 @@ def text_with(bug: str) -> dict[str, bytes]:
     return {name: text.replace(right, wrong) for name, text in texts.items()}
 
 
+def _is_due_to_the_bug(bug: str) -> None:
+    """The sound code passes the schedule at which the search begins."""
+    for kind in bug.partition(":")[0].split():
+        run(RARE.get(bug, 0), KINDS[kind])
+
+
 def _is_found(bug: str, patches: dict[str, bytes] | None = None) -> None:
-    first = RARE.get(bug, 0)
     for kind in bug.partition(":")[0].split():
         logic = replace(KINDS[kind], patches=patches)
         with pytest.raises(Violation):
-            for seed in range(first, first + ENOUGH):
-                run(seed, logic)
+            for seed in range(ENOUGH):
+                run(RARE.get(bug, 0) + seed, logic)
 
 
 @pytest.mark.parametrize("bug", IN_SCRIPTS)
 def test_found_in_scripts(bug: str) -> None:
+    _is_due_to_the_bug(bug)
     _is_found(bug, text_with(bug))
 
 
 @pytest.mark.parametrize("bug", IN_FUNCTIONS)
 def test_found_in_functions(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _is_due_to_the_bug(bug)
     for name, *change in IN_FUNCTIONS[bug]:
         path = __package__ + name if name.startswith(".") else f"pyredisson.logic.{name}"
         monkeypatch.setattr(path, changed(resolve_name(path), *change) if len(change) == 2 else change[0])
