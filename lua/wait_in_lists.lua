@@ -15,7 +15,9 @@ local function arrive_reading(writers, readers, woken, member, channels, listed,
     if (listed or mine) and redis.call('HEXISTS', woken, 'phase') == 0 then
         local others = 0
         for _, other in ipairs(redis.call('ZRANGE', readers, 0, MOST_READERS)) do
-            if other ~= member and has_reached(publish(channels .. client_of(other), 'r')) then
+            -- Also its own client: other callers there may have been refused, and their replies be on their way.
+            local reached = has_reached(publish(channels .. client_of(other), 'r'))
+            if other ~= member and reached then
                 others = others + 1
             elseif other ~= member then
                 redis.call('ZREM', readers, other)

@@ -73,8 +73,9 @@ if writes then
     -- For readers of other clients, and for Redisson's writers.
     publish(ARGV[1], '1')
     -- pcall: a list of a wrong type must not fail a release that was done.
-    if ARGV[3] ~= '' then
-        redis.pcall('ZREM', KEYS[4], ARGV[3])
+    if ARGV[3] ~= '' and redis.pcall('ZREM', KEYS[4], ARGV[3]) == 1 then
+        -- For callers there that were refused, and whose replies are on their way.
+        publish(ARGV[4] .. client_of(ARGV[3]), 'r')
     end
     pcall(admit_readers, KEYS[3], KEYS[4], KEYS[5], ARGV[4], ARGV[5])
 end

@@ -85,6 +85,7 @@ class Channel(ChannelFields):
 
     def wake_all(self) -> None:
         for wakeup in list(self.waiters):
+            self.take_look(wakeup)
             wakeup.set()
 
     def wake_next_leader(self) -> None:

@@ -104,7 +104,7 @@ class WaitingQueue(QueueFields):
         """Has the first waiter that sleeps make an attempt."""
         for waiter in InOrder(self.waiters):
             if waiter.state is WAITING and waiter.wakeup.alive:
-                waiter.wakeup.set()
+                waiter.wake()
                 return
 
 
@@ -251,6 +251,12 @@ class Waiter(WaiterFields):
 
     def rely_on_contender(self, now: float) -> None:
         """Another waiter makes the attempts: sets when to look after it."""
+
+    def wake(self) -> None:
+        """Has it make an attempt, also if it was woken only to learn when to look."""
+        if self.channel is not None:
+            self.channel.take_look(self.wakeup)
+        self.wakeup.set()
 
     # Its state
 

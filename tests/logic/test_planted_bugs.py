@@ -43,14 +43,15 @@ IN_SCRIPTS = {
     "fair: dead heads stay": (FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     "read_write: writers hold back readers without end": ("write_acquire", CLAIMS, LONG_CLAIMS),
     "read_write: only readers of the same client hear of a release": ("write_let_readers_in", PUBLISH, SILENCE),
+    "read_write: readers that were refused are not told that others were let in": (
+        "write_let_readers_in",
+        b"KEYS[4], ARGV[3]) == 1",
+        b"KEYS[4], ARGV[3]) == 2",
+    ),
     "read_write: the last reader wakes nobody": ("read_release", b"pcall(wake_next", b"tostring(wake_next"),
     "read_write: a reader that was woken lets no other in": ("read_acquire", b"'phase') == 0", b"'phase') == 2"),
     "read_write: a writer that leaves keeps its claim": ("write_leave", b"if had_claim then", b"if false then"),
-    "read_write: readers who are let in have no lease": (
-        "write_let_readers_in",
-        b"lease)\n        fields",
-        b"1)\nfields",
-    ),
+    "read_write: readers who are let in have no lease": ("write_let_readers_in", b"lease)\n        f", b"1)\nf"),
     "semaphore moving_semaphore: a release adds twice": ("semaphore_add", ONCE, NEVER),
     "semaphore: permits are claimed without end": ("semaphore_acquire", CLAIMS, LONG_CLAIMS),
     "semaphore: nobody of the list is woken": ("semaphore_add", b"pcall(wake_listed", b"tostring(wake_listed"),
@@ -106,6 +107,12 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     ],
     "read_write: only the lock is renewed": [("locks.read_write_lock.ReadCommands.renew", staticmethod(renew_holds))],
     "read_write: a reader that was let in in doubt stays": [("locks.read_write_lock.ReadLogic.undo_grant", no_undo)],
+    "handed_off_read_write: the field of an ended reader stays": [
+        ("locks.moving.MovingLock._move", "self._post_count(owner, hold, 0)", "pass")
+    ],
+    "handed_off_read_write: readers who are let in learn only when to look": [
+        ("locks.side_wait.ReadWriteChannel._wake", "self.take_look(wakeup)", "pass")
+    ],
     "semaphore: a cancelled waiter keeps its permits": [("permits.permit_wait.PermitWait.acquired", False)],
     "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
         ("permits.permit_queue.PermitQueue.take_names", lambda *_: b"")
@@ -137,7 +144,10 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
 """The kinds of schedules and the bug, and of some functions what runs instead, or what stands there instead of what."""
 RARE = {
     "handed_off_read_write: a reader that writes": 1396,
+    "handed_off_read_write: readers who are let in learn only when to look": 12801,
+    "handed_off_read_write: the field of an ended reader stays": 2824,
     "multi: callers that block each other start again at the same time": 2056,
+    "read_write: readers that were refused are not told that others were let in": 114755,
 }
 """Bugs that fewer than one schedule in a thousand finds: the seed of one, at which the search begins."""
 

@@ -96,7 +96,7 @@ PREPARED = {
     "permit_release": Prepared({"p": 1, USED: Ends({ID: 10_000})}, "2"),
     "permit_renew": Prepared({USED: Ends({ID: 10_000})}),
     "permit_set": Prepared({}, "5"),
-    "read_acquire": Prepared(waiting("me:r you:r"), told=(("you", "r"),)),
+    "read_acquire": Prepared(waiting("me:r you:r"), told=(("me", "r"), ("you", "r"))),
     "read_locked": Prepared(READING),
     "read_move": Prepared(READING),
     "read_release": Prepared({**READING, **LISTED_READERS}, "0", told=NEXT_READERS),

@@ -362,7 +362,7 @@ IN_LISTS = {
         writing(ME, 1, 60_000) | waiting(f"{THERE}:r c:r"),
         [(let_in({YOU: 20_000}, f"{THERE}:1:r"), [1])],
         YOUR_READ | woken("c:r"),
-        [*SAID, "c c:1:r"],
+        [*SAID, f"{THERE} r", "c c:1:r"],
     ),
     "leave, others wait behind it": Case(HELD | waiting("a b"), LEAVES, HELD | waiting("b")),
     "leave, the second of them listens to Redisson": Case(

@@ -144,7 +144,7 @@ class LocalQueue(WaitingQueue):
         for waiter in InOrder(self.waiters):
             if waiter.state is WAITING and waiter.wakeup.alive:
                 if waiter.look_at > ends + LATER:
-                    waiter.wakeup.set()
+                    waiter.wake()
                 return
 
     def end_series(self, now: float) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.queued_wait import LOOK, LocalQueue, LockChannel, QueuedWait
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import LOOKING, OTHERS_FIRST, UNKNOWN_WAIT, WAITING
+from pyredisson.logic.waiting import OTHERS_FIRST, UNKNOWN_WAIT
 
 if TYPE_CHECKING:
     from pyredisson.logic.locks.read_write_lock import SideLogic, WriteLogic
@@ -45,15 +45,12 @@ class ReadWriteChannel(LockChannel):
             if side == WRITER:
                 # Readers of other clients were let in, past the claim of this one.
                 self._wake(READER)
-        elif self._wake(side) or suffix not in self.on_unused:
-            self.look_in = None
-        else:
+        elif not self._wake(side) and suffix in self.on_unused:
             self.on_unused[suffix](payload)
 
     def wake(self, supply: int) -> None:
         """Anyone of this client may be able to acquire the lock: all readers and one writer make attempts."""
         # Readers first: after a writer it is their turn, before the next writer makes an attempt and claims.
-        self.look_in = None
         self._wake(READER)
         self._wake(WRITER)
 
@@ -74,6 +71,8 @@ class ReadWriteChannel(LockChannel):
         for wakeup in list(self.waiters):
             if self.waiters.get(wakeup) != side or not wakeup.alive:
                 continue
+            # Whatever it was told of a later moment: an attempt is due at once.
+            self.take_look(wakeup)
             if side == WRITER and wakeup.is_set():
                 found = True
                 continue
@@ -139,8 +138,7 @@ def wake_readers(session: Session, identity: Hashable) -> None:
     """
     readers = session.lock_queues.get(identity)
     for waiter in () if readers is None else list(readers.waiters):
-        if waiter.state in (LOOKING, WAITING):
-            waiter.wakeup.set()
+        waiter.wake()
 
 
 class ReaderWait(QueuedWait):

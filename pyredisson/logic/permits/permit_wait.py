@@ -274,7 +274,6 @@ class PermitWait(PermitWaiter):
         except BaseException:
             with session.channels.mutex:
                 queue.on_failed(listing, session.clock())
-                self.sends = False
             raise
         with session.channels.mutex:
             self.sends = False
