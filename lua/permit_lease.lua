@@ -13,7 +13,7 @@ local forever = 922337203685477
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
-if ends <= now then
+if ends < now then
     return false
 end
 if ARGV[2] then
@@ -26,4 +26,4 @@ end
 if ends >= forever then
     return -1
 end
-return math.ceil(ends - now)
+return math.max(math.ceil(ends - now), 1)

@@ -28,7 +28,7 @@ local held = {}
 local missing = {0}
 for i = 3, #ARGV do
     local ends = redis.call('ZSCORE', KEYS[2], ARGV[i])
-    if ends and (tonumber(ends) > now or not all) then
+    if ends and (tonumber(ends) >= now or not all) then
         held[#held + 1] = ARGV[i]
     else
         missing[#missing + 1] = ARGV[i]

@@ -18,7 +18,7 @@ for i, permits in ipairs(KEYS) do
     local before = redis.pcall('ZSCORE', permits, ARGV[i + 1])
     renewed[i] = 0
     -- ZSCORE gave a number as a string, or false, or an error as a table.
-    if type(before) == 'string' and tonumber(before) > now then
+    if type(before) == 'string' and tonumber(before) >= now then
         -- Never shortened: this may be a late copy.
         if tonumber(before) < ends then
             redis.call('ZADD', permits, 'XX', string.format('%.0f', ends), ARGV[i + 1])

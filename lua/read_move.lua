@@ -28,9 +28,11 @@ if not moved then
         return -1
     end
 end
-local lasts = remaining_lease(moved and following or reader, 1)
+local holder = moved and following or reader
+local lasts = remaining_lease(holder, 1)
 if lasts < 0 then
     -- The lease has ended: the field is what remains of the hold.
+    redis.call('HDEL', lock, holder)
     return false
 end
 local lease = math.max(math.min(lasts, 2 ^ 52), asked)

@@ -143,7 +143,7 @@ class Hold(HoldFields):
     begun: float
     """The reading of the clock when the acquire was sent that began the hold."""
     extended: int
-    """The longest lease in ms that `extend` has set; 0: none."""
+    """The longest lease in ms that `extend` has set, or that a level had which was released; 0: none."""
     listed: bool
     """Whether it is part of the client's announcement, or counted there. At first False."""
 
@@ -172,11 +172,9 @@ class Hold(HoldFields):
         return [lease for lease in self._leases if lease is None or isinstance(lease, RenewedLease)]
 
     def confirmed_at(self, usual: int) -> float:
-        """When the command was sent by which the server has confirmed the hold last, or somewhat before. `usual`: the
-        client's lease in ms.
-        """
-        lengths = [usual if lease is None else getattr(lease, "renewed", lease) for lease in self._leases]
-        return self.valid_until - max([self.extended, *lengths]) / 1000
+        """When the command was sent that has confirmed it last, or before. `usual`: the client's lease in ms."""
+        lengths = [getattr(lease, "renewed", lease) for lease in self._leases if lease is not None]
+        return self.valid_until - max([self.extended, usual, *lengths]) / 1000
 
     @property
     def at_limit(self) -> bool:

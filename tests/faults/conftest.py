@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -19,16 +20,16 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
         yield each
 
 
-@pytest.fixture
-async def tasks() -> AsyncIterator[RawBackend]:
-    async with RawBackend("asyncio") as each:
-        yield each
+def only(name: str) -> Any:
+    @pytest.fixture
+    async def backend() -> AsyncIterator[RawBackend]:
+        async with RawBackend(name) as each:
+            yield each
+
+    return backend
 
 
-@pytest.fixture
-async def threads() -> AsyncIterator[RawBackend]:
-    async with RawBackend("threads") as each:
-        yield each
+tasks, threads = only("asyncio"), only("threads")
 
 
 @pytest.fixture

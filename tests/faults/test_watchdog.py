@@ -17,7 +17,7 @@ from pyredisson.logic.loops import weak_loop
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
-from tests.support.chores import Append, Failing
+from tests.support.chores import Append
 from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS
 from tests.support.raw_backends import RawBackend
@@ -435,7 +435,7 @@ class TestChores:
         """The first chore starts the watchdog's threads. One that raises is logged, and the next one is run."""
         client = backend.connect(server.url)
         assert not client._session.watchdog.started
-        chores: list[Any] = [Append(b"chore"), Failing(b"chore"), Append(b"chore")]
+        chores: list[Any] = [Append(b"chore"), Append(b"chore", fails=True), Append(b"chore")]
         for chore in chores:
             client._session.watchdog.do(chore)
         await backend.until(lambda: chores[0].done.is_set() and chores[2].done.is_set())

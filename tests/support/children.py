@@ -14,20 +14,19 @@ from .waiting import TIME_LIMIT
 
 CHILD_LIMIT = 110.0
 """Seconds that a test waits for a process that works for long. After 100 s such a process says where it hangs."""
-HEEDS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-"""Makes a child handle Ctrl-C. A process in the background of a shell ignores SIGINT, and so do its children."""
-
-
-WAITS_FOR_A_LINE = """
-import select, sys
+PRELUDE = """
+import select, signal, sys
+from pyredisson.logic import announcement
+# A process in the background of a shell ignores SIGINT, and so do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# As in tests: no client announces itself, unless the program says otherwise.
+announcement.FIRST_AFTER = float("inf")
 def wait_for_line():
     # In short steps: the handler of a signal that arrives just before a blocking call would run after that call.
     while not select.select([sys.stdin], [], [], 0.05)[0]:
         pass
     return sys.stdin.readline()
 """
-NOT_ANNOUNCED = "from pyredisson.logic import announcement; announcement.FIRST_AFTER = float('inf')\n"
-"""As in tests, the clients of a child don't announce themselves, unless its program says otherwise."""
 
 
 class Program:
@@ -63,8 +62,7 @@ class Child(Program):
 
     def __init__(self, program: str, *args: object) -> None:
         self._lines: queue.Queue[str] = queue.Queue()
-        text = HEEDS_CTRL_C + WAITS_FOR_A_LINE + NOT_ANNOUNCED + program
-        command = [sys.executable, "-u", "-c", text, *map(str, args)]
+        command = [sys.executable, "-u", "-c", PRELUDE + program, *map(str, args)]
         super().__init__(command, self._lines.put, lambda: self._lines.put(""))
         self.signal = self.process.send_signal
 

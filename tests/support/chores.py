@@ -1,6 +1,5 @@
 """Chores of a watchdog that tests ask for."""
 
-import contextlib
 import threading
 
 from redis.exceptions import RedisError
@@ -11,8 +10,9 @@ from pyredisson.logic.ports import Runtime
 
 
 class Append:
-    def __init__(self, key: bytes) -> None:
-        self.key = key
+    def __init__(self, key: bytes, *, fails: bool = False) -> None:
+        """`fails`: it raises in the end, although a chore must not."""
+        self.key, self.fails = key, fails
         self.replies: list[Reply] = []
         self.failed = threading.Event()
         self.done = threading.Event()
@@ -23,12 +23,5 @@ class Append:
             self.done.set()
         except (NoReply, RedisError):
             self.failed.set()
-
-
-class Failing(Append):
-    """Raises, although a chore must not."""
-
-    async def run(self, runtime: Runtime) -> None:
-        with contextlib.suppress(NoReply):
-            await super().run(runtime)
-        raise LookupError("a bug in a chore")
+        if self.fails:
+            raise LookupError("a bug in a chore")

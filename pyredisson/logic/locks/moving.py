@@ -149,8 +149,6 @@ class MovingLock(ReleasingLock):
                 raise LockAlreadyHeldError(f"{self.named(owner)} can't be handed off: its owner reads and writes")
             if reply is None:
                 session.holds.declare_lost_on_release(hold)
-                # The field of a reader whose lease has ended.
-                self._post_count(owner, hold, 0)
             else:
                 session.holds.note_end(hold, HANDED_OFF)
             call.reported = True

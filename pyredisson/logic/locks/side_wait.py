@@ -216,10 +216,9 @@ class WriterWait(QueuedWait):
 
     def end(self) -> None:
         """Readers ask the server from now on: the claim is withdrawn, or the claimant has the lock."""
-        queue = self.lock.writers
-        claimed = queue is not None and queue.claimed_until > 0
+        queue, claimed = self.lock.writers, False
         if queue is not None:
-            queue.claimed_until = 0.0
+            claimed, queue.claimed_until = queue.claimed_until > 0, 0.0
         super().end()
         if claimed and self.call.hold is None:
             wake_readers(self.session, self.lock.other_identity)

@@ -49,8 +49,7 @@ class PermitChannel(LockChannel):
 
     def wake(self, supply: int) -> None:
         """The first waiter makes an attempt: messages may have been lost."""
-        self.look_in = None
-        self._wake_first()
+        self.wake_for(0)
 
     def on_leave(self, need: int) -> None:
         """A waiter left with a wakeup that it did not use."""

@@ -18,6 +18,7 @@ from pyredisson.logic.locks.rlock import LockLogic
 
 from .judge import FAILED, ClaimPeriods, Judge, Neglect, User
 from .network import Network
+from .server import TEXTS
 
 DEEPEST = 3
 
@@ -134,7 +135,7 @@ class LockJudge(Judge):
 
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
-        self._forcing: dict[bytes, LockLogic] = {}
+        self._forcing: dict[bytes, tuple[LockLogic, set[bytes]]] = {}
         self._tampered: set[tuple[bytes, bytes]] = set()
         networks[0].on_executed = self._executed
         self.keyspace.on_taken = self.neglected
@@ -144,8 +145,9 @@ class LockJudge(Judge):
         for lock in user.locks:
             command = lock.commands.force_release()
             for form in (command, without_list(command) or command):
-                # The same in EVALSHA and in EVAL: what follows the script.
-                self._forcing[form.partition(b"\r\n$40\r\n")[2][40:]] = lock
+                # The same in EVALSHA and in EVAL: what follows the script. Another script may have the same arguments.
+                sha, _, ending = form.partition(b"\r\n$40\r\n")[2].partition(b"\r\n")
+                self._forcing.setdefault(ending, (lock, set()))[1].update((sha, TEXTS[sha]))
 
     def taken(self, owner: Owner, lock: LockLogic, *, clean: bool) -> None:
         name, key, hold = owner.name, lock.key, lock.hold_of(owner.holder.id)
@@ -242,8 +244,8 @@ class LockJudge(Judge):
             self.blame(f"{hold.owner!r}: lost although no faults were planned: {hold.reason}")
 
     def _executed(self, payload: bytes) -> None:
-        for ending, lock in self._forcing.items():
-            if payload.endswith(ending) and self.takes_away(lock):
+        for ending, (lock, scripts) in self._forcing.items():
+            if payload.endswith(ending) and any(each in payload for each in scripts) and self.takes_away(lock):
                 names = self.keyspace.hash(lock.key)
                 self._tampered.update((lock.key, name) for name in names)
                 for hold in self.holds() if self.fault_plan.calm else ():

@@ -320,7 +320,9 @@ class ShardJudge(LockJudge):
             for hold in client.session.holds.table.values():
                 key = hold.commands.key
                 lost = (key, hold.owner) in self._lost and hold.owner not in self.keyspace.hash(key)
-                if lost and hold.state is HELD:
+                # Another server, to which the slot has moved since, may have trouble, and not reply.
+                trouble_ends = self._troubled_until[self._cluster.places[slot(key)].serving]
+                if lost and hold.state is HELD and self.simulation.now > trouble_ends:
                     since = self._since.setdefault(hold, self.simulation.now)
                     if self.simulation.now - since > KNOWN_WITHIN:
                         self.blame(f"{hold.owner!r} believes to hold {key!r}, which a failover has lost")

@@ -100,6 +100,8 @@ class Server:
 
 _SCRIPTS = [script(name, with_shebang=flags) for name in NAMES for flags in (False, True)]
 _SCRIPT_OF = {known.text: known for known in _SCRIPTS}
+TEXTS = {known.sha: known.text for known in _SCRIPTS}
+"""The scripts by their SHA1."""
 
 _compiled: dict[bytes, Any] = {}
 _lua = lua51.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)
