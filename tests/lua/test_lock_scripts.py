@@ -170,7 +170,7 @@ MOVES = {
         reading({ME: [20_000, 30_000]}), [(move_read(0), [About(20_000)])], reading({YOU: [20_000]}, 30_000)
     ),
     "no reader": Case(reading(OTHER), [(move_read(30_000), None)]),
-    "a reader whose lease has ended": Case(held(ME, 40_000, mode="read"), [(move_read(30_000), None)]),
+    "an ended reader": Case(held(ME, 9_000, mode="read"), [(move_read(9_000), None)], held("mode", 9_000, mode="read")),
     "a lock of another kind": Case({**held(ME, 40_000), lease_key(ME, 1): ("1", 20_000)}, [(move_read(30_000), -1)]),
 }
 CASES = LOCK | {f"client, {name}": case for name, case in CLIENT.items()} | MOVES
