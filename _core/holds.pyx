@@ -130,10 +130,10 @@ cdef class HoldFields(Timer):
             self.count -= 1
             if isinstance(before, list):
                 self.leases = leases
-                for lease in before[len(leases):]:
-                    # The hold may go on until the end of that lease.
-                    if lease is not None and lease > self.extended:
-                        self.extended = lease
+                # The hold may go on until the end of that lease. By number: nothing is made that is collected.
+                for number in range(len(leases), len(before)):
+                    if before[number] is not None and before[number] > self.extended:
+                        self.extended = before[number]
             if not self.count and self.state is held:
                 self.state = releasing
             return self.count
