@@ -95,8 +95,8 @@ class TestCalls:
         before = state.scripts()
         await finished(others)
         assert sorted(had) == list(range(1, 31))
-        # Some attempts of the first, and a call for each release.
-        assert state.scripts() - before <= 4 + 30
+        # Some attempts of the first, more on a busy machine, and a call for each release. Without it, 30 attempts.
+        assert state.scripts() - before <= 15 + 30
 
     @pytest.mark.parametrize("kind", ["lock", "semaphore"])
     async def test_one_attempt_after_a_cut(self, backend: Backend, proxy: Proxy, state: ServerState, kind: str) -> None:
@@ -112,7 +112,7 @@ class TestCalls:
         await holder.aclose()
         await finished(others)
         # Some attempts of the first, the holder's release, and a call for each release.
-        assert state.scripts() - before <= 8 + 1 + 30
+        assert state.scripts() - before <= 15 + 1 + 30
 
 
 @pytest.mark.parametrize("kinds", [("lock", "fenced"), ("fenced", "lock")])
