@@ -91,7 +91,7 @@ end
 
 local in_use, ended, permits = 0, 0, {}
 if types[8] == 'zset' then
-    local after = string.format('(%.0f', now)
+    local after = string.format('%.0f', now)
     in_use = redis.call('ZCOUNT', KEYS[8], after, '+inf')
     ended = redis.call('ZCARD', KEYS[8]) - in_use
     permits = redis.call('ZRANGEBYSCORE', KEYS[8], after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)

@@ -95,7 +95,7 @@ class TestCalls:
         before = state.scripts()
         await finished(others)
         assert sorted(had) == list(range(1, 31))
-        # Some attempts of the first, more on a busy machine, and a call for each release. Without it, 30 attempts.
+        # Some attempts of the first, more on a busy machine, and each release. With the defect, 30 more.
         assert state.scripts() - before <= 15 + 30
 
     @pytest.mark.parametrize("kind", ["lock", "semaphore"])

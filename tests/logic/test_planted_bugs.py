@@ -88,27 +88,27 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     "handed_off: what fails is not put back": [("locks.moving.MovingLock._put_back", nothing)],
     "plain: no undo": [(".simulator.client.SimRuntime.post", nothing)],
     "plain: renewals that were refused are done": [("renewer.Renewer._apply", "known != 1", "False")],
-    "plain: a command in doubt is sent once": [
+    "plain: a command in doubt is sent only once in the background": [
         ("renewer.Renewer._renew_once", "self.keep_alive.clear()", "self.repairs.clear()")
     ],
     "plain: a hand-over in doubt is not undone": [("locks.rlock.LockLogic.undo_grant", no_undo)],
-    "plain fair read_write: one that was not entered waits on": [
+    "plain fair read_write: a waiter that was not entered goes on waiting": [
         ("locks.queued_wait.LockWaiter.refuse", lambda _: False)
     ],
-    "plain fair read_write: one that has left gets the lock": [
+    "plain fair read_write: a waiter that has left gets the lock": [
         ("locks.queued_wait.LockWaiter.give", lambda waiter: waiter.state in (OFFERED, LEFT))
     ],
     "plain: a release wakes no waiter of its own client": [("locks.hand_over.on_released", nothing)],
-    "fair: one that left stays": [
+    "fair: a waiter that left stays in the queue": [
         ("locks.fair_lock.FairLockLogic._leave_queue", lambda _, ticket: ticket.owner.new_epoch())
     ],
     "read_write: only the lock is renewed": [("locks.read_write_lock.ReadCommands.renew", staticmethod(renew_holds))],
     "read_write: a reader that was let in in doubt stays": [("locks.read_write_lock.ReadLogic.undo_grant", no_undo)],
-    "handed_off_read_write 12801: it looks later": [
+    "handed_off_read_write 12801: readers who are let in learn only when to look": [
         ("locks.side_wait.ReadWriteChannel._wake", "self.take_look(wakeup)", "pass")
     ],
     "semaphore: a cancelled waiter keeps its permits": [("permits.permit_wait.PermitWait.acquired", False)],
-    "semaphore crowded_semaphore: one that left stays": [
+    "semaphore crowded_semaphore: a client that waits no longer stays in the list": [
         ("permits.permit_queue.PermitQueue.take_names", lambda *_: b"")
     ],
     "crowded_semaphore: a release that leaves its batch is forgotten": [
@@ -127,7 +127,7 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     # The release of a red lock doesn't wait for all of its members.
     "red: a hand-over is given up as it goes on": [("locks.hand_over.abandon", "if releaser.hands_over", "if False")],
     "moving_plain: a redirected undo is dropped": [(".simulator.moving.MovingRuntime._post", _post_without_redirects)],
-    "restarts 1011566: a hold was confirmed later": [("holds.Hold.confirmed_at", "self.extended, ", "")],
+    "restarts 1011566: a hold counts as confirmed too late": [("holds.Hold.confirmed_at", "self.extended, ", "")],
     "shards: nothing is checked after a failover": [("watchdog.Watchdog.on_topology_change", nothing)],
     "shards: one renewer waits for the slowest server": [
         ("watchdog.Watchdog._renewer_of", "_renewers.get(shard)", "_renewers.get(shard := None)"),
