@@ -34,8 +34,11 @@ IN_SERIES = round(SERIES / HOLD) + 2
 """The most hand-overs between two messages: those in the time, and a spare one at each end."""
 
 
-async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tuple[list[OtherOwner[None]], list[int]]:
-    """So many other owners wait for their turn, one after the other. Their calls, and who has had it."""
+async def in_order(
+    backend: Backend, client: Any, kind: str, count: int, extend: Any = None
+) -> tuple[list[OtherOwner[None]], list[int]]:
+    """So many other owners wait for their turn, one after the other. Their calls, and who has had it. `extend`: makes a
+    lease last until all of them wait."""
     had: list[int] = []
 
     async def work(owner: int) -> None:
@@ -46,6 +49,8 @@ async def in_order(backend: Backend, client: Any, kind: str, count: int) -> tupl
     for owner in range(1, count + 1):
         others.append(backend.spawn(partial(work, owner)))
         await backend.until(lambda: sleeping(client, kind) == owner)  # noqa: B023
+        if extend is not None:
+            await extend(1)
     return others, had
 
 
@@ -90,8 +95,9 @@ class TestCalls:
     async def test_one_attempt_for_an_ended_lease(self, backend: Backend, state: ServerState, kind: str) -> None:
         """The holder is another client, which releases nothing."""
         client = backend.connect(local_hand_over_time=LONG)
-        await lock_of(backend.connect(), kind).lock(lease_time=1)
-        others, had = await in_order(backend, client, kind, 30)
+        holder = lock_of(backend.connect(), kind)
+        await holder.lock(lease_time=1)
+        others, had = await in_order(backend, client, kind, 30, holder.extend)
         before = state.scripts()
         await finished(others)
         assert sorted(had) == list(range(1, 31))
