@@ -33,14 +33,16 @@ def main() -> int:
         help="whose names contain it; none: turns are compared; harmless: by them no hold is lost",
     )
     parser.add_argument("--java", action="store_true", help="beside Redisson, on one server or a cluster")
+    parser.add_argument("--tls", action="store_true", help="without the faults of networks, as no proxy understands it")
     parser.add_argument("--wrong", help="a planted bug of tests/campaign/wrong_locks.py, or all, one after the other")
     options = parser.parse_args()
     if options.wrong == "all":
         return find_all()
-    if options.java and options.servers not in ("single", "cluster"):
-        parser.error("--java goes with one server and a cluster")
+    if options.java and (options.tls or options.servers not in ("single", "cluster")):
+        parser.error("--java goes with one server and a cluster, without TLS")
     print(f"{options.servers}: seed {options.seed}", flush=True)
     how = {"kinds": options.kinds.split(), "faults": options.faults, "wrong": options.wrong, "java": options.java}
+    how["tls"] = options.tls
     end, counts, number = monotonic() + 60 * options.minutes, Counter[str](), 0
     while monotonic() < end:
         BUILD.mkdir(parents=True, exist_ok=True)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import sched
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any
@@ -32,13 +35,13 @@ USUAL = frozenset({"", "TimeoutError", "LockTimeoutError", "LockLostError", "Per
 """What calls of unruly owners raise without any fault: they give up, and their leases are short. Empty: refused."""
 NETWORK = frozenset({"redis.ConnectionError", "redis.TimeoutError"})
 NOT_MASTER = {"redis.ReadOnlyError", "redis.MasterDownError", "redis.BusyLoadingError"}
-REPLACED = NETWORK | NOT_MASTER | {"redis.NotReplicatedError", "redis.ClusterDownError", "redis.TryAgainError"}
+REPLACED = NETWORK | NOT_MASTER | {"NotReplicatedError", "redis.ClusterDownError", "redis.TryAgainError"}
 """What a call may raise because of a fault, by docs/errors.md."""
 AFTERWARDS = 5.0
 """Seconds for which a call goes on after a fault has ended, and raises what the fault has caused."""
 NO_LOSS = "harmless"
 HARMLESS = {"lost reply", "cut reply", "cut request", "late request", "late reply", "slow", "cut", "slot moves"}
-HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory"}
+HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory", "server restarts"}
 """The faults by which no hold is lost, in a client that renews it."""
 CLIENTS = ("normal", "pubsub")
 SELDOM = 0.3
@@ -196,13 +199,16 @@ class Faults:
             empty = Trouble("empty server", self._alone(lambda: self._empty(servers)), forgets=history.forgotten)
             if isinstance(servers, SteppedServer):
                 found.append(Trouble("clock steps", self._alone(lambda: self._step(servers)), forgets=history.stepped))
-            return [*found, Trouble("server stops", self._alone(lambda: self._pause(servers))), empty]
+            restarts = Trouble("server restarts", self._alone(lambda: self._restart(servers)), errors=REPLACED)
+            return [*found, Trouble("server stops", self._alone(lambda: self._pause(servers))), empty, restarts]
         if isinstance(servers, Replicated):
             slow = self._alone(lambda: self._delay_replication(servers))
             found.append(Trouble("slow replication, then master is killed", slow, errors=REPLACED))
         changes: dict[str, Callable[[], Callable[[], object]]] = {
             "failover": lambda: self._fail_over(servers),
             "master is killed": lambda: self._strike(servers, "kill", servers.restart),
+            "replica is killed": lambda: self._strike_replica(servers, "kill", servers.restart),
+            "replica stops": lambda: self._strike_replica(servers, "pause", servers.resume),
         }
         if not isinstance(servers, Replicated):
             changes["master stops"] = lambda: self._strike(servers, "pause", servers.resume)
@@ -261,6 +267,14 @@ class Faults:
         self._load.permits_are_lost = True
         return at_once
 
+    def _restart(self, server: Server) -> Callable[[], object]:
+        """With its data, and without scripts and subscriptions."""
+        with server.redis(retry=Retry(NoBackoff(), 0)) as redis:
+            redis.shutdown(save=True)
+        server.restart()
+        Path(server.path).with_name("dump.rdb").unlink()
+        return at_once
+
     def _step(self, server: SteppedServer) -> Callable[[], object]:
         """Ahead or back, by less than a lease: what lasts longer by that must be free when the load ends."""
         server.step(self._random.uniform(-0.45, 0.45) * LEASE)
@@ -298,12 +312,25 @@ class Faults:
             servers.wait_for_promotion(master)
         return lambda: restore(master)
 
+    def _strike_replica(self, servers: Any, strike: str, restore: Callable[[Any], object]) -> Callable[[], object]:
+        masters = servers.masters() if isinstance(servers, Cluster) else [servers.master()]
+        replica = self._random.choice([node for node in servers.nodes if node not in masters])
+        getattr(servers, strike)(replica)
+        return lambda: restore(replica)
+
     def _move_slot(self, cluster: Cluster) -> Callable[[], object]:
         _, name = self._random.choice(sorted(self._load.wanted))
         slot = cluster.slot_of_key(name)
-        to = self._random.choice([node for node in cluster.masters() if node is not cluster.node_of(slot)])
+        source = cluster.node_of(slot)
+        to = self._random.choice([node for node in cluster.masters() if node is not source])
         if cluster.version >= (8, 4) and self._random.random() < 0.5:
             cluster.move_atomically(slot, slot, to)
+            return at_once
+        if self._random.random() < 0.5 and (program := shutil.which("redis-cli")) is not None:
+            count = sum(map(cluster._view()[source.id].has, range(slot + 1)))
+            how = f"--cluster-from {source.id} --cluster-to {to.id} --cluster-slots {count} --cluster-yes"
+            command = [program, "--cluster", "reshard", f"{to.host}:{to.port}", *how.split()]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             return at_once
         cluster.begin_move(slot, to)
         time.sleep(self._random.uniform(0, 0.5))

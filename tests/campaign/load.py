@@ -49,6 +49,9 @@ class Load:
         self.children: dict[str, Child] = {}
         """By the name of the journal."""
         self.history = History(directory)
+        self._url = servers.url
+        if servers._tls:
+            self._url = f"{servers.tls_url}{'&' if '?' in servers.tls_url else '?'}ssl_ca_certs={servers.ca_file}"
         self.wanted = {(kind, name) for wanted in owners for kind, names in wanted for name in names}
         self.permits_are_lost = False
         """By processes that were killed, or servers that have forgotten."""
@@ -60,7 +63,7 @@ class Load:
 
     def prepare(self) -> None:
         """Permits, on servers that have none."""
-        with pyredisson.connect(self.servers.url) as client:
+        with pyredisson.connect(self._url) as client:
             for kind, name in sorted(self.wanted):
                 if kind in COUNTERS:
                     COUNTERS[kind](client, name).try_set_permits(PERMITS)
@@ -70,7 +73,7 @@ class Load:
         name, ports = f"{next(self._numbers)}-{backend}", ports or {}
         journal = self.history.directory / f"{name}.journal"
         how = json.dumps(self.how | {"beside": [server.url for server in self.beside], "ports": ports})
-        url = re.sub(r":(\d+)", lambda found: f":{ports.get(int(found[1]), found[1])}", self.servers.url)
+        url = re.sub(r":(\d+)", lambda found: f":{ports.get(int(found[1]), found[1])}", self._url)
         child = Child(PROGRAM, url, backend, journal, f"{seed}/{name}", *self._arguments, how)
         self.children[name] = child
         assert child.receive() == "ready"
@@ -152,7 +155,7 @@ class Load:
             with node.redis() as redis:
                 keys = {key.decode() for key in redis.scan_iter()} - self._lasting
             found += [f"{key} is left" for key in keys if not key.startswith(LASTING)]
-        with pyredisson.connect(servers.url) as client:
+        with pyredisson.connect(self._url) as client:
             for kind, name in sorted(self.wanted):
                 # A semaphore has no owners: a permit from before a server was emptied enlarges it.
                 if kind == "permit" or (kind == "semaphore" and not self.permits_are_lost):

@@ -48,7 +48,7 @@ def checker() -> Path:
 class SteppedServer(Server):
     """A server whose time of day can be stepped. Its monotonic clock goes on as it was."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tls: bool = False) -> None:
         source = HERE / "clock.c"
         command = ("gcc", "-O2", "-shared", "-fPIC", source, "-o")
         library = built("clock.so", [source], lambda program: subprocess.run((*command, program), check=True))
@@ -59,7 +59,7 @@ class SteppedServer(Server):
             f'#!/bin/sh\nCLOCK_OFFSET={self._offset} LD_PRELOAD={library} exec {find_executable(None)} "$@"\n', "utf-8"
         )
         program.chmod(0o700)
-        super().__init__(executable=program)
+        super().__init__(executable=program, tls=tls)
 
     def step(self, seconds: float) -> None:
         """From now on its clock is ahead by so many seconds, or behind."""

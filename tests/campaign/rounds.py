@@ -23,11 +23,11 @@ from .owners import Wanted
 from .programs import SteppedServer
 from .wrong_locks import WRONG
 
-SERVERS: dict[str, Callable[[Path], Any]] = {
+SERVERS: dict[str, Callable[[Path, bool], Any]] = {
     "single": SteppedServer,
-    "replicated": lambda _: Replicated(),
-    "sentinel": lambda _: Sentinels(),
-    "cluster": lambda _: Cluster(),
+    "replicated": lambda _, tls: Replicated(tls=tls),
+    "sentinel": lambda _, tls: Sentinels(tls=tls),
+    "cluster": lambda _, tls: Cluster(tls=tls),
 }
 KINDS = (*LOCKS, "multi", "red", "semaphore", "permit", "election", "singleton", "latch")
 HOT = ("lock", "fair", "read", "write", "semaphore")
@@ -43,7 +43,9 @@ def owners(servers: Any, kinds: Sequence[str]) -> list[list[Wanted]]:
     """What each owner of a process wants. No latches behind failovers: of questions nothing is promised then."""
     tags = ["a"]
     if isinstance(servers, Cluster):
-        tags = [next(t for t in map(str, range(1000)) if servers.node_of_key(t) is node) for node in servers.masters()]
+        # The first slots of the nodes: redis-cli moves a slot together with all before it.
+        some = sorted(map(str, range(100)), key=servers.slot_of_key)
+        tags = [next(tag for tag in some if servers.node_of_key(tag) is node) for node in servers.masters()]
     left_out = ("multi", "red") if isinstance(servers, Server) else ("multi", "red", "latch")
     wanted = [each for tag in tags for each in wants(tag, [kind for kind in kinds if kind not in left_out])]
     if "multi" in kinds:
@@ -82,17 +84,18 @@ def run(
     faults: str = "",
     wrong: str | None = None,
     java: bool = False,
+    tls: bool = False,
 ) -> tuple[str, dict[str, int]]:
     """The summary of the history, and how many faults of each name occurred. `AssertionError`: what is wrong."""
     choice = Random(seed)
     with ExitStack() as stack:
-        servers = stack.enter_context(SERVERS[kind](directory))
+        servers = stack.enter_context(SERVERS[kind](directory, tls))
         wanted = owners(servers, kinds)
         orderly = faults in (NO_FAULTS, NO_LOSS)
         load = Load(servers, directory, wanted, OPTIONS, unruly=not orderly, wrong=wrong)
         load.beside = [stack.enter_context(Server()) for _ in range(2 if "red" in kinds else 0)]
         stack.callback(load.close)
-        near, far = sides = [proxies_of(servers, stack) for _ in range(2)]
+        near, far = sides = [{} if tls else proxies_of(servers, stack) for _ in range(2)]
         for proxy in far.values():
             proxy.latency(FAR)
         near_ports, far_ports = ways = [{port: proxy.port for port, proxy in side.items()} for side in sides]
