@@ -34,9 +34,7 @@ IN_SERIES = round(SERIES / HOLD) + 2
 """The most hand-overs between two messages: those in the time, and a spare one at each end."""
 
 
-async def in_order(
-    backend: Backend, client: Any, kind: str, count: int, extend: Any = None
-) -> tuple[list[OtherOwner[None]], list[int]]:
+async def in_order(backend: Backend, client: Any, kind: str, count: int, extend: Any = None) -> tuple[Any, list[int]]:
     """So many other owners wait for their turn, one after the other. Their calls, and who has had it. `extend`: makes a
     lease last until all of them wait."""
     had: list[int] = []
@@ -45,7 +43,7 @@ async def in_order(
         async with turn_of(client, kind, owner):
             had.append(owner)
 
-    others = []
+    others: list[OtherOwner[None]] = []
     for owner in range(1, count + 1):
         others.append(backend.spawn(partial(work, owner)))
         await backend.until(lambda: sleeping(client, kind) == owner)  # noqa: B023
