@@ -78,6 +78,7 @@ def no_undo(_: object, call: Any) -> None:
     call.owner.new_epoch()
 
 
+MULTI = "groups.multi_lock._Attempt"
 IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
     "plain: a wakeup is not passed on": [("channels.ChannelRegistry.leave", "wakeup.is_set()", "False")],
     "plain: a waiter that has subscribed does not ask again": [
@@ -118,9 +119,8 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
         ("permits.commands.SemaphoreCommands.finish_hand_over", SemaphoreCommands.add)
     ],
     "multi: a failed group keeps members": [("groups.multi_lock.MultiLockLogic.releases_after_attempt", lambda *_: [])],
-    "multi 2056: callers that block each other start again at the same time": [
-        ("groups.multi_lock._Attempt._deadline_of_others", "(1 + self.group.session.runtime.jitter()) / 2", "1")
-    ],
+    "multi 1003980: all give up at the same time": [(f"{MULTI}._deadline_of_others", "jitter()", "jitter() * 0 + 1")],
+    "multi 1000091: a refused member is not the next first": [(f"{MULTI}.acquire_members", ") != same", ") is None")],
     "red: a minority is enough": [
         ("groups.red_lock.RedLockLogic.__init__", lambda group, members: GroupLogic.__init__(group, members, 1))
     ],

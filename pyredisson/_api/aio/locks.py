@@ -336,8 +336,8 @@ class MultiLock(LockGroup):
 
     Every program acquires them in the same order, so two programs that list them in different orders don't wait for
     each other for ever. A member that isn't acquired within some seconds makes the group release the others and start
-    again: programs that acquire the same locks one by one, and Java's MultiLock, use other orders. A fixed lease begins
-    when all members are acquired. The group is lost when any member is lost.
+    again, with that member: programs that acquire the same locks one by one, and Java's MultiLock, use other orders. A
+    fixed lease begins when all members are acquired. The group is lost when any member is lost.
     """
 
     __slots__ = ()

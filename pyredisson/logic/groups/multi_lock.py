@@ -19,6 +19,7 @@ from pyredisson.errors import LockLostError, RedissonError
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease, release_all_in_background
 from pyredisson.logic.groups.parallel import run_side_by_side
 from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
 
 
 class GroupAttempt:
@@ -83,12 +84,10 @@ class GroupAttempt:
 
 
 MEMBER_WAIT = 1.5
-"""Seconds for each member, as in Redisson. While some members are held, the others are waited for so long in all, or
-for half of that. Then the held ones are released: a program that acquires the members in another order may wait for
-them."""
+"""Seconds for each member, as in Redisson. While one is held, the others are waited for so long in all, or for half of
+that. Then all are released: a program that acquires the members in another order may wait for them."""
 LONGEST_PAUSE = 0.1
-"""Seconds, at most, between two attempts. The pause is random, so that two programs that blocked each other don't do so
-in the next attempt too."""
+"""Seconds, at most, between two attempts. Random, so that two programs don't block each other in the next one too."""
 EXTEND_AFTER = 0.05
 """A member's lease is extended if more than this part of it is over when the last member is acquired."""
 
@@ -105,10 +104,12 @@ class MultiLockLogic(GroupLogic):
 
     async def acquire(self, owner: GroupOwner, lease: int | None, deadline: float | None) -> bool:
         """As for all groups. A fixed lease begins when all members are acquired."""
-        session = self.session
+        session, members = self.session, [(number, *each) for number, each in enumerate(self.with_owners(owner))]
         while True:
+            attempt = _Attempt(self, owner, lease, deadline)
+            attempt.members = members
             try:
-                if await _Attempt(self, owner, lease, deadline).run():
+                if await attempt.run():
                     return True
             except TryAgainError:
                 # Of a lease that was to be extended. The members say themselves that they weren't acquired in time.
@@ -116,8 +117,7 @@ class MultiLockLogic(GroupLogic):
             except RedisError as error:
                 # A server failed until the deadline of its member. That is the caller's deadline for the first member
                 # only, and an earlier one for the others.
-                over = deadline is not None and session.clock() >= deadline
-                if over or not is_transient(error):
+                if not is_transient(error) or (deadline is not None and session.clock() >= deadline):
                     raise
             pause = self.within(deadline, LONGEST_PAUSE * session.runtime.jitter())
             if pause is None:
@@ -167,28 +167,33 @@ class MultiLockLogic(GroupLogic):
 class _Attempt(GroupAttempt):
     """Acquires the members in their order. The first one that isn't acquired in time ends the attempt."""
 
-    __slots__ = ("_acquired",)
+    __slots__ = ("_acquired", "members")
 
     group: MultiLockLogic
+    members: list[tuple[int, LockLogic, Owner]]
+    """With their numbers. One that is refused comes first in the next attempt, as in C++'s `std::lock`: it may take any
+    time then. Callers that hold one each would stand behind others for the next ones, and give up before their turn."""
 
     def __init__(self, group: MultiLockLogic, owner: GroupOwner, lease: int | None, deadline: float | None) -> None:
         super().__init__(group, owner, lease, deadline)
         self._acquired = [False] * len(group.members)
 
     async def acquire_members(self) -> bool:
-        acquired, lease = self._acquired, self._lease
-        # As long as nothing is held, no other program waits for this one: the first member may take any time.
-        deadline = self._deadline
-        for number, (member, member_owner) in enumerate(self.group.with_owners(self.owner)):
-            if number == 1:
+        acquired, lease, deadline = self._acquired, self._lease, self._deadline
+        for place, (number, member, member_owner) in enumerate(self.members):
+            # As long as nothing is held, no other program waits for this one: the first member may take any time.
+            if place == 1:
                 deadline = self._deadline_of_others()
-            member_owner.calls.in_group = number > 0
+            member_owner.calls.in_group = place > 0
             try:
                 # In one statement: no interrupt strikes between the end of the acquire and the note that it succeeded.
                 acquired[number] = await member.acquire(member_owner, lease, deadline)
             finally:
                 member_owner.calls.in_group = False
             if not acquired[number]:
+                # With the other side of a read-write lock, which must stay before it.
+                same = (member.session.server, member.key)
+                self.members.sort(key=lambda each: (each[1].session.server, each[1].key) != same)
                 return False
         return lease is None or await self._extend_leases(lease)
 

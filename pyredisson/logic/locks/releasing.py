@@ -102,7 +102,7 @@ class ReleasingLock(LockStatus):
         """Sends a release, again after a `problem`. The reply is None if the server didn't know the hold."""
         runtime = self.session.runtime
         # An earlier copy may have released the last level; then the second copy finds nothing.
-        if_done = _reply_if_done if hold.state is RELEASING else None
+        if_done = (lambda reply: LOCK_FREE if reply is None else reply) if hold.state is RELEASING else None
         reply, _ = await self.retry_release(owner, hold, runtime, payload, problem, if_done, owner.new_epoch)
         return reply
 
@@ -276,8 +276,3 @@ class ReleasingLock(LockStatus):
         hold, call.hold = call.hold, None
         if hold is not None:
             self.release_in_background(call.owner, hold, ReleaseCall())
-
-
-def _reply_if_done(reply: Reply) -> Reply:
-    """The reply to the release of the last level, if an earlier copy of it may have run on the same server."""
-    return LOCK_FREE if reply is None else reply

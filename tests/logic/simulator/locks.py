@@ -162,7 +162,8 @@ class LockJudge(Judge):
         if hold.state is HELD and hold.valid_until > self.simulation.now:
             known = self.keyspace.hash(key).get(hold.owner)
             sure = clean and hold.lost_below is None and (key, hold.owner) not in self._tampered
-            if sure and known != b"%d" % hold.count:
+            # Where slots move, an undo may run late. It states fewer levels, and keeps the longest lease.
+            if sure and known != b"%d" % hold.count and not (known and self._moves and not self.fault_plan.calm):
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
         elif self.fault_plan.calm and hold.renewed and (key, hold.owner) not in self._tampered:
             self.blame(f"{name}: got True for a hold that has ended")
