@@ -115,7 +115,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
     def write(self, payload: bytes) -> None:
         """Sends commands whose replies go to `on_reply`; does nothing when the connection isn't open."""
         # uvloop's transport raises when it is closed, where asyncio's drops the data.
-        if self._transport is not None and self.state is OPEN:
+        if self._transport is not None and self.state is OPEN and not self._transport.is_closing():
             self._transport.write(payload)
 
     def close(self) -> None:
