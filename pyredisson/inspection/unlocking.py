@@ -36,7 +36,7 @@ async def release_shown(session: Session, state: State, owner: Owner) -> bool:
     if (state.kind, owner.side) not in _COMMANDS:
         raise ValueError(f"the holds of {state.name!r}, which is {state.kind}, can't be released one by one")
     commands = _COMMANDS[state.kind, owner.side](session, state.key)
-    released = await _send(session, commands.release(owner.id, 0)) is not None
+    released = await _send(session, commands.release(owner.id, 0, late=True)) is not None
     if released and state.kind == "lock" and not state.certain:
         # It may be a fair lock, whose waiters have channels of their own.
         notice = FairLockCommands(session, state.key).wake_waiters()

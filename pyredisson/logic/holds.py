@@ -105,6 +105,8 @@ class HoldCommands(Protocol):
     """Holds whose commands share this function are renewed in the same calls."""
     restore: Renewal
     """As `renew`, but it extends fixed leases, too: another server may lack their latest extension."""
+    other_identity: Hashable
+    """The identity of the other side of a read-write lock; None: the lock has no sides."""
     renews_fixed_leases: bool
     """Whether the watchdog visits holds with a fixed lease too, because they keep something up on the server."""
 

@@ -212,7 +212,8 @@ class Session:
         if self.announcement is not None:
             self.announcement.lost = next(self.announcement.loss_numbers)
         self.lost_callbacks.run(hold.key[0])
-        self.forget_lock_queue(hold.key[0])
+        for identity in (hold.key[0], hold.commands.other_identity):
+            self.forget_lock_queue(identity)
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
         # that (the server restarted empty, say), nothing is published. No notice is needed after a fixed lease, which
         # ends when the waiters make an attempt anyway, and after a forced release, which publishes.

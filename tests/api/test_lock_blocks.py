@@ -15,7 +15,7 @@ import pytest
 import pyredisson.asyncio
 from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, Backend, fails, in_turn
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, waiters
 
 from .kinds import all_blocks, left, lock_of
 
@@ -160,6 +160,28 @@ class TestTasks:
         del block
         await tasks.until(lambda: not redis.exists("orders"))
         assert "nobody can leave" in caplog.text
+
+    @pytest.mark.parametrize("side", ["read_lock", "write_lock"])
+    async def test_a_writer_whose_task_has_ended(self, tasks: Backend, server: Server, redis: Any, side: str) -> None:
+        """Who waits in its client relies on it, and hears of nothing else, also a reader."""
+        client = tasks.connect(release_when_owner_ends=True, lock_watchdog_timeout=1.2 * TIME_LIMIT)
+        both, writes = client.get_read_write_lock("orders"), asyncio.Event()
+        first = tasks.connect().get_read_write_lock("orders")
+
+        async def write() -> None:
+            await both.write_lock().lock()
+            await writes.wait()
+
+        await first.write_lock().lock()
+        writer = await tasks.begin(write, lambda: waiters(client, "orders", "write") == 1)
+        await first.write_lock().unlock()
+        await tasks.until(lambda: waiters(client, "orders", "write") == 0)
+        kind = side.removesuffix("_lock")
+        other = await tasks.begin(getattr(both, side)().lock, lambda: waiters(client, "orders", kind) == 1)
+        writes.set()
+        await writer.result()
+        # Long before its lease ends.
+        await other.result()
 
     @entered_by
     async def test_a_task_has_ended_and_another_leaves_its_block(self, tasks: Backend, redis: Any, enter: Any) -> None:

@@ -33,7 +33,7 @@ def main() -> int:
         help="whose names contain it; none: turns are compared; harmless: by them no hold is lost",
     )
     parser.add_argument("--java", action="store_true", help="beside Redisson, on one server or a cluster")
-    parser.add_argument("--tls", action="store_true", help="without the faults of networks, as no proxy understands it")
+    parser.add_argument("--tls", action="store_true", help="without faults that need a proxy, or redis-cli")
     parser.add_argument("--wrong", help="a planted bug of tests/campaign/wrong_locks.py, or all, one after the other")
     options = parser.parse_args()
     if options.wrong == "all":

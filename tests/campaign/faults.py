@@ -41,7 +41,7 @@ AFTERWARDS = 5.0
 """Seconds for which a call goes on after a fault has ended, and raises what the fault has caused."""
 NO_LOSS = "harmless"
 HARMLESS = {"lost reply", "cut reply", "cut request", "late request", "late reply", "slow", "cut", "slot moves"}
-HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory", "server restarts"}
+HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory"}
 """The faults by which no hold is lost, in a client that renews it."""
 CLIENTS = ("normal", "pubsub")
 SELDOM = 0.3
@@ -199,9 +199,9 @@ class Faults:
             empty = Trouble("empty server", self._alone(lambda: self._empty(servers)), forgets=history.forgotten)
             if isinstance(servers, SteppedServer):
                 found.append(Trouble("clock steps", self._alone(lambda: self._step(servers)), forgets=history.stepped))
-            restarts = Trouble("server restarts", self._alone(lambda: self._restart(servers)), errors=REPLACED)
-            return [*found, Trouble("server stops", self._alone(lambda: self._pause(servers))), empty, restarts]
-        if isinstance(servers, Replicated):
+            again = Trouble("server restarts", self._alone(lambda: self._restart(servers)), errors=NETWORK | NOT_MASTER)
+            return [*found, Trouble("server stops", self._alone(lambda: self._pause(servers))), empty, again]
+        if isinstance(servers, Replicated) and not servers._tls:
             slow = self._alone(lambda: self._delay_replication(servers))
             found.append(Trouble("slow replication, then master is killed", slow, errors=REPLACED))
         changes: dict[str, Callable[[], Callable[[], object]]] = {
@@ -326,12 +326,12 @@ class Faults:
         if cluster.version >= (8, 4) and self._random.random() < 0.5:
             cluster.move_atomically(slot, slot, to)
             return at_once
-        if self._random.random() < 0.5 and (program := shutil.which("redis-cli")) is not None:
+        if not cluster._tls and self._random.random() < 0.5 and (program := shutil.which("redis-cli")) is not None:
             count = sum(map(cluster._view()[source.id].has, range(slot + 1)))
             how = f"--cluster-from {source.id} --cluster-to {to.id} --cluster-slots {count} --cluster-yes"
             command = [program, "--cluster", "reshard", f"{to.host}:{to.port}", *how.split()]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            return at_once
+            return cluster.wait_until_consistent
         cluster.begin_move(slot, to)
         time.sleep(self._random.uniform(0, 0.5))
         cluster.move_keys(slot)

@@ -43,7 +43,7 @@ def owners(servers: Any, kinds: Sequence[str]) -> list[list[Wanted]]:
     """What each owner of a process wants. No latches behind failovers: of questions nothing is promised then."""
     tags = ["a"]
     if isinstance(servers, Cluster):
-        # The first slots of the nodes: redis-cli moves a slot together with all before it.
+        # On early slots of the nodes: redis-cli moves a slot together with all before it.
         some = sorted(map(str, range(100)), key=servers.slot_of_key)
         tags = [next(tag for tag in some if servers.node_of_key(tag) is node) for node in servers.masters()]
     left_out = ("multi", "red") if isinstance(servers, Server) else ("multi", "red", "latch")

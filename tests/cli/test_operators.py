@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from pyredisson.cli import INCOMPLETE, doctor, reading, unlock
 from pyredisson.cli.findings import Finding, Level, buffers, cluster, memory, persistence, replication
 from pyredisson.inspection.unlocking import correct_free
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import TIME_LIMIT
 from tests.support.commands import TIMEOUT, Commands, output
 from tests.support.inspecting import add_foreign_keys
+from tests.support.waiting import eventually, waiters
 
 from .conftest import JAVA, Run, announced, answered, interrupted, moment_of_announced
 from .test_errors import GUESS
@@ -37,6 +40,19 @@ class TestUnlock:
             text = f"lock 'cron:nightly' is held by web-3 (pid 812) since {moment_of_announced()}.\n"
             assert ended == (0, f"{text}lock 'cron:nightly' is released.\n", "")
             assert not redis.exists("cron:nightly")
+
+    def test_the_next_caller_of_the_holder_s_client(self, cli: Run, server: Server, client: pyredisson.Client) -> None:
+        """It stands in no list on the server, as it relies on the holder. It is woken long before a renewal."""
+        holder, waiter = (client.get_lock("orders", owner=number) for number in (1, 2))
+        with pyredisson.connect(server.url) as other, ThreadPoolExecutor(1) as thread:
+            with other.get_lock("orders"):
+                held = thread.submit(holder.lock)
+                eventually(lambda: waiters(client, "orders") == 1)
+            held.result(TIME_LIMIT)
+            acquired = thread.submit(waiter.lock)
+            eventually(lambda: waiters(client, "orders") == 1)
+            assert cli("unlock", "orders", "--yes").status == 0
+            acquired.result(TIME_LIMIT / 2)
 
     @pytest.mark.parametrize(
         ("answer", "kept", "status"), [(b"y\n", "", 0), (b"y\n", ":kept", 0), (b"n\n", "", 1), (b"\x04", "", 130)]

@@ -119,7 +119,6 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
         ("permits.commands.SemaphoreCommands.finish_hand_over", SemaphoreCommands.add)
     ],
     "multi: a failed group keeps members": [("groups.multi_lock.MultiLockLogic.releases_after_attempt", lambda *_: [])],
-    "multi 1003980: all give up at the same time": [(f"{MULTI}._deadline_of_others", "jitter()", "jitter() * 0 + 1")],
     "multi 1000091: a refused member is not the next first": [(f"{MULTI}.acquire_members", ") != same", ") is None")],
     "red: a minority is enough": [
         ("groups.red_lock.RedLockLogic.__init__", lambda group, members: GroupLogic.__init__(group, members, 1))

@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -214,75 +213,32 @@ def test_libraries_that_are_missing() -> None:
 SOURCE, TWIN = "pyredisson/_api/aio/locks.py", "pyredisson/_api/sync/locks.py"
 
 
-def run_tool(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return completed(sys.executable, "tools/async_to_sync.py", *arguments, cwd=root)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text("utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), "utf-8")
-
-
-class TestStaleTwins:
-    @pytest.fixture
-    def copy(self, tmp_path: Path) -> Path:
-        """A copy of all that the tool reads."""
-        for name in ("tools", "pyredisson/_api"):
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-        # By these two ruff knows the line length, and which imports are the project's own.
-        for name in ("pyproject.toml", "pyredisson/__init__.py"):
-            shutil.copy(ROOT / name, tmp_path / name)
-        return tmp_path
-
-    def test_what_is_stale_missing_or_left_over_is_found_and_writing_makes_it_right(self, copy: Path) -> None:
-        said = f"{TWIN} isn't what {SOURCE} makes it\nedit the source in pyredisson/_api/aio, then run: make twins\n"
-        for edited in (SOURCE, TWIN):
-            text = (copy / edited).read_text("utf-8")
-            edit(copy / edited, "deadline)", "None)")
-            checked = run_tool(copy, "--check")
-            assert (checked.returncode, checked.stderr) == (1, said)
-            (copy / edited).write_text(text, "utf-8")
-        (copy / TWIN).unlink()
-        (copy / "pyredisson/_api/sync/leftover.py").touch()
-        (copy / "pyredisson/_api/aio/blocks.py").unlink()
-        edit(copy / SOURCE, "The owner stays the same", "The owner remains the same")
-        checked = run_tool(copy, "--check")
-        assert checked.returncode == 1
-        assert f"{TWIN} is missing" in checked.stderr
-        assert "pyredisson/_api/sync/leftover.py has no source" in checked.stderr
-        assert "pyredisson/_api/aio/blocks.py is missing" in checked.stderr
-        assert "ASYNCIO_ONLY names a line that is in no source: The owner" in checked.stderr
-        edit(copy / SOURCE, "The owner remains the same", "The owner stays the same")
-        run_tool(copy)
-        assert (copy / TWIN).read_text("utf-8") == (ROOT / TWIN).read_text("utf-8")
-
-    @pytest.mark.parametrize(
-        ("method", "line", "message"),
-        [
-            ("def f(self) -> Awaitable[int]:\n    return self._logic.count()", 1, "Awaitable is translated only"),
-            ("def f(self) -> Any:\n    return self._logic.count()", 2, "self._logic.count is neither awaited"),
-            ("async def f(self) -> int:\n    c = self._logic.count()\n    return await c", 3, "can be awaited: c"),
-            ("def f(self) -> None:\n    c = self._logic.count", 2, "self._logic.count is neither awaited"),
-            ("def f(self) -> None:\n    inner = self._logic", 2, "self._logic has a name here"),
-            ("async def f(self) -> None:\n    await discard_result(self.locked)", 2, "argument of discard_result"),
-            ("async def f(self) -> None:\n    await asyncio.sleep(1)", 2, "can be awaited: asyncio.sleep(1)"),
-            ("async def f(self) -> None:\n    await self._logic.count(a=1)", 2, "positional arguments only"),
-            ("def f(self) -> Coroutine[Any, Any, int]:\n    return self.c", 2, "must return the call"),
-            ("async def f(self) -> None:\n    async with self:\n        pass", 2, "for the result of a method hold"),
-            ("async def f(self) -> None:\n    async for _ in self:\n        pass", 2, "async for is not translated"),
-            ("async def f(self, g: Callable[[], int]) -> None:\n    await g()", 2, "can be awaited: g()"),
-            ("def f(self, g: Callable[[], Awaitable[int]]) -> None: ...", 1, "Awaitable is translated only"),
-            ("async def f(self) -> None:\n    x = = 1", 2, "invalid syntax"),
-        ],
-    )
-    def test_what_has_no_correct_twin_is_refused(self, method: str, line: int, message: str) -> None:
-        text = (ROOT / SOURCE).read_text("utf-8")
-        added = "".join(f"    {each}\n" for each in method.splitlines())
-        with pytest.raises(tool.SourceError) as refused:
-            tool.Twin(SOURCE, f"{text}class Added:\n{added}").result()
-        where, _, said = str(refused.value).partition(": ")
-        assert (where, message in said) == (f"{SOURCE}:{len(text.splitlines()) + 1 + line}", True)
+@pytest.mark.parametrize(
+    ("method", "line", "message"),
+    [
+        ("def f(self) -> Awaitable[int]:\n    return self._logic.count()", 1, "Awaitable is translated only"),
+        ("def f(self) -> Any:\n    return self._logic.count()", 2, "self._logic.count is neither awaited"),
+        ("async def f(self) -> int:\n    c = self._logic.count()\n    return await c", 3, "can be awaited: c"),
+        ("def f(self) -> None:\n    c = self._logic.count", 2, "self._logic.count is neither awaited"),
+        ("def f(self) -> None:\n    inner = self._logic", 2, "self._logic has a name here"),
+        ("async def f(self) -> None:\n    await discard_result(self.locked)", 2, "argument of discard_result"),
+        ("async def f(self) -> None:\n    await asyncio.sleep(1)", 2, "can be awaited: asyncio.sleep(1)"),
+        ("async def f(self) -> None:\n    await self._logic.count(a=1)", 2, "positional arguments only"),
+        ("def f(self) -> Coroutine[Any, Any, int]:\n    return self.c", 2, "must return the call"),
+        ("async def f(self) -> None:\n    async with self:\n        pass", 2, "for the result of a method hold"),
+        ("async def f(self) -> None:\n    async for _ in self:\n        pass", 2, "async for is not translated"),
+        ("async def f(self, g: Callable[[], int]) -> None:\n    await g()", 2, "can be awaited: g()"),
+        ("def f(self, g: Callable[[], Awaitable[int]]) -> None: ...", 1, "Awaitable is translated only"),
+        ("async def f(self) -> None:\n    x = = 1", 2, "invalid syntax"),
+    ],
+)
+def test_what_has_no_correct_twin_is_refused(method: str, line: int, message: str) -> None:
+    text = (ROOT / SOURCE).read_text("utf-8")
+    added = "".join(f"    {each}\n" for each in method.splitlines())
+    with pytest.raises(tool.SourceError) as refused:
+        tool.Twin(SOURCE, f"{text}class Added:\n{added}").result()
+    where, _, said = str(refused.value).partition(": ")
+    assert (where, message in said) == (f"{SOURCE}:{len(text.splitlines()) + 1 + line}", True)
 
 
 RETURNED = {"Lost": "locks", "Holding": "blocks", "Permit": "semaphores"}

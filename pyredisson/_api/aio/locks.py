@@ -334,7 +334,7 @@ class LockGroup(Group, GroupReleases, Lockable):
 class MultiLock(LockGroup):
     """Several locks as one, all or none of them. They may be of any kind, and of different clients.
 
-    Every program acquires them in the same order, so two programs that list them in different orders don't wait for
+    Every program begins in the same order, so two programs that list them in different orders don't wait for
     each other for ever. A member that isn't acquired within some seconds makes the group release the others and start
     again, with that member: programs that acquire the same locks one by one, and Java's MultiLock, use other orders. A
     fixed lease begins when all members are acquired. The group is lost when any member is lost.

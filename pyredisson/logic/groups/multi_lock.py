@@ -2,7 +2,7 @@
 
 The model is Redisson's `RedissonMultiLock`. The members are acquired one after the other, and released again if one of
 them isn't acquired in time. A fixed lease begins when all members are acquired. Redisson acquires the members as they
-are listed; here all programs acquire them in the same order (`members_of` in the API), so that no two of them wait for
+are listed; here all programs begin with the same order (`members_of` in the API), so that no two of them wait for
 each other. For the same reason members on different nodes of a cluster aren't acquired in parallel: who held a later
 member while waiting for an earlier one could block others. They are released in parallel.
 """
@@ -84,8 +84,8 @@ class GroupAttempt:
 
 
 MEMBER_WAIT = 1.5
-"""Seconds for each member, as in Redisson. While one is held, the others are waited for so long in all, or for half of
-that. Then all are released: a program that acquires the members in another order may wait for them."""
+"""Seconds, as in Redisson. While the first is held, the others are waited for this time per member. Then all are
+released: a program that acquires them in another order may wait for them."""
 LONGEST_PAUSE = 0.1
 """Seconds, at most, between two attempts. Random, so that two programs don't block each other in the next one too."""
 EXTEND_AFTER = 0.05
@@ -112,11 +112,9 @@ class MultiLockLogic(GroupLogic):
                 if await attempt.run():
                     return True
             except TryAgainError:
-                # Of a lease that was to be extended. The members say themselves that they weren't acquired in time.
-                pass
+                pass  # Of a lease that was to be extended. A member itself says that it wasn't acquired in time.
             except RedisError as error:
-                # A server failed until the deadline of its member. That is the caller's deadline for the first member
-                # only, and an earlier one for the others.
+                # A server failed until its member's deadline: the caller's for the first member, else an earlier one.
                 if not is_transient(error) or (deadline is not None and session.clock() >= deadline):
                     raise
             pause = self.within(deadline, LONGEST_PAUSE * session.runtime.jitter())
@@ -171,8 +169,8 @@ class _Attempt(GroupAttempt):
 
     group: MultiLockLogic
     members: list[tuple[int, LockLogic, Owner]]
-    """With their numbers. One that is refused comes first in the next attempt, as in C++'s `std::lock`: it may take any
-    time then. Callers that hold one each would stand behind others for the next ones, and give up before their turn."""
+    """With their numbers. A member that was refused comes first in the next attempt, as in C++'s `std::lock`: it may
+    take any time, and the others none. So two programs that hold one member each don't block each other."""
 
     def __init__(self, group: MultiLockLogic, owner: GroupOwner, lease: int | None, deadline: float | None) -> None:
         super().__init__(group, owner, lease, deadline)
@@ -193,7 +191,7 @@ class _Attempt(GroupAttempt):
             if not acquired[number]:
                 # With the other side of a read-write lock, which must stay before it.
                 same = (member.session.server, member.key)
-                self.members.sort(key=lambda each: (each[1].session.server, each[1].key) != same)
+                self.members.sort(key=lambda each: ((each[1].session.server, each[1].key) != same, each[0]))
                 return False
         return lease is None or await self._extend_leases(lease)
 
@@ -206,9 +204,8 @@ class _Attempt(GroupAttempt):
             logger.info("a lock of a group that was not acquired is released later, or was lost: %s", error)
 
     def _deadline_of_others(self) -> float:
-        """Until when to wait for the others when the first member is acquired."""
-        # By chance: programs that block each other would go on doing so if all of them waited as long.
-        wait = MEMBER_WAIT * len(self.group.members) * (1 + self.group.session.runtime.jitter()) / 2
+        """Until when to wait for the others when the first member is acquired. In another order they are only tried."""
+        wait = 0.0 if self.members[0][0] else MEMBER_WAIT * len(self.group.members)
         if self._lease is not None:
             # Half a lease, in seconds: the lease of the first member must not end during the wait for the last one.
             wait = min(wait, self._lease / 2000)

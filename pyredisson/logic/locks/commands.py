@@ -1,6 +1,6 @@
 """The commands of the re-entrant lock, as bytes. Other kinds of lock derive theirs from them."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from pyredisson._core import command, pack, prefixed
 from pyredisson._protocol.scripts import ScriptSet
@@ -48,6 +48,7 @@ class LockCommands:
     """What `wake_waiters` publishes. A release script publishes a message of its own."""
     owner_suffix = b""
     """What follows the owner's name in its field of the hash."""
+    other_identity: Hashable = None
     renews_fixed_leases = False
     renew = restore = staticmethod(renew_holds)
 

@@ -141,14 +141,13 @@ class WriteCommands(SideCommands):
 
 
 class SideLogic(LockLogic):
-    __slots__ = ("other_identity",)
+    __slots__ = ()
 
     commands: SideCommands
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
         self.identity = (key, self.commands.side)
-        self.other_identity: Hashable = self.commands.other_identity
 
     async def force_release(self) -> bool:
         """As for a lock. It also ends what the writer reads."""
@@ -169,11 +168,11 @@ class SideLogic(LockLogic):
         return f"{readable(self.commands.side)} {super().label}"
 
     def _identities(self) -> Sequence[Hashable]:
-        return (self.identity, self.other_identity)
+        return (self.identity, self.commands.other_identity)
 
     @property
     def blocked_by(self) -> Sequence[Hashable]:
-        return self._identities() if self.commands.side == WRITE else (self.other_identity,)
+        return self._identities() if self.commands.side == WRITE else (self.commands.other_identity,)
 
 
 class ReadLogic(SideLogic):
@@ -249,7 +248,7 @@ class WriteLogic(SideLogic):
         After a release that could enter none of them, as they did not sleep, the same writer would nearly always be
         first: it hears of the release before they do.
         """
-        readers = self.session.lock_queues.get(self.other_identity)
+        readers = self.session.lock_queues.get(self.commands.other_identity)
         if readers is None or not any(waiter.state in (LOOKING, WAITING) for waiter in list(readers.waiters)):
             return False
         return self.may_wait(call)

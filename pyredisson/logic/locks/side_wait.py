@@ -203,7 +203,7 @@ class WriterWait(QueuedWait):
         hold: Hold | None = self.call.hold
         # A lease that isn't renewed may end without a message, and earlier than they look.
         if queue.keep_out_until(session.clock()) is None or (hold is not None and hold.leases is not None):
-            readers = session.lock_queues.get(self.lock.other_identity)
+            readers = session.lock_queues.get(self.lock.commands.other_identity)
             if readers is not None:
                 readers.wake_first()
 
@@ -221,4 +221,4 @@ class WriterWait(QueuedWait):
             claimed, queue.claimed_until = queue.claimed_until > 0, 0.0
         super().end()
         if claimed and self.call.hold is None:
-            wake_readers(self.session, self.lock.other_identity)
+            wake_readers(self.session, self.lock.commands.other_identity)

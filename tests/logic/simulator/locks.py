@@ -162,8 +162,8 @@ class LockJudge(Judge):
         if hold.state is HELD and hold.valid_until > self.simulation.now:
             known = self.keyspace.hash(key).get(hold.owner)
             sure = clean and hold.lost_below is None and (key, hold.owner) not in self._tampered
-            # Where slots move, an undo may run late. It states fewer levels, and keeps the longest lease.
-            if sure and known != b"%d" % hold.count and not (known and self._moves and not self.fault_plan.calm):
+            late = self._moves and not self.fault_plan.calm  # Then an undo may be, which states fewer levels.
+            if sure and known != b"%d" % hold.count and not (late and 0 < int(known or 0) < hold.count):
                 self.blame(f"{name}: counts {hold.count}, the server {known!r}")
         elif self.fault_plan.calm and hold.renewed and (key, hold.owner) not in self._tampered:
             self.blame(f"{name}: got True for a hold that has ended")
@@ -248,7 +248,7 @@ class LockJudge(Judge):
         """Whether its lease has ended while its release was sent again and again, as its slot moved."""
         (identity, owner), session = hold.key, hold.commands.session  # type: ignore[attr-defined]
         users = [user for user in self.users if (user.holder.id, user.session) == (owner, session)]
-        return self._moves and not any(user.depth[identity] for user in users)
+        return self._moves and any(not u.depth[identity] and hold.begun <= u.began < hold.valid_until for u in users)
 
     def _executed(self, payload: bytes) -> None:
         for ending, (lock, scripts) in self._forcing.items():
@@ -330,7 +330,7 @@ class FairJudge(LockJudge):
     def may_stay(self, key: bytes) -> bool:
         # Values of waiters that left in doubt, which expire; and the places of dead waiters, as no caller drops them. A
         # copy of an acquire may still come late at a node that serves the slot again.
-        late = self._moves and not self.fault_plan.calm
+        late = self._moves and not self.fault_plan.calm and key.startswith((b"redisson_lock_", b"pyredisson_fair_"))
         return key.startswith(b"pyredisson_fair_waiters:") or late or self._any_dead()
 
     def _any_dead(self) -> bool:
