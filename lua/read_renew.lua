@@ -31,7 +31,10 @@ for i = 1, #ARGV / 3 do
             -- Also if the key is missing: without it, the release of another reader would remove the lock. Of a field
             -- that somebody else has written, it isn't known which levels there are.
             if lease > 0 and remaining < lease and (remaining ~= -2 or level == 1 or not is_damaged) then
-                redis.call('SET', lease_key(reader, level), '1', 'PX', lease)
+                -- PEXPIRE first, as it needs no memory: older servers refuse SET in a script that has written nothing.
+                if redis.call('PEXPIRE', lease_key(reader, level), lease) == 0 then
+                    redis.call('SET', lease_key(reader, level), '1', 'PX', lease)
+                end
             else
                 longest = math.max(longest, remaining)
             end
