@@ -67,6 +67,15 @@ class Contention:
             assert not await self.waiter.is_held()
 
 
+async def test_the_end_of_a_shorter_lease(backend: Backend, state: ServerState) -> None:
+    """Another client acquires the lock then, and not at the end of the lease that it was told."""
+    it, far = Contention(backend, state, "lock"), backend.connect()
+    await it.hold()
+    other = await backend.begin(far.get_lock("orders").lock, lambda: sleeping(far, "lock") == 1)
+    short = await backend.begin(partial(it.waiter.lock, lease_time=0.3), it.asleep)
+    await in_turn([it.holder.unlock, short.result, other.result])
+
+
 @kinds
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
 async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:

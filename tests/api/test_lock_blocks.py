@@ -161,9 +161,9 @@ class TestTasks:
         await tasks.until(lambda: not redis.exists("orders"))
         assert "nobody can leave" in caplog.text
 
-    @pytest.mark.parametrize("side", ["read_lock", "write_lock"])
+    @pytest.mark.parametrize("side", ["read", "write"])
     async def test_a_writer_whose_task_has_ended(self, tasks: Backend, server: Server, redis: Any, side: str) -> None:
-        """Who waits in its client relies on it, and hears of nothing else, also a reader."""
+        """A caller that waits in its client relies on it, also a reader. It is woken long before the lease ends."""
         client = tasks.connect(release_when_owner_ends=True, lock_watchdog_timeout=1.2 * TIME_LIMIT)
         both, writes = client.get_read_write_lock("orders"), asyncio.Event()
         first = tasks.connect().get_read_write_lock("orders")
@@ -176,11 +176,9 @@ class TestTasks:
         writer = await tasks.begin(write, lambda: waiters(client, "orders", "write") == 1)
         await first.write_lock().unlock()
         await tasks.until(lambda: waiters(client, "orders", "write") == 0)
-        kind = side.removesuffix("_lock")
-        other = await tasks.begin(getattr(both, side)().lock, lambda: waiters(client, "orders", kind) == 1)
+        other = await tasks.begin(getattr(both, f"{side}_lock")().lock, lambda: waiters(client, "orders", side) == 1)
         writes.set()
         await writer.result()
-        # Long before its lease ends.
         await other.result()
 
     @entered_by
