@@ -42,14 +42,13 @@ def main() -> int:
         parser.error("--java goes with one server and a cluster, without TLS")
     print(f"{options.servers}: seed {options.seed}", flush=True)
     how = {"kinds": options.kinds.split(), "faults": options.faults, "wrong": options.wrong, "java": options.java}
-    how["tls"] = options.tls
     end, counts, number = monotonic() + 60 * options.minutes, Counter[str](), 0
     while monotonic() < end:
         BUILD.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="journals-", dir=BUILD))
         seconds = min(options.round, end - monotonic())
         try:
-            load, faults = run(options.servers, f"{options.seed}/{number}", directory, seconds, **how)
+            load, faults = run(options.servers, f"{options.seed}/{number}", directory, seconds, tls=options.tls, **how)
         except Exception as error:  # noqa: BLE001 - whatever ends a round is a finding
             shown = error if isinstance(error, AssertionError) else traceback.format_exc()
             print(f"round {number}: {shown}\nThe journals are in {directory}.", flush=True)

@@ -143,6 +143,7 @@ class History:
             f"said to be released by a server that never had it: {hold}"
             for hold in self.holds.values()
             if hold.released is not None
+            and hold.kind != "red"  # Other members of a red lock have it still.
             and any(hold.begin < begin and hold.released > end for begin, end in self.forgotten)
         ]
         return found + check([*self._of_holds(), *self._of_latches()], self.directory / "violation")
