@@ -414,11 +414,11 @@ def test_what_renews_for_one_of_several_servers_ends_without_work(*, sharded: bo
 def test_a_loss_is_published_if_nothing_else_publishes_it() -> None:
     published = []
     for reason in (GONE, AT_MOST, LEASE_ENDED, HANDED_OFF):
-        for renewed in (False, True):
-            session = Mock(closed=False, announcement=None)
+        for renewed, queues in ((False, {}), (False, {b"orders": "of a contended lock"}), (True, {})):
+            session = Mock(closed=False, announcement=None, lock_queues=queues)
             Session._on_hold_lost(session, Mock(key=(b"orders", 1), reason=reason, renewed=renewed))
             published.append(session.watchdog.notify.called)
-    assert published == [True, True, True, True, False, True, False, False]
+    assert published == [*[True] * 6, False, True, True, False, False, False]
 
 
 def test_only_the_server_of_an_earlier_copy_may_have_done_it() -> None:

@@ -220,7 +220,7 @@ class PermitCommands(PermitPoolCommands):
 
     kind = "permit"
     renew = restore = staticmethod(renew_permits)
-    renews_fixed_leases = False
+    other_identity, renews_fixed_leases = None, False
 
     def __init__(self, session: Session, key: bytes) -> None:
         super().__init__(session, key)
