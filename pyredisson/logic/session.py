@@ -212,13 +212,13 @@ class Session:
         if self.announcement is not None:
             self.announcement.lost = next(self.announcement.loss_numbers)
         self.lost_callbacks.run(hold.key[0])
-        unexpected = hold.renewed or hold.key[0] in self.lock_queues
+        told_longer = hold.renewed or hold.key[0] in self.lock_queues
         for identity in (hold.key[0], hold.commands.other_identity):
             self.forget_lock_queue(identity)
         # Waiters of other clients sleep until the end of the lease that they have read. If the key disappears before
         # that (it was handed on with a shorter lease, say), nothing is published. No notice is needed after another
         # fixed lease, at whose end the waiters make an attempt anyway, and after a forced release, which publishes.
-        if hold.reason in (GONE, FORGOTTEN, NOT_TAKEN_OVER, AT_MOST) or (hold.reason is LEASE_ENDED and unexpected):
+        if hold.reason in (GONE, FORGOTTEN, NOT_TAKEN_OVER, AT_MOST) or (hold.reason is LEASE_ENDED and told_longer):
             notice = hold.commands.wake_waiters()
             if notice is not None and not self.closed:
                 self.watchdog.notify(notice)

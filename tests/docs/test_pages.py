@@ -105,6 +105,10 @@ def test_each_name_and_each_file_exists(page: Path, known: set[str]) -> None:
     assert not [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in PATHS)]
 
 
+def test_no_foreign_name_is_listed_for_nothing() -> None:
+    assert words(" ".join(FOREIGN.values())) <= set().union(*(words(span) for page in PAGES for span in spans(page)))
+
+
 FOR_DEVELOPERS = {"bench", "demo", "dev", "docs", "lint", "pictures", "test", "wheels"}
 EXTRAS = {
     name: {canonicalize_name(Requirement(each).name) for each in needs} - {"pyredisson"}
@@ -116,12 +120,14 @@ PACKAGES = {"fastapi.testclient": "httpx2", "opentelemetry": "opentelemetry-sdk"
 """What brings a module, where that is not the one package that has it."""
 
 
-@cache
+installed = cache(packages_distributions)
+
+
 def package_of(module: str) -> str:
     for name in (module, module.partition(".")[0]):
         if name in PACKAGES:
             return PACKAGES[name]
-    [package] = {*packages_distributions()[module.partition(".")[0]]}
+    [package] = {*installed()[module.partition(".")[0]]}
     return canonicalize_name(package)
 
 
@@ -394,6 +400,17 @@ def svg_text(picture: Path, tag: str) -> str:
     found = ET.parse(picture).getroot().find(f"{{http://www.w3.org/2000/svg}}{tag}")
     assert found is not None
     return found.text or ""
+
+
+@pytest.mark.parametrize("picture", sorted(ASSETS.glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_is_small_and_needs_no_script_and_nothing_from_elsewhere(picture: Path) -> None:
+    assert picture.stat().st_size < 300_000
+    for element in ET.parse(picture).getroot().iter():
+        assert element.tag.rpartition("}")[2] not in {"script", "foreignObject", "image"}
+        for name, value in element.attrib.items():
+            assert not name.rpartition("}")[2].startswith("on"), name
+            assert "href" not in name or value.startswith("#"), value
+    assert all(svg_text(picture, tag) for tag in ("title", "desc"))
 
 
 def figures(page: str) -> Iterator[tuple[str, str, str]]:

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -144,8 +145,18 @@ INSTEAD = {
     "gate": "turn",
     "overlap": "owner calls",
     "settled?": "release in background",
+    "lanes?": "session slot",
+    "party": "group owner",
+    "buried": "lost below",
+    "visited": "needs renewal",
+    "proven": "valid, confirmed",
+    "stranger": "not held",
+    "chair": "reader",
+    "relief": "wakeup of the listener",
+    "farewell": "final release",
     "faces?": "API",
     "worlds?": "backend",
+    "hub": "channel registry",
     "hurried": "with timeout",
     "who waits": "the waiter",
     "is had": "is acquired",
@@ -213,32 +224,91 @@ def test_libraries_that_are_missing() -> None:
 SOURCE, TWIN = "pyredisson/_api/aio/locks.py", "pyredisson/_api/sync/locks.py"
 
 
-@pytest.mark.parametrize(
-    ("method", "line", "message"),
-    [
-        ("def f(self) -> Awaitable[int]:\n    return self._logic.count()", 1, "Awaitable is translated only"),
-        ("def f(self) -> Any:\n    return self._logic.count()", 2, "self._logic.count is neither awaited"),
-        ("async def f(self) -> int:\n    c = self._logic.count()\n    return await c", 3, "can be awaited: c"),
-        ("def f(self) -> None:\n    c = self._logic.count", 2, "self._logic.count is neither awaited"),
-        ("def f(self) -> None:\n    inner = self._logic", 2, "self._logic has a name here"),
-        ("async def f(self) -> None:\n    await discard_result(self.locked)", 2, "argument of discard_result"),
-        ("async def f(self) -> None:\n    await asyncio.sleep(1)", 2, "can be awaited: asyncio.sleep(1)"),
-        ("async def f(self) -> None:\n    await self._logic.count(a=1)", 2, "positional arguments only"),
-        ("def f(self) -> Coroutine[Any, Any, int]:\n    return self.c", 2, "must return the call"),
-        ("async def f(self) -> None:\n    async with self:\n        pass", 2, "for the result of a method hold"),
-        ("async def f(self) -> None:\n    async for _ in self:\n        pass", 2, "async for is not translated"),
-        ("async def f(self, g: Callable[[], int]) -> None:\n    await g()", 2, "can be awaited: g()"),
-        ("def f(self, g: Callable[[], Awaitable[int]]) -> None: ...", 1, "Awaitable is translated only"),
-        ("async def f(self) -> None:\n    x = = 1", 2, "invalid syntax"),
-    ],
-)
-def test_what_has_no_correct_twin_is_refused(method: str, line: int, message: str) -> None:
-    text = (ROOT / SOURCE).read_text("utf-8")
-    added = "".join(f"    {each}\n" for each in method.splitlines())
-    with pytest.raises(tool.SourceError) as refused:
-        tool.Twin(SOURCE, f"{text}class Added:\n{added}").result()
-    where, _, said = str(refused.value).partition(": ")
-    assert (where, message in said) == (f"{SOURCE}:{len(text.splitlines()) + 1 + line}", True)
+def run_tool(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return completed(sys.executable, "tools/async_to_sync.py", *arguments, cwd=root)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+class TestStaleTwins:
+    @pytest.fixture
+    def copy(self, tmp_path: Path) -> Path:
+        """A copy of all that the tool reads."""
+        for name in ("tools", "pyredisson/_api"):
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        # By these two ruff knows the line length, and which imports are the project's own.
+        for name in ("pyproject.toml", "pyredisson/__init__.py"):
+            shutil.copy(ROOT / name, tmp_path / name)
+        return tmp_path
+
+    def test_what_is_stale_missing_or_left_over_is_found_and_writing_makes_it_right(self, copy: Path) -> None:
+        said = f"{TWIN} isn't what {SOURCE} makes it\nedit the source in pyredisson/_api/aio, then run: make twins\n"
+        for edited in (SOURCE, TWIN):
+            text = (copy / edited).read_text("utf-8")
+            edit(copy / edited, "deadline)", "None)")
+            checked = run_tool(copy, "--check")
+            assert (checked.returncode, checked.stderr) == (1, said)
+            (copy / edited).write_text(text, "utf-8")
+        (copy / TWIN).unlink()
+        (copy / "pyredisson/_api/sync/leftover.py").touch()
+        (copy / "pyredisson/_api/aio/blocks.py").unlink()
+        edit(copy / SOURCE, "The owner stays the same", "The owner remains the same")
+        checked = run_tool(copy, "--check")
+        assert checked.returncode == 1
+        assert f"{TWIN} is missing" in checked.stderr
+        assert "pyredisson/_api/sync/leftover.py has no source" in checked.stderr
+        assert "pyredisson/_api/aio/blocks.py is missing" in checked.stderr
+        assert "ASYNCIO_ONLY names a line that is in no source: The owner" in checked.stderr
+        edit(copy / SOURCE, "The owner remains the same", "The owner stays the same")
+        run_tool(copy)
+        assert (copy / TWIN).read_text("utf-8") == (ROOT / TWIN).read_text("utf-8")
+
+    @pytest.mark.parametrize(
+        ("method", "line", "message"),
+        [
+            ("def f(self) -> Awaitable[int]:\n    return self._logic.count()", 1, "Awaitable is translated only"),
+            ("def f(self) -> Any:\n    return self._logic.count()", 2, "self._logic.count is neither awaited"),
+            ("async def f(self) -> int:\n    c = self._logic.count()\n    return await c", 3, "can be awaited: c"),
+            ("def f(self) -> None:\n    c = self._logic.count", 2, "self._logic.count is neither awaited"),
+            ("def f(self) -> None:\n    inner = self._logic", 2, "self._logic has a name here"),
+            ("def f(self) -> None:\n    inner, x = self._logic, 1", 2, "self._logic has a name here"),
+            ("def f(self) -> None:\n    discard_result(self._logic.count)", 2, "discard_result is neither awaited"),
+            ("async def f(self) -> None:\n    await discard_result(self.locked)", 2, "argument of discard_result"),
+            ("async def f(self) -> None:\n    await asyncio.sleep(1)", 2, "can be awaited: asyncio.sleep(1)"),
+            ("async def f(self) -> None:\n    await self._logic.count(a=1)", 2, "positional arguments only"),
+            ("def f(self) -> Coroutine[Any, Any, int]:\n    return self.c", 2, "must return the call"),
+            ("async def f(self) -> None:\n    async with self:\n        pass", 2, "for the result of a method hold"),
+            ("async def f(self) -> None:\n    async for _ in self:\n        pass", 2, "async for is not translated"),
+            ("async def f(self) -> None:\n    [x async for x in self]", 2, "async for is not translated"),
+            ("async def f(self, g: Callable[[], int]) -> None:\n    await g()", 2, "can be awaited: g()"),
+            ("def f(self, g: Callable[[], Awaitable[int]]) -> None: ...", 1, "Awaitable is translated only"),
+            ("def f(self, g: Callable[[Coroutine[Any, Any, int]], int]) -> None: ...", 1, "Coroutine is translated"),
+            ("async def f(self) -> None:\n    x = = 1", 2, "invalid syntax"),
+        ],
+    )
+    def test_what_has_no_correct_twin_is_refused(self, method: str, line: int, message: str) -> None:
+        text = (ROOT / SOURCE).read_text("utf-8")
+        added = "".join(f"    {each}\n" for each in method.splitlines())
+        with pytest.raises(tool.SourceError) as refused:
+            tool.Twin(SOURCE, f"{text}class Added:\n{added}").result()
+        where, _, said = str(refused.value).partition(": ")
+        assert (where, message in said) == (f"{SOURCE}:{len(text.splitlines()) + 1 + line}", True)
+
+    def test_an_error_in_one_source_leaves_all_twins_as_they_are(self, copy: Path) -> None:
+        # The first source comes before the wrong one, whose twin would have two arguments of the same name.
+        for name, added in (("client", "ADDED = 1"), ("locks", "def f(task: int, thread: int) -> None: ...")):
+            with (copy / f"pyredisson/_api/aio/{name}.py").open("a", encoding="utf-8") as source:
+                source.write(f"\n\n{added}\n")
+        twins = {twin: twin.read_bytes() for twin in (copy / "pyredisson/_api/sync").iterdir()}
+        done = run_tool(copy)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert done.stderr.startswith(f"{SOURCE}: the twin is not valid Python: duplicate argument")
+        assert "def f(thread: int, thread: int)" in done.stderr
+        assert {twin: twin.read_bytes() for twin in (copy / "pyredisson/_api/sync").iterdir()} == twins
 
 
 RETURNED = {"Lost": "locks", "Holding": "blocks", "Permit": "semaphores"}
@@ -315,6 +385,8 @@ def compare_signatures(name: str, of_aio: inspect.Signature, of_sync: inspect.Si
 
 
 # The workflows for GitHub parse, call what exists, and have no more rights than they need.
+
+
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp314t", "cp315"}
@@ -333,7 +405,8 @@ def test_a_workflow_is_bounded_may_only_read_and_calls_what_exists(workflow: Any
     # YAML reads the key `on` as true.
     assert {"name", True, "permissions", "jobs"} <= set(workflow)
     assert workflow["permissions"]["contents"] == "read"
-    assert all(job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 90, name
     for step in steps(workflow):
         assert ("uses" in step) != ("run" in step), step
         assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"]), step
