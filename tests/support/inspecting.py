@@ -112,8 +112,13 @@ class Scene:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.held = 0
+        self._holding: list[None] = []  # an item for each: `+=` of several threads would lose some
         self.others: list[Any] = []
+
+    @property
+    def held(self) -> int:
+        """How many owners hold what they are to hold."""
+        return len(self._holding)
 
     def start(self, holds: list[Any], wanted: Any, when: Callable[[], bool]) -> None:
         """An owner acquires locks, and as soon as that is so, it waits for another one."""
@@ -122,7 +127,7 @@ class Scene:
             async with AsyncExitStack() as stack:
                 for lock in holds:
                     await stack.enter_async_context(lock)
-                self.held += 1
+                self._holding.append(None)
                 await self.backend.until(when)
                 await stack.enter_async_context(wanted)
 
