@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.support.backends import Backend
-from tests.support.server_state import ServerState
+from tests.support.backends import Backend, ServerState
 
 from .kinds import PERMITS, lock_of
 from .permits import Stock

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from pyredisson import LockLostError
-from tests.support.backends import Backend, OtherOwner, fails
+from tests.support.backends import Backend, OtherOwner, asleep, fails, listeners, permit_waiters
 from tests.support.kinds import KINDS
-from tests.support.server_state import listeners
-from tests.support.waiting import asleep, permit_waiters
 
 GROUPS: dict[str, Callable[[Any, str, Any], Any]] = {
     "multi": lambda client, name, owner: client.get_multi_lock(

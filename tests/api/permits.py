@@ -3,9 +3,7 @@
 import time
 from typing import Any
 
-from tests.support.backends import Backend, OtherOwner
-from tests.support.server_state import ServerState
-from tests.support.waiting import permit_waiters
+from tests.support.backends import Backend, OtherOwner, ServerState, permit_waiters
 
 CHANNEL, USED = "redisson_sc:{stock}", "{stock}:timeout"
 CLAIM, TURN = "pyredisson_semaphore_claim:{stock}", "pyredisson_semaphore_turn:{stock}"

@@ -3,9 +3,7 @@
 from typing import Any
 
 from pyredisson.asyncio import ReadLock, WriteLock
-from tests.support.backends import Backend, OtherOwner
-from tests.support.server_state import ServerState
-from tests.support.waiting import waiters
+from tests.support.backends import Backend, OtherOwner, ServerState, waiters
 
 from .kinds import JAVA
 

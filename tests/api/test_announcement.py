@@ -19,11 +19,10 @@ from pyredisson._protocol.scripts import script
 from pyredisson.identity import Identity, connection_name, identity
 from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import Backend, fails, in_turn
+from tests.support.backends import Backend, eventually, fails, in_turn
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
 from tests.support.kinds import acquired
-from tests.support.waiting import eventually
 
 from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of, use
 

@@ -20,10 +20,8 @@ import pytest
 import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, new_owner
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, fails, in_turn
+from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, ServerState, fails, in_turn, waiters
 from tests.support.kinds import KINDS
-from tests.support.server_state import ServerState
-from tests.support.waiting import waiters
 
 from .kinds import GROUPS, lock_of
 from .permits import ID

@@ -17,9 +17,8 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits import count_down_latch, permit_wait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, finished, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, finished, lasting
 from tests.support.faults import FLAGS, LOSSES, InterruptAt, Lose
-from tests.support.server_state import ServerState
 
 from .kinds import PERMITS
 from .permits import CHANNEL, CLAIM, ID, TURN, Permits, Stock

@@ -16,11 +16,10 @@ from pyredisson._diagnostics import tracing
 from pyredisson.errors import ClosedError, LockAlreadyHeldError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
-from tests.support.backends import Backend, fails, finished, in_turn
+from tests.support.backends import Backend, cancel_after, fails, finished, in_turn, permit_waiters
 from tests.support.inspecting import session_of
 from tests.support.kinds import KINDS, acquired
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
-from tests.support.waiting import cancel_after, permit_waiters
 
 from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits

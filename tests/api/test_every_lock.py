@@ -14,10 +14,19 @@ import pyredisson.asyncio
 from pyredisson import ClosedError, ConstantBackoff, ExponentialBackoff
 from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn, lasting
+from tests.support.backends import (
+    NOWHERE,
+    TIME_LIMIT,
+    WOKEN,
+    Backend,
+    ServerState,
+    asleep,
+    fails,
+    finished,
+    in_turn,
+    lasting,
+)
 from tests.support.kinds import KINDS, acquired
-from tests.support.server_state import ServerState
-from tests.support.waiting import asleep
 
 from .kinds import COUNTER, GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, use
 

@@ -10,10 +10,8 @@ from redis import Redis
 from pyredisson import ClosedError
 from pyredisson.logic.locks import fair_queue
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, fails, finished, in_turn
-from tests.support.fair_ageing import AGE
-from tests.support.server_state import ServerState
-from tests.support.waiting import fair_waiters
+from tests.lua.fair.scripts import AGE
+from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, ServerState, fails, fair_waiters, finished, in_turn
 
 from .kinds import CHANNEL, CLIENTS, FAIR, FAIR_KEYS, JAVA, QUEUE, SCORES, WAITERS, left, lock_of, one_waits
 from .test_hand_over import HAND_OVER

@@ -21,9 +21,8 @@ from redis.exceptions import ResponseError
 from pyredisson import LockNotHeldError, LockTimeoutError, StaleTokenError, fencing
 from pyredisson.fencing import _is_in_transaction
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, Backend, fails, finished, in_turn
+from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, finished, in_turn
 from tests.support.faults import LOSSES, Lose
-from tests.support.server_state import ServerState
 
 from .kinds import COUNTER, WAYS, assert_lost, use
 

@@ -15,12 +15,11 @@ from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNot
 from pyredisson._protocol.scripts import script
 from pyredisson.logic.locks.moving import HandedOff
 from pyredisson.testing import Proxy
-from tests.support.backends import WOKEN, Backend, fails, in_turn
+from tests.support.backends import WOKEN, Backend, cancel_after, fails, in_turn
 from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.kinds import KINDS, acquired
 from tests.support.observers import Recorder, told
-from tests.support.waiting import cancel_after
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
 from .test_lock_lost import LEASE, kept

@@ -11,10 +11,9 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, Backend, fails, finished, in_turn
+from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, finished, in_turn
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
-from tests.support.server_state import ServerState
 
 from .kinds import BY_TIME, LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping
 from .read_write import Orders

@@ -17,8 +17,7 @@ import pytest
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic.locks import hand_over
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, fails, finished, in_turn
-from tests.support.server_state import ServerState
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, ServerState, fails, finished, in_turn
 
 from .kinds import LONG, held, listening, lock_of, one_waits, rival_of, sleeping, turn_of, whole
 from .permits import Stock

@@ -10,9 +10,8 @@ import pytest
 from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, cancel_after, fails
 from tests.support.kinds import acquired
-from tests.support.waiting import cancel_after
 
 from .kinds import lock_of
 

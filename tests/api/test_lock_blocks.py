@@ -14,8 +14,7 @@ import pytest
 
 import pyredisson.asyncio
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, Backend, fails, in_turn
-from tests.support.waiting import eventually, waiters
+from tests.support.backends import TIME_LIMIT, Backend, eventually, fails, in_turn, waiters
 
 from .kinds import all_blocks, left, lock_of
 

@@ -15,10 +15,9 @@ import pytest
 from pyredisson import ClosedError, LockLostError, LockNotHeldError
 from pyredisson.asyncio import Client, Lock
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, fails, in_turn, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, in_turn, lasting
 from tests.support.faults import RENEW
 from tests.support.kinds import KINDS, acquired
-from tests.support.server_state import ServerState
 
 from .kinds import GROUPS, REENTRANT, assert_lost, left, lock_of, one_waits, use
 

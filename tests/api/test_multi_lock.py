@@ -9,9 +9,8 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn, listeners
 from tests.support.kinds import LOCKS, acquired
-from tests.support.server_state import listeners
 
 from .kinds import assert_lost, lock_of, use
 

@@ -12,10 +12,9 @@ from pyredisson import LockLostError, LockTimeoutError
 from pyredisson.logic.groups import parallel, red_lock
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, Backend, fails, lasting
+from tests.support.backends import TIME_LIMIT, Backend, fails, lasting, scripts_run
 from tests.support.faults import ACQUIRE
 from tests.support.kinds import acquired
-from tests.support.server_state import scripts_run
 
 from .kinds import assert_lost, use
 

@@ -8,12 +8,10 @@ import pytest
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
-from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, finished, lasting
+from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, ServerState, finished, lasting, waiters
 from tests.support.faults import FLAGS
 from tests.support.inspecting import session_of
 from tests.support.kinds import KINDS, acquired
-from tests.support.server_state import ServerState
-from tests.support.waiting import waiters
 
 from .kinds import BY_TIME, CHANNEL, LONG, PERMITS, held, listening, rival_of, set_permits, take, turn_of, whole
 from .read_write import CHANNEL as READ_WRITE_CHANNEL

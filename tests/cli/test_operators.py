@@ -14,10 +14,9 @@ from pyredisson.cli import INCOMPLETE, doctor, reading, unlock
 from pyredisson.cli.findings import Finding, Level, buffers, cluster, memory, persistence, replication
 from pyredisson.inspection.unlocking import correct_free
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT
+from tests.support.backends import TIME_LIMIT, eventually, waiters
 from tests.support.commands import TIMEOUT, Commands, output
 from tests.support.inspecting import add_foreign_keys
-from tests.support.waiting import eventually, waiters
 
 from .conftest import JAVA, Run, announced, answered, interrupted, moment_of_announced
 from .test_errors import GUESS

@@ -22,10 +22,9 @@ from pyredisson._protocol.scripts import script
 from pyredisson.cli.run import Wanted, _held
 from pyredisson.cli.supervision import Child, Signals, Stopped
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import eventually, listeners
 from tests.support.commands import TIMEOUT, end_of, line
 from tests.support.commands import pyredisson as pyredisson_command
-from tests.support.server_state import listeners
-from tests.support.waiting import eventually
 
 from .conftest import FORKS, Run, is_running, python
 

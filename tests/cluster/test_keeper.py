@@ -19,9 +19,9 @@ from pyredisson._protocol.replies import NonLocalKeyError, NoReply, as_error, is
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import ALL_SLOTS, Member, Redirect, SentinelAnswer, Shard, TopologyView
 from pyredisson._settings.address import Address
+from tests.support.backends import TIME_LIMIT, eventually
 from tests.support.children import forked
 from tests.support.topologies import LAST, address, make_node, shard, view
-from tests.support.waiting import TIME_LIMIT, eventually
 
 ASKED = Address("asked.example", 7000)
 MASTER, SENTINEL = Address("10.0.0.1", 6379), Address("10.0.0.8", 26379)

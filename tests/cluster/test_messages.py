@@ -11,8 +11,7 @@ from redis.exceptions import NoPermissionError
 from pyredisson import new_owner
 from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode
-from tests.support.backends import Backend, OtherOwner, fails, finished, in_turn
-from tests.support.waiting import eventually, waiters, within
+from tests.support.backends import Backend, OtherOwner, eventually, fails, finished, in_turn, waiters, within
 
 from .conftest import CALM_NODE_TIMEOUT, atomically, started
 from .scenes import calls, known_lock, other_than, places

@@ -23,11 +23,10 @@ from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
 from tests.api.kinds import CLIENTS, FAIR_KEYS, QUEUE, SCORES, WAITERS
-from tests.support.backends import Backend, fails, in_turn
+from tests.support.backends import Backend, eventually, fails, in_turn, waiters
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.inspecting import Scene, confirmed
 from tests.support.kinds import KINDS
-from tests.support.waiting import eventually, waiters
 
 from .conftest import everywhere, started
 from .scenes import at_each_line, calls, connections, half_moved, known_lock, map_of, names_on, other_than

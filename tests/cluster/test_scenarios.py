@@ -12,13 +12,12 @@ from time import monotonic
 import pytest
 
 from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, ServerError
-from tests.campaign.faults import refuse
 from tests.campaign.load import COUNTERS, LEASE, OPTIONS, under_load, wants
-from tests.support.backends import Backend, finished, hold_all, in_turn
+from tests.campaign.rounds import refuse
+from tests.support.backends import Backend, eventually, finished, hold_all, in_turn
 from tests.support.children import completed
 from tests.support.kinds import LOCKS, SINGLE_KEY
 from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
-from tests.support.waiting import eventually
 
 from .conftest import atomically, everywhere
 from .scenes import begin_slow_move, let_a_minute_pass, other_than, places, tag_on, while_it_is_copied

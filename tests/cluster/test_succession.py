@@ -16,10 +16,9 @@ from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._protocol.replication import ASKED_EVERY
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Sentinels
-from tests.support.backends import Backend, fails, finished, hold_all, in_turn
+from tests.support.backends import Backend, eventually, fails, finished, hold_all, in_turn, permit_waiters, within
 from tests.support.faults import ACQUIRE, load_script
 from tests.support.kinds import LOCKS
-from tests.support.waiting import eventually, permit_waiters, within
 
 from .conftest import NO_FAILOVER, atomically, everywhere
 from .scenes import (

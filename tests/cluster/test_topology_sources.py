@@ -23,8 +23,8 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server
+from tests.support.backends import TIME_LIMIT, eventually, within
 from tests.support.children import completed
-from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .conftest import CALM_NODE_TIMEOUT, either
 

@@ -1,7 +1,12 @@
-"""The connections of threads, on a real server: deadlines, signals, and calls that wait for a connection."""
+"""The connections of threads, on a real server; and objects that several threads use without a global lock."""
 
 import asyncio
+import importlib
+import os
 import socket
+import subprocess
+import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,8 +21,10 @@ import pytest
 from redis import Redis
 
 import pyredisson.asyncio
+from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.operations import run_in_thread
+from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
 from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.connection import Connection, remaining
 from pyredisson._backends.threads.listener import ReaderRole, ThreadListener, ThreadListeners
@@ -25,16 +32,17 @@ from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe,
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
 from pyredisson._backends.threads.wakeup import ThreadWakeup
-from pyredisson._core import command
+from pyredisson._core import Blocks, command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._settings.config import Config
 from pyredisson.errors import ClosedError
+from pyredisson.logic.owners import Owner
 from pyredisson.logic.routed_channels import RoutedChannels
 from pyredisson.testing import Server
+from tests.support.backends import TIME_LIMIT, eventually
 from tests.support.topologies import make_node
-from tests.support.waiting import TIME_LIMIT, eventually
 
 PING, BLOCK = command(b"PING"), command(b"BLPOP", b"list", 60)
 
@@ -231,3 +239,90 @@ async def test_a_command_of_another_event_loop_is_not_sent_over_this_connection(
         await asyncio.to_thread(runtime._holder.post, b"", elsewhere.append)  # type: ignore[attr-defined]
         assert elsewhere == [b""]
         await lock.unlock()
+
+
+HAS_LOCK = not sysconfig.get_config_var("Py_GIL_DISABLED")
+LIMIT = 60.0
+"""Seconds after which something has gone wrong."""
+
+
+@pytest.mark.skipif(HAS_LOCK, reason="this build has a global lock")
+def test_the_import_leaves_the_global_lock_off() -> None:
+    # hiredis, which redis-py imports where it is installed, switches it on.
+    program = "import sys; sys.modules['hiredis'] = None; import pyredisson.asyncio; sys.exit(sys._is_gil_enabled())"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=LIMIT, env=environment)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python has no module for sub-interpreters")
+def test_a_sub_interpreter_is_told_that_it_cannot_import_the_core() -> None:
+    refused = pytest.raises(Exception, match=r"ImportError: .*does not support loading in subinterpreters")
+    with closing(importlib.import_module("concurrent.interpreters").create()) as interpreter, refused:
+        interpreter.exec("import pyredisson._core")
+
+
+def test_blocks_are_entered_and_left_by_many_threads() -> None:
+    blocks, callers = Blocks(), [object() for _ in range(4)]
+
+    def use(caller: object) -> int:
+        left = 0
+        for number in range(5000):
+            blocks[caller] = number
+            left += blocks[caller] is not None
+        return left
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(use, callers * 2)) == [5000] * 8
+    assert not blocks
+    assert blocks[callers[0]] is None
+
+
+def test_a_wakeup_that_is_set_is_never_slept_through() -> None:
+    """Others believe that a waiter is awake while its wakeup is set, and pass it over."""
+    wakeup, rounds, ended = ThreadWakeup(), 100 if HAS_LOCK else 5000, threading.Event()
+
+    def keep_awake() -> None:
+        while not ended.is_set():
+            if not wakeup.is_set():
+                wakeup.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            pool.submit(keep_awake)
+        woken = 0
+        while woken < rounds and wakeup.wait(LIMIT):
+            wakeup.clear()
+            woken += 1
+        ended.set()
+    assert woken == rounds
+
+
+async def test_another_thread_wakes_a_task() -> None:
+    """The watchdog does, when a hold is lost. The loop's debug mode refuses what isn't made for other threads."""
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)
+    wakeup = AioWakeup(Sleeps(loop))
+    waiting = asyncio.create_task(wakeup.wait(LIMIT))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(wakeup.set)
+    assert await asyncio.wait_for(waiting, LIMIT / 2)
+
+
+def test_each_event_loop_has_its_own_tasks() -> None:
+    """One client, tasks of event loops on several threads: no task acts as a task of another loop."""
+    callers = Callers()
+    callers.begin(pyredisson.asyncio.connect()._session)
+
+    async def owners() -> set[int]:
+        async def own() -> int:
+            first: Owner = callers.current()
+            for _ in range(20):
+                await asyncio.sleep(0)
+                assert callers.current() is first
+            return first.id
+
+        return set(await asyncio.gather(*(own() for _ in range(50))))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(asyncio.run, owners()) for _ in range(8)]
+        assert len(set().union(*(each.result(LIMIT) for each in found))) == 8 * 50

@@ -18,8 +18,8 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 from pyredisson.testing import Server
+from tests.support.backends import eventually
 from tests.support.commands import clean_environment, line
-from tests.support.waiting import eventually
 
 Start = Callable[..., "Dashboard"]
 CHROMIUM, DRIVER = "chromium", "chromedriver"

@@ -17,8 +17,8 @@ from pyredisson.testing import Server
 from pyredisson.testing.server import lasting_ports
 from pyredisson.version import VERSION
 from tests.dashboard.conftest import CHROMIUM, DRIVER, LIMIT, Dashboard, Start, start_browser
+from tests.support.backends import eventually
 from tests.support.inspecting import announce, announce_deadlock
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.xdist_group("browser")
 """One process starts the browser and the dashboard that all tests share."""

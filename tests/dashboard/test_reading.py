@@ -28,7 +28,7 @@ from pyredisson.inspection.model import ClientState, Evidence, Owner, State, Wai
 from pyredisson.inspection.states import Inspector
 from pyredisson.testing import Server
 from tests.dashboard.conftest import LIMIT
-from tests.support.waiting import eventually
+from tests.support.backends import eventually
 
 OWNER = "00000000-0000-4000-8000-000000000001:1"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

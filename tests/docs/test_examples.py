@@ -16,11 +16,10 @@ import pyredisson
 from pyredisson import Client, Lock
 from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode, Server
-from tests.support.backends import raises
+from tests.support.backends import eventually, raises
 from tests.support.children import CHILD_LIMIT, Program, completed
 from tests.support.faults import from_7
 from tests.support.kinds import KINDS, against
-from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import RawBackend
 from tests.support.garbage import only_collections_asked_for
-from tests.support.raw_backends import RawBackend
 
 from .kinds import NoThread
 

@@ -11,11 +11,10 @@ from redis import Redis, RedisError
 
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
+from tests.support.backends import RawBackend, eventually
 from tests.support.children import Child
 from tests.support.faults import FLAGS
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import eventually
 
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
     "multi": lambda client, owner: client.get_multi_lock(*[client.get_lock(name, owner=owner) for name in "ab"]),

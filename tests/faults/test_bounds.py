@@ -18,10 +18,8 @@ from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionE
 import pyredisson
 from pyredisson._protocol.replies import copy_error
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import RawBackend, scripts_run, within
 from tests.support.faults import ACQUIRE
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import scripts_run
-from tests.support.waiting import within
 
 from .kinds import Log, Patch, Trouble, busy, do_all, taken_by_another, unreachable, usual
 from .stub import Answer, Stub, bulk, shake

@@ -13,12 +13,10 @@ from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._core import ReleaseCall
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import finished, in_turn
+from tests.support.backends import RawBackend, cancel_after, eventually, finished, in_turn
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, AtSteps, ctrl_c
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import cancel_after, eventually
 
 from .kinds import KINDS, Output, Start, Used, excluding, kinds, lock_of, prepare, sha, used
 

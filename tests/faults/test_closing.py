@@ -16,10 +16,8 @@ from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import OtherOwner, finished
+from tests.support.backends import TIME_LIMIT, OtherOwner, RawBackend, cancel_after, eventually, finished, within
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
 
 from .kinds import Log, NoThread, Patch, connections, do_all
 

@@ -16,11 +16,10 @@ from redis import Redis, RedisError
 
 import pyredisson.asyncio
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import RawBackend, cancel_after, eventually
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
 from tests.support.observers import Recorder, check_pairs
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import cancel_after, eventually
 
 from .kinds import away, connections
 

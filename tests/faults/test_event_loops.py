@@ -17,9 +17,7 @@ from pyredisson._core import command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson.testing import Server
-from tests.support.backends import NOWHERE
-from tests.support.server_state import listeners
-from tests.support.waiting import TIME_LIMIT, cancel_after, eventually, within
+from tests.support.backends import NOWHERE, TIME_LIMIT, cancel_after, eventually, listeners, within
 
 from .kinds import Log, Output, Patch, Start, given_back, taken_by_another
 

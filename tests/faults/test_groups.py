@@ -12,10 +12,8 @@ from pyredisson._backends import thread_start
 from pyredisson.logic.groups import multi_lock, parallel
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import RawBackend, cancel_after, listeners
 from tests.support.faults import RENEW, InterruptAt
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners
-from tests.support.waiting import cancel_after
 
 from .kinds import Patch, away, do_all, given_back, taken_by_another
 

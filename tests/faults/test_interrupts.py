@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pyredisson.testing import Server
+from tests.support.backends import eventually
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import handlers_may_raise
-from tests.support.waiting import eventually
 
 from .kinds import PERMITS, Start
 

@@ -29,12 +29,10 @@ from pyredisson.logic.permits.commands import SemaphoreCommands
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import RawBackend, asleep, eventually, listeners
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, InterruptAt, handlers_may_raise
 from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners
-from tests.support.waiting import asleep, eventually
 
 from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, taken, taken_by_another, used
 

@@ -15,10 +15,10 @@ from pyredisson._client.callbacks import Delivery
 from pyredisson.events import Event
 from pyredisson.logic.observing import Observing
 from pyredisson.testing import Server
+from tests.support.backends import TIME_LIMIT, eventually
 from tests.support.children import forked
 from tests.support.garbage import DuringCall, Garbage, collect_at_each_line, only_collections_asked_for
 from tests.support.observers import Recorder, check_pairs, told, whats
-from tests.support.waiting import TIME_LIMIT, eventually
 
 from .kinds import Log, NoThread, Patch, Start
 

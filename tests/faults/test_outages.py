@@ -19,11 +19,9 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson.logic import retry
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import TIME_LIMIT, RawBackend, asleep, eventually, listeners, scripts_run, within
 from tests.support.faults import pool_of
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners, scripts_run
-from tests.support.waiting import TIME_LIMIT, asleep, eventually, within
 
 from .kinds import GROUPS, KINDS, Log, Patch, Used, away, do_all, excluding, lock_of, prepare, taken_by_another
 

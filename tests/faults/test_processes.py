@@ -14,12 +14,10 @@ from redis import Redis
 import pyredisson
 from pyredisson.logic import holds
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import TIME_LIMIT, RawBackend, eventually, listeners, within
 from tests.support.children import CHILD_LIMIT, Child, forked
 from tests.support.faults import ACQUIRE
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners
-from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .kinds import Start, taken_by_another
 
@@ -167,7 +165,7 @@ import pyredisson
 from pyredisson._client import process
 from tests.support.backends import _finished
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import RawBackend
+from tests.support.backends import RawBackend
 url, name, lease, end, fixed = sys.argv[1:]
 backend = RawBackend(name)
 clients = []

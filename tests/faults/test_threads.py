@@ -26,11 +26,9 @@ from pyredisson.logic.permits.permit_queue import PermitChannel
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Server
+from tests.support.backends import RawBackend, eventually, listeners
 from tests.support.faults import Credentials, pool_of
 from tests.support.garbage import DuringCall, collect_at_each_line, registry_with
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners
-from tests.support.waiting import eventually
 
 from .kinds import NoThread, given_back, taken_by_another
 

@@ -17,12 +17,9 @@ from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic import channels
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import OtherOwner, _finished, finished
+from tests.support.backends import OtherOwner, RawBackend, _finished, asleep, finished, listeners, scripts_run
 from tests.support.children import CHILD_LIMIT, forked
 from tests.support.faults import LOSSES, Lose
-from tests.support.raw_backends import RawBackend
-from tests.support.server_state import listeners, scripts_run
-from tests.support.waiting import asleep
 
 from .kinds import Log, Patch, Start, Used, do_all, given_back, lock_of, sha, taken_by_another
 
@@ -349,8 +346,8 @@ PROGRAM = """
 import asyncio, sys
 from tests.support.backends import _finished
 from tests.support.kinds import KINDS
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import asleep
+from tests.support.backends import RawBackend
+from tests.support.backends import asleep
 url, kind, lease, world = sys.argv[1:]
 backend = RawBackend(world)
 client = backend.connect(url, local_hand_over_time=600, lock_watchdog_timeout=float(lease), timeout=30)

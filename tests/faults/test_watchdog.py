@@ -17,11 +17,10 @@ from pyredisson.logic.loops import weak_loop
 from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
+from tests.support.backends import TIME_LIMIT, RawBackend, eventually, within
 from tests.support.chores import Append
 from tests.support.faults import LOSSES, RELEASE, RENEW, Credentials, Lose
 from tests.support.kinds import LOCKS
-from tests.support.raw_backends import RawBackend
-from tests.support.waiting import TIME_LIMIT, eventually, within
 
 from .kinds import Log, Output, Patch, Trouble, busy, do_all, lock_of, out_of_memory, sha, taken, unreachable, usual
 

@@ -20,9 +20,8 @@ from redis import ConnectionError, Redis
 import pyredisson
 from pyredisson.celery import AlreadyQueued, queue_once, singleton_task
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import NOWHERE
+from tests.support.backends import NOWHERE, eventually
 from tests.support.children import CHILD_LIMIT, processes
-from tests.support.waiting import eventually
 
 Decorator = Callable[[Callable[..., Any]], Any]
 WORK = """

@@ -12,10 +12,9 @@ import pyredisson.asyncio
 from pyredisson import ElectionState
 from pyredisson._api import terms
 from pyredisson.testing import Server
-from tests.support.backends import Backend, fails
+from tests.support.backends import TIME_LIMIT, Backend, eventually, fails, waiters
 from tests.support.children import Child
 from tests.support.inspecting import session_of
-from tests.support.waiting import TIME_LIMIT, eventually, waiters
 
 from .conftest import called_by
 

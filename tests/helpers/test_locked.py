@@ -16,9 +16,8 @@ from redis import Redis
 import pyredisson.asyncio
 from pyredisson._api.naming import LockKind, Template
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import WORK_LIMIT, Backend, fails, finished
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, eventually, fails, finished
 from tests.support.children import Child
-from tests.support.waiting import TIME_LIMIT, eventually
 
 from .conftest import decorated
 

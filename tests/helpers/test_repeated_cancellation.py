@@ -16,9 +16,8 @@ from pyredisson.dashboard.app import make_app
 from pyredisson.dashboard.collector import Collector
 from pyredisson.fastapi import _held
 from pyredisson.testing import Server
-from tests.support.backends import fails
+from tests.support.backends import TIME_LIMIT, eventually, fails
 from tests.support.faults import InterruptAt
-from tests.support.waiting import TIME_LIMIT, eventually
 
 Cancel = Callable[[], object]
 Start = Callable[[Callable[[], Awaitable[object]]], tuple["asyncio.Task[None]", Cancel]]

@@ -7,10 +7,9 @@ import pytest
 
 from pyredisson._client import servers
 from tests.cluster.scenes import half_moved, names_on, other_than
-from tests.support.backends import Backend, in_turn
+from tests.support.backends import Backend, in_turn, waiters
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
-from tests.support.waiting import waiters
 
 from .conftest import Connect, on_a_cluster
 from .jvm import JavaClient, Jvm, Pending, now

@@ -15,11 +15,10 @@ from redis.exceptions import ResponseError
 from pyredisson._protocol.scripts import NAMES, Script, ScriptSet
 from pyredisson.testing import Server
 from tests.properties.servers import Memory
-from tests.support.script_headers import Header, commands, header, state
-from tests.support.waiting import eventually
+from tests.support.backends import eventually
 
 from .locks import COUNTER, QUEUE, SCORES, waiting, woken
-from .scripted import RESERVED, Call, Ends, Scripted, State, expected, outcome
+from .scripted import RESERVED, Call, Ends, Header, Scripted, State, commands, expected, header, outcome, state
 
 LEASE = "{orders}:me:1:rwlock_timeout:1"
 ID = "0123456789abcdef"

@@ -13,10 +13,9 @@ from pyredisson._protocol.pubsub import PubSub, is_on_other_slot
 from pyredisson._protocol.scripts import NAMES, Script
 from pyredisson.testing import Cluster, Server
 from tests.support.faults import from_7
-from tests.support.script_headers import header
 
 from .locks import CHANNEL, KEYS, WAKING
-from .scripted import Scripted, lasting
+from .scripted import Scripted, header, lasting
 from .test_every_script import PREPARED
 
 pytestmark = from_7  # which have sharded messages

@@ -141,27 +141,14 @@ PAGES = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md",
 PRONOUN = re.compile(r"\bthat of\b|\bthose (?:of|that|which)\b", re.IGNORECASE)
 """In place of a noun, which the reader has to find in the sentence before."""
 
-INSTEAD = {
-    "gate": "turn",
-    "overlap": "owner calls",
-    "settled?": "release in background",
-    "lanes?": "session slot",
-    "party": "group owner",
-    "buried": "lost below",
-    "visited": "needs renewal",
-    "proven": "valid, confirmed",
-    "stranger": "not held",
-    "chair": "reader",
-    "relief": "wakeup of the listener",
-    "farewell": "final release",
-    "faces?": "API",
-    "worlds?": "backend",
-    "hub": "channel registry",
-    "hurried": "with timeout",
-    "who waits": "the waiter",
-    "is had": "is acquired",
-    "gives? back|given back|giving (it )?back": "release",
-}
+INSTEAD = dict(
+    pair.split(": ")
+    for pair in """gate: turn; overlap: owner calls; settled?: release in background; lanes?: session slot
+party: group owner; buried: lost below; visited: needs renewal; proven: valid, confirmed; stranger: not held
+chair: reader; relief: wakeup of the listener; farewell: final release; faces?: API; worlds?: backend
+hub: channel registry; hurried: with timeout; who waits: the waiter; is had: is acquired
+gives? back|given back|giving (it )?back: release""".replace("\n", "; ").split("; ")
+)
 """Words that readers stumbled over, as patterns, and the field's own terms for what they meant.
 
 A term that isn't general knowledge stands in the glossary of `docs/architecture.md`."""

@@ -1,4 +1,8 @@
-"""The two backends, threads and asyncio, behind one interface: one `async def` test covers both."""
+"""The two backends, threads and asyncio, behind one interface; waits with limits; and what the server has.
+
+One `async def` test covers both. A `RawBackend` has the client itself, with nothing between it and the test, as tests
+of faults use it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,18 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import pytest
+from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
-
-from .waiting import within
+from pyredisson.logic.waiting import WAITING, Waiter
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -33,6 +37,110 @@ WOKEN = 3.0
 look again when the watchdog's lease of 30 s has ended."""
 NOWHERE = "redis://127.0.0.1:1"
 """An address at which no server listens: a command that is sent there fails with a connection error."""
+
+
+def eventually(condition: Callable[[], object], seconds: float = TIME_LIMIT) -> None:
+    """Returns once the condition holds; fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {inspect.getsource(condition).strip()}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def within(seconds: float, note: str = "out of bounds", *, least: float = 0.0) -> Iterator[None]:
+    """The body takes less time than `seconds`, and at least `least`."""
+    begun = time.monotonic()
+    yield
+    took = time.monotonic() - begun
+    assert least <= took < seconds, f"it took {took:.2f} s: {note}"
+
+
+async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
+    """Cancels the task after so many iterations of the event loop; returns whether that ended it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    [outcome] = await asyncio.gather(task, return_exceptions=True)
+    return isinstance(outcome, asyncio.CancelledError)
+
+
+def asleep(client: Any, name: str, kind: str = "lock") -> int:
+    """How many calls of a client sleep until a lock of this kind is released, and will hear of it."""
+    if "fair" in kind:
+        return fair_waiters(client, name)
+    return waiters(client, name, kind if kind in ("read", "write") else None)
+
+
+def waiters(client: Any, name: str, side: str | None = None) -> int:
+    """How many calls of a client sleep until a lock is released, and will hear of it. `side`: of a read-write lock."""
+    session = getattr(client, "_target", client)._session
+    return _asleep_in(session, session.lock_queues, name.encode() if side is None else (name.encode(), side.encode()))
+
+
+def fair_waiters(client: Any, name: str) -> int:
+    """How many calls of a client sleep in the queue of a fair lock, and will hear that their turn has come."""
+    session = getattr(client, "_target", client)._session
+    with session.channels.mutex:
+        queue = session.fair_queues.get(name.encode())
+        tickets = [] if queue is None else list(queue.tickets)
+        return sum(_sleeps(ticket.waiter) and ticket.channel.confirmed for ticket in tickets if ticket.waiter)
+
+
+def permit_waiters(client: Any, name: str) -> int:
+    """How many calls of a client sleep until permits are released, and will hear of them."""
+    session = getattr(client, "_target", client)._session
+    return _asleep_in(session, session.permits.queues, name.encode())
+
+
+def _asleep_in(session: Any, queues: dict[Any, Any], key: object) -> int:
+    # With the mutex: whoever confirms the subscription also wakes a waiter.
+    with session.channels.mutex:
+        queue = queues.get(key)
+        if queue is None or queue.channel is None or not queue.channel.confirmed:
+            return 0
+        # Behind an explicit owner, which may be one of Redisson, it listens to Redisson's channel, too.
+        relay = getattr(queue.channel, "relay", None)
+        if relay is not None and not relay.confirmed:
+            return 0
+        return sum(map(_sleeps, queue.waiters))
+
+
+def _sleeps(waiter: Waiter) -> bool:
+    """Not if it was woken, and is about to make an attempt."""
+    return waiter.state is WAITING and not waiter.wakeup.is_set()
+
+
+class ServerState:
+    def __init__(self, redis: Any) -> None:
+        self.redis = redis
+
+    def holds(self, key: str | bytes) -> dict[str, str]:
+        """The owners and the number of their holds, as stored in the lock's hash."""
+        return {owner.decode(): count.decode() for owner, count in self.redis.hgetall(key).items()}
+
+    def listeners(self, key: str) -> int:
+        """How many clients wait for that lock, and have subscribed to the channels on which they are woken."""
+        return listeners(self.redis, key)
+
+    def scripts(self) -> int:
+        return scripts_run(self.redis)
+
+    def commands(self) -> int:
+        """How many commands have run since the server started, without INFO."""
+        stats = self.redis.info("commandstats")
+        return sum(int(entry["calls"]) for name, entry in stats.items() if name != "cmdstat_info")
+
+
+def scripts_run(admin: Redis) -> int:
+    stats: dict[str, Any] = admin.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+def listeners(admin: Redis, name: str) -> int:
+    """How many connections are subscribed to the channels on which clients that wait for that lock are woken."""
+    channels = admin.pubsub_channels(f"pyredisson_wake:{{{name}}}:*")
+    return sum(count for _, count in admin.pubsub_numsub(*channels)) if channels else 0
 
 
 class Backend(ABC):
@@ -264,3 +372,76 @@ def _finished(operation: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     raise AssertionError("an operation suspended on the threads backend")
+
+
+class RawBackend:
+    """Threads or asyncio. A test passes the result of each call to `do`, which awaits it where that is needed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.threads = name == "threads"
+        self._backend = (Threads if self.threads else Asyncio)("")
+        self.until = self._backend.until
+        self.sleep = self._backend.sleep
+        self._clients: list[Any] = []
+        self._calls: list[OtherOwner[Any]] = []
+
+    def connect(self, address: object, **fields: Any) -> Any:
+        connect: Callable[..., Any] = pyredisson.connect if self.threads else pyredisson.asyncio.connect
+        client = connect(address, **fields)
+        self._clients.append(client)
+        return client
+
+    async def connected(self, address: object, **fields: Any) -> Any:
+        """A client that has its connection: it has asked for something."""
+        client = self.connect(address, **fields)
+        await self.do(client.get_lock("other").is_locked())
+        return client
+
+    async def locked(self, address: object, lease: float = 30.0, **fields: Any) -> tuple[Any, Any]:
+        """A client, and its lock, held by an owner that is no thread or task and renewed from this lease on."""
+        client = self.connect(address, lock_watchdog_timeout=lease, **fields)
+        lock = client.get_lock("a", owner=1)
+        await self.do(lock.lock())
+        return client, lock
+
+    async def do(self, result: Any) -> Any:
+        """The result of a call of the client, which is awaited if it is a coroutine."""
+        return await result if inspect.isawaitable(result) else result
+
+    async def fails(
+        self, error: Errors, call: Callable[..., Any], *args: Any, match: str | None = None, **options: Any
+    ) -> BaseException:
+        """The error that a call of the client raises, which is of this kind."""
+        with pytest.raises(error, match=match) as raised:
+            await self.do(call(*args, **options))
+        return raised.value
+
+    async def run_blocking(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Runs a blocking function that isn't the client's, so that it doesn't block the event loop."""
+        return function(*args) if self.threads else await asyncio.to_thread(function, *args)
+
+    def start(self, call: Callable[..., Any], *args: Any) -> OtherOwner[Any]:
+        """Makes a call beside the test, as another owner: on a thread or in a task."""
+        self._calls.append(self._backend.spawn(lambda: self.do(call(*args))))
+        return self._calls[-1]
+
+    async def started(self, until: Callable[[], object], call: Callable[..., Any], *args: Any) -> OtherOwner[Any]:
+        """Makes a call beside the test, and waits until it has come that far."""
+        begun = self.start(call, *args)
+        await self.until(until)
+        return begun
+
+    async def waits(self, call: OtherOwner[Any], seconds: float) -> None:
+        """The call lasts for longer than so many seconds."""
+        await self.sleep(seconds)
+        assert not call.done()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients:
+            await self.do(client.close())
+        for call in self._calls:
+            await call.end()

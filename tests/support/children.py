@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .waiting import TIME_LIMIT
+from .backends import TIME_LIMIT
 
 CHILD_LIMIT = 110.0
 """Seconds that a test waits for a process that works for long. After 100 s such a process says where it hangs."""

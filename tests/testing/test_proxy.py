@@ -15,8 +15,7 @@ from redis import Redis
 
 from pyredisson.testing import Fault, Hold, Proxy, Server
 from pyredisson.testing.relay import Frames, Ledger, Request
-from tests.support.backends import raises
-from tests.support.waiting import eventually
+from tests.support.backends import eventually, raises
 
 Dial = Callable[..., "BareConnection"]
 ENDED = (EOFError, ConnectionError)

@@ -11,10 +11,9 @@ import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
-from tests.support.backends import fails, hold_all, in_turn
+from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
 from tests.support.observers import Recorder, check_pairs, told, whats
-from tests.support.waiting import cancel_after, within
 
 from .cluster import ClusterNode, MemoryCluster
 from .conftest import World, as_tasks

@@ -14,9 +14,8 @@ from pyredisson._protocol.scripts import script_name
 from pyredisson.errors import LockLostError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.logic.locks import fair_queue
-from tests.support.backends import fails, hold_all, in_turn
+from tests.support.backends import fails, hold_all, in_turn, within
 from tests.support.kinds import LOCKS
-from tests.support.waiting import within
 
 from .cluster import ClusterNode, MemoryCluster, NodeSession
 from .conftest import World, as_tasks

@@ -31,9 +31,8 @@ from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
-from tests.support.backends import fails, hold_all, in_turn
+from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
 from tests.support.children import completed
-from tests.support.waiting import cancel_after, within
 
 from .cluster import install_cluster
 from .conftest import World, as_tasks

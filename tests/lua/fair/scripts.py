@@ -9,7 +9,6 @@ from tests.lua import locks
 from tests.lua.locks import CHANNEL, WAIT
 from tests.lua.scripted import Scripted
 from tests.properties.servers import Memory
-from tests.support.fair_ageing import AGE
 
 ME, YOU = "b983c153-7421-469a-addb-44fb92259a1b", "0d1f9d0c-2b3a-4b7e-8f64-9d2f0a6c3e55"
 A, B, C, D = f"{ME}:1", f"{YOU}:7", f"{ME}:2:1", f"{YOU}:8"
@@ -18,6 +17,34 @@ LOCK, QUEUE, SCORES, WAITERS, CLIENTS = KEYS = locks.KEYS["fair"]
 NEVER = 10**13
 PLACES = 16
 """The number of first places whose scores the scripts adjust (FRONT_PLACES)."""
+AGE = """
+local by = tonumber(ARGV[1])
+for _, key in ipairs(KEYS) do
+    local left = redis.call('PTTL', key)
+    if left >= 0 then
+        redis.call('PEXPIRE', key, left - by)
+    end
+end
+for _, key in ipairs({KEYS[3], KEYS[5]}) do
+    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+        redis.call('ZINCRBY', key, -by, member)
+    end
+end
+local fields = redis.call('HGETALL', KEYS[4])
+for i = 1, #fields, 2 do
+    local at, rest = string.match(fields[i + 1], '^(%d+)(.*)$')
+    if fields[i] == ':margin' then
+        local ms, raised = string.match(fields[i + 1], '^(%d+) (%d+)$')
+        redis.call('HSET', KEYS[4], fields[i], ms .. string.format(' %.0f', raised - by))
+    elseif fields[i] ~= ':cursor' and at and at ~= '0' then
+        redis.call('HSET', KEYS[4], fields[i], string.format('%.0f', at - by) .. rest)
+    elseif not at then
+        -- One that is gone, and until when.
+        redis.call('HSET', KEYS[4], fields[i], string.format('%.0f', fields[i + 1] + by))
+    end
+end
+"""
+"""Makes all times that stand under the keys earlier by ARGV[1] ms: to the scripts it is as if these had passed."""
 
 
 class Fair(Scripted):
