@@ -21,6 +21,8 @@ for i, permits in ipairs(KEYS) do
     if type(before) == 'string' and tonumber(before) >= now then
         -- Never shortened: this may be a late copy.
         if tonumber(before) < ends then
+            -- It removes nothing. A Redis before 7 without memory refuses a ZADD unless the script has written before.
+            redis.call('ZREM', permits, '')
             redis.call('ZADD', permits, 'XX', string.format('%.0f', ends), ARGV[i + 1])
         end
         renewed[i] = 1

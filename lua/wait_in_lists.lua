@@ -2,6 +2,7 @@
 -- in together.
 
 -- include: wait_in_list
+-- include: tell_in_list
 local MOST_READERS = 1000
 
 -- Whether a reader that came then was woken together with others, and is about to come. listed: its place in the list.
@@ -24,10 +25,7 @@ local function arrive_reading(writers, readers, woken, member, channels, listed,
             end
         end
         -- pcall: the lock has been acquired.
-        local writer = redis.pcall('ZRANGE', writers, 0, 0)[1]
-        if writer then
-            publish(channels .. client_of(writer), 'look:0')
-        end
+        pcall(tell_first, writers, channels, 0)
         if others > 0 then
             redis.call('HSET', woken, 'phase', string.format('%.0f', server_time()))
             if redis.call('PTTL', woken) < 0 then

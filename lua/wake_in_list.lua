@@ -1,12 +1,7 @@
 -- Included, behind publish_*.lua, by scripts that free a lock: they wake the clients of the list of waiting_list.lua.
 
 -- include: waiting_list
-local MOST_DEAD = 1000
-
--- Tells a client that the lock may be free in so many ms, although nobody wakes it. Returns whether that has reached it.
-local function tell(channels, member, ms)
-    return has_reached(publish(channels .. client_of(member), string.format('look:%.0f', ms) .. (is_reader(member) and ':r' or '')))
-end
+-- include: tell_in_list
 
 -- Wakes all clients of this server that listen, as it isn't known which of them is the first.
 local function wake_all(channels)
@@ -39,11 +34,7 @@ local function wake_first(waiting, woken, channels, patience, leaver)
         if now - place_of(found[2]) >= tonumber(patience) then
             redis.call('HSET', woken, 'exclusive', '1')
         end
-        local first = redis.call('ZRANGE', waiting, 0, 0)[1]
-        if first then
-            tell(channels, first, math.max(math.min(redis.call('PTTL', woken), RESERVED), 0))
-        end
-        return true, first
+        return true, tell_first(waiting, channels, math.max(math.min(redis.call('PTTL', woken), RESERVED), 0))
     end
     for _ = 1, MOST_DEAD do
         local first, came, second = unpack(redis.call('ZRANGE', waiting, 0, 1, 'WITHSCORES'))
@@ -55,10 +46,7 @@ local function wake_first(waiting, woken, channels, patience, leaver)
             local exclusive = now - came >= tonumber(patience) and '1' or '0'
             redis.call('HSET', woken, 'member', first, 'came', came, 'exclusive', exclusive)
             redis.call('PEXPIRE', woken, RESERVED)
-            if second then
-                tell(channels, second, RESERVED)
-            end
-            return true, second
+            return true, second and tell_first(waiting, channels, RESERVED)
         end
         if not second then
             return false
@@ -76,10 +64,7 @@ local function wake_either(list, other, woken, channels, patience, leaver)
     elseif not woke then
         return wake_first(other, woken, channels, patience, leaver)
     end
-    local first = redis.call('ZRANGE', other, 0, 0)[1]
-    if first then
-        tell(channels, first, RESERVED)
-    end
+    tell_first(other, channels, RESERVED)
     return true
 end
 

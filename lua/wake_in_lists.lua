@@ -17,9 +17,8 @@ end
 -- told to claim the lock. If nobody follows that reader, the writer does so later, in case that the reader never comes.
 local function admit_readers(writers, readers, woken, channels, patience, leaver)
     local woke, told = wake_first(readers, woken, channels, patience, leaver)
-    local writer = not told and redis.call('ZRANGE', writers, 0, 0)[1]
-    if writer then
-        tell(channels, writer, woke and RESERVED or 0)
+    if not told then
+        tell_first(writers, channels, woke and RESERVED or 0)
     end
 end
 
@@ -27,10 +26,7 @@ end
 local function replace_claim(writers, readers, woken, channels, patience, leaver)
     for _, writer in ipairs(redis.call('ZRANGE', writers, 0, MOST_DEAD)) do
         if has_reached(publish(channels .. client_of(writer), writer)) then
-            local reader = redis.call('ZRANGE', readers, 0, 0)[1]
-            if reader then
-                tell(channels, reader, RESERVED)
-            end
+            tell_first(readers, channels, RESERVED)
             return
         end
         redis.call('ZREM', writers, writer)

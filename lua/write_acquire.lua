@@ -2,7 +2,7 @@
 -- Acquires the write side of a read-write lock, or adds a level to its writer's hold.
 --
 -- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
--- KEYS[2]  the claim of a client whose writer waits for the readers: while it exists, new readers wait
+-- KEYS[2]  the claim of a member of the list that waits for the readers: while it exists, new readers wait
 -- KEYS[3]  the period of the claims: it begins with the first claim, and ends with the turn of the readers
 -- KEYS[4]  the clients that wait for it: a sorted set, see waiting_list.lua
 -- KEYS[5]  the client that was woken: a hash
@@ -38,7 +38,7 @@ local function claim()
     end
     -- A living claimant renews its claim. The claim of a dead one ends after this time.
     local lasts = math.min(CLAIM, period - TURN)
-    redis.call('SET', KEYS[2], client_of(ARGV[4]), 'PX', lasts)
+    redis.call('SET', KEYS[2], ARGV[4], 'PX', lasts)
     return math.min(ASK_AGAIN, lasts), true
 end
 

@@ -2,7 +2,7 @@
 -- A client leaves the list of a read-write lock: no writer of it waits any more. Its claim is withdrawn.
 --
 -- KEYS[1]  the lock: a hash, `mode` -> read or write, reader -> number of levels, writer:write -> number of levels
--- KEYS[2]  the claim of a client whose writer waits for the readers to release the lock
+-- KEYS[2]  the claim of a member of the list that waits for the readers to release the lock
 -- KEYS[3]  the clients that wait to write: a sorted set, see waiting_list.lua
 -- KEYS[4]  the clients that wait to read
 -- KEYS[5]  the client that was woken: a hash
@@ -26,7 +26,7 @@ local place = redis.call('ZRANK', writers, member)
 local was_woken = redis.call('HGET', woken, 'member') == member
 local others = redis.call('ZCARD', writers) - (place and 1 or 0)
 -- pcall, also below: this is sent until it has run, whatever the types of the other keys are.
-local had_claim = redis.pcall('GET', claim) == client_of(member)
+local had_claim = redis.pcall('GET', claim) == member
 local mode = redis.pcall('HGET', lock, 'mode')
 if place then
     redis.call('ZREM', writers, member)

@@ -120,7 +120,7 @@ PREPARED = {
         "1",
         told=NEXT_READERS,
     ),
-    "write_leave": Prepared({**READING, **OTHERS, WRITER: ("me", 2_000)}, told=(("you", "you:1"),)),
+    "write_leave": Prepared({**READING, **OTHERS, WRITER: ("me:1", 2_000)}, told=(("you", "you:1"),)),
     "write_let_readers_in": Prepared({**WRITING, **LISTED_READERS}, "1", told=NEXT_READERS),
     "write_release": Prepared({**WRITING, **OTHERS}, "1", told=NEXT),
 }
@@ -129,7 +129,7 @@ READERS = {"inspect_scan", "inspect_state", "lock_holder", "fair_wake_waiters", 
 """Scripts that change no key."""
 ONCE = [name for name in NAMES if any("pyredisson_once" in key for key in header(name).keys)]
 """Scripts whose calls have numbers: a call that arrives twice, or behind a newer one, has no effect."""
-NEED_MEMORY_ON_OLD_SERVERS = {"fenced_hand_over", "permit_renew", "read_move", *ONCE}
+NEED_MEMORY_ON_OLD_SERVERS = {"fenced_hand_over", "read_move", *ONCE}
 """These servers don't know the flag of a script whose writes free more memory than they take."""
 KEYS_OF_ANY_TYPE = """
 client_announce=1 exactly_once_delete=1 fair_force_release=1 fair_heartbeat=1 fair_wake_waiters=1 fenced_write=1

@@ -182,7 +182,7 @@ ALL = dict(zip(READERS, (10_000, 20_000, 30_000), strict=True))
 ALL_IN = {reader: [lease] for reader, lease in ALL.items()}
 WAITS = write(MY_WRITE, 1, 30_000, waits=True)
 LISTED = waiting(HERE)
-MY_CLAIM = {CLAIM: (HERE, 2_000), TURN: ("1", 6_000)}
+MY_CLAIM = {CLAIM: (f"{HERE}:1", 2_000), TURN: ("1", 6_000)}
 
 LET_ALL_IN, LET_YOU_IN = let_in(ALL), let_in({YOU: 20_000})
 WRITE, STOP, HAND_OVER = write(MY_WRITE, 1, 30_000), write_release(0), hand_over(30_000)
@@ -202,7 +202,7 @@ WRITES = {
     **{f"it is read: {reader}": Case(reading({reader: [20_000]}), [(WRITE, About(20_000))]) for reader in (ME, YOU)},
     "who waits claims": Case(YOUR_READ, [(WAITS, Refused(CLAIMED - 1_000, 0, 1))], YOUR_READ | MY_CLAIM | LISTED),
     "a claim is renewed, and taken over": Case(
-        {"orders": {"mode": "read", YOU: 1}, CLAIM: (THERE, 1_000), TURN: ("1", 6_000)},
+        {"orders": {"mode": "read", YOU: 1}, CLAIM: (f"{THERE}:1", 1_000), TURN: ("1", 6_000)},
         [(WAITS, Refused(CLAIMED - 1_000, 0, 1))],
         {"orders": {"mode": "read", YOU: 1}} | MY_CLAIM | LISTED,
     ),
@@ -214,7 +214,7 @@ WRITES = {
     "readers have their turn, a free lock": Case({TURN: ("1", 1_000)}, [(WAITS, None)], WRITTEN),
     **{
         f"a claim ends when a writer comes in: {claimant}": Case(
-            {CLAIM: (client_of(claimant), 2_000), TURN: ("1", 6_000)}, [(WAITS, None)], WRITTEN
+            {CLAIM: (client_of(claimant) + ":1", 2_000), TURN: ("1", 6_000)}, [(WAITS, None)], WRITTEN
         )
         for claimant in (MY_WRITE, YOUR_WRITE)
     },
@@ -277,7 +277,7 @@ def test_a_claimant_asks_again_sooner(scripts: OfList, lease: int, turn: int, le
     for writer in (YOUR_WRITE, MY_WRITE, MY_WRITE):
         remaining, *_ = scripts.call(write(writer, 1, 30_000, waits=True)).split()
         assert least < CLAIMED - int(remaining) <= most
-        assert scripts.text(CLAIM) == client_of(writer)
+        assert scripts.text(CLAIM) == client_of(writer) + ":1"
         left = scripts.left(TURN)
         assert scripts.left(CLAIM) <= left - 999
 
@@ -287,7 +287,7 @@ LONG_AGO, LATER = 1, 2**53
 ENTER = read(ME, 1, 30_000, waits=True)
 STOPS_READING, STOPS_WRITING = [(LEAVE, 1, None)], [(STOP, 3, None)]
 LEAVES, READER_LEAVES = [(leave("a:1"), 1, 0)], [(leave_reading("a:1:r"), 1, 0)]
-YOUR_CLAIM: dict[str, Any] = {CLAIM: (THERE, 2_000)}
+YOUR_CLAIM: dict[str, Any] = {CLAIM: (f"{THERE}:1", 2_000)}
 COMES_IN, KEPT_OUT = [(ENTER, None)], [(ENTER, Refused(2_000, 0, 1))]
 BOTH, I_WAIT = reading({YOU: [20_000], ME: [30_000]}), waiting(f"{HERE}:r")
 
@@ -315,7 +315,7 @@ IN_LISTS = {
     ),
     "a reader that came after the phase": Case(YOUR_READ | YOUR_CLAIM | I_WAIT | woken(phase=LONG_AGO), KEPT_OUT),
     "the first reader lets in all others": Case(
-        woken(f"{HERE}:r") | waiting("a b c:r gone:r d:r"),
+        woken(f"{HERE}:r") | waiting("gone a b c:r gone:r d:r"),
         COMES_IN,
         MINE | woken(phase=ANYTHING) | waiting("a b c:r d:r"),
         ["c r", "d r", "a look:0"],
@@ -323,7 +323,7 @@ IN_LISTS = {
     "once": Case(waiting(f"{HERE}:r a c:r") | woken(phase=5), COMES_IN, MINE | woken(phase=5) | waiting("a c:r")),
     "a reader that has not waited lets nobody in": Case(waiting("a c:r"), COMES_IN, MINE | waiting("a c:r")),
     "the last reader: a reader of the phase": Case(
-        MINE | waiting("c:r a") | woken(phase=LATER),
+        MINE | waiting("c:r gone a") | woken(phase=LATER),
         STOPS_READING,
         waiting("a") | woken("c:r", phase=LATER),
         ["redisson 0", "c c:1:r", "a look"],
@@ -350,7 +350,7 @@ IN_LISTS = {
         READS_TOO | waiting("a c:r"), STOPS_WRITING, MINE | waiting("a") | woken("c:r"), [*SAID, "c c:1:r", "a look"]
     ),
     "a writer that goes on reading: a writer may claim": Case(
-        READS_TOO | waiting("a"), [(hand_over(30_000), 1, 0)], MINE | waiting("a"), [*SAID, "a look:0"]
+        READS_TOO | waiting("gone a"), [(hand_over(30_000), 1, 0)], MINE | waiting("a"), [*SAID, "a look:0"]
     ),
     "in the background, its client hears of it": Case({}, [(write_release(0, late=True), None)], {}, [f"{HERE} 0"] * 2),
     "handed on, the client leaves the list": Case(
@@ -371,11 +371,14 @@ IN_LISTS = {
     "leave, it was woken": Case(woken("a") | waiting("b"), LEAVES, woken("b"), ["b b:1"]),
     "leave, it was woken, and readers wait": Case(woken("a") | waiting("c:r"), LEAVES, woken("c:r"), ["c c:1:r"]),
     "leave, its claim: readers": Case(
-        MINE | {CLAIM: ("a", 2_000)} | waiting("a c:r") | woken(phase=5), LEAVES, MINE | woken("c:r"), ["c c:1:r"]
+        MINE | {CLAIM: ("a:1", 2_000)} | waiting("a c:r") | woken(phase=5), LEAVES, MINE | woken("c:r"), ["c c:1:r"]
     ),
-    "leave, another's claim": Case(MINE | YOUR_CLAIM | waiting("a b"), LEAVES, MINE | YOUR_CLAIM | waiting("b")),
+    **{
+        f"leave, another's claim: {who}": Case(MINE | claim | waiting("a b"), LEAVES, MINE | claim | waiting("b"))
+        for who, claim in {"": YOUR_CLAIM, "of its client": {CLAIM: ("a:2", 2_000)}}.items()
+    },
     "leave, it was woken, and a reader came before it: the next writer": Case(
-        MINE | woken("a") | waiting("b c:r"), LEAVES, MINE | waiting("b c:r"), ["b b:1", "c look:r"]
+        MINE | woken("a") | waiting("b gone:r c:r"), LEAVES, MINE | waiting("b c:r"), ["b b:1", "c look:r"]
     ),
     "a reader leaves, it was woken, and others read: the next reader": Case(
         MINE | woken("a:r") | waiting("b c:r"), READER_LEAVES, MINE | woken("c:r") | waiting("b"), ["c c:1:r", "b look"]
