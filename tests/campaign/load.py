@@ -27,7 +27,7 @@ Servers = Server | Replicated | Sentinels | Cluster
 LEASE = 3.0
 """Seconds: the watchdog's lease. What a failed server has forgotten to release is free after it."""
 OPTIONS = {"lock_watchdog_timeout": LEASE, "timeout": 1.0, "connect_timeout": 1.0, "topology_refresh_interval": 1.0}
-END_SECONDS = 60.0
+END_SECONDS = 120.0
 COUNTERS: dict[str, Callable[[pyredisson.Client, str], Any]] = {
     "semaphore": pyredisson.Client.get_semaphore,
     "permit": pyredisson.Client.get_permit_expirable_semaphore,
@@ -163,9 +163,11 @@ class Load:
         with pyredisson.connect(self._url) as client:
             for kind, name in sorted(self.wanted):
                 # A semaphore has no owners: a permit from before a server was emptied enlarges it.
-                if kind == "permit" or (kind == "semaphore" and not self.permits_are_lost):
+                if kind == "permit" or (kind == "semaphore" and not self.history.forgotten):
                     permits = COUNTERS[kind](client, name).available_permits()
-                    found += [f"{kind} {name!r} has {permits} permits of {PERMITS}"] if permits != PERMITS else []
+                    fewest = 0 if kind == "semaphore" and self.permits_are_lost else PERMITS
+                    if not fewest <= permits <= PERMITS:
+                        found.append(f"{kind} {name!r} has {permits} permits of {PERMITS}")
         return found
 
 

@@ -28,6 +28,7 @@ from redis.retry import Retry
 
 from pyredisson.testing import Cluster, Fault, Hold, Proxy, Replicated, Sentinels, Server
 from tests.interop.targets import cluster_of_servers, single_server
+from tests.support.backends import eventually
 from tests.support.kinds import LOCKS
 
 from .history import Failure, Period, passed_over
@@ -150,8 +151,8 @@ HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory"}
 """The faults by which no hold is lost, in a client that renews it."""
 CLIENTS = ("normal", "pubsub")
 SELDOM = 0.3
-CONFIRMED = 2.5
-"""Seconds after which a replica that came back confirms acquires again (docs/guarantees.md)."""
+CONFIRMED = 3.0
+"""Seconds after which a replica that came back confirms acquires again (docs/guarantees.md), on a busy machine."""
 
 
 def at_once() -> None:
@@ -205,6 +206,8 @@ class Faults:
 
         def ended() -> None:
             end()
+            with (self._load.history.directory / "faults").open("a") as file:
+                file.write(f"{begun:.4f} {monotonic():.4f} {trouble.name}\n")
             self._struck.append((begun, monotonic() + AFTERWARDS, trouble.errors))
             if trouble.forgets is not None:
                 trouble.forgets.append((begun, monotonic()))
@@ -400,8 +403,12 @@ class Faults:
         link.latency(self._random.uniform(0.01, 0.1))
         for replica in servers.replicas():
             replica.ask("REPLICAOF", link.host, link.port)
+            eventually(lambda: replica.ask("ROLE")[2:4] == [link.port, "connected"])  # noqa: B023
+
+        linked = monotonic()
 
         def fail() -> None:
+            time.sleep(max(0.0, linked + CONFIRMED - monotonic()))
             self._strike(servers, "kill", servers.restart)()
             link.close()
 
