@@ -134,8 +134,8 @@ class Steps(Simulation):
         """Before a step of that one: whether it is held back, as planned. Another planned change happens here."""
         step, self._step = self._step, self._step + 1
         self._found.steps += 1
-        others = (event[0] for event in self.queue if source_of(event[2]) not in (None, source))
-        following = min((when for when in others if when <= self.now + NEAR), default=None)
+        near = (event for event in self.queue if event[0] <= self.now + NEAR)
+        following = min((when for when, _, action, _ in near if source_of(action) not in (None, source)), default=None)
         change = self._changes.get(step)
         if change is None:
             if step > self._last:
