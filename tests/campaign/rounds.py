@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import itertools
+import math
 import re
 import sched
 import shutil
@@ -149,6 +150,9 @@ NO_LOSS = "harmless"
 HARMLESS = {"lost reply", "cut reply", "cut request", "late request", "late reply", "slow", "cut", "slot moves"}
 HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory"}
 """The faults by which no hold is lost, in a client that renews it."""
+CUT_OFF = ("stall", "blackhole", "refuse")
+TWO_MASTERS = ("failover", "master stops")
+"""The former master goes on. A client that doesn't reach the new one gets locks from it: so not beside `CUT_OFF`."""
 CLIENTS = ("normal", "pubsub")
 SELDOM = 0.3
 CONFIRMED = 3.0
@@ -180,6 +184,8 @@ class Faults:
         self._stopped: set[str] = set()
         self._changes = False
         """Whether a node is away or a slot is on its way: one of these at a time."""
+        self._cut_off = self._two_masters = 0.0
+        """Until when clients may not reach a node, and until when there may be two masters."""
         self._struck: list[tuple[float, float, frozenset[str]]] = []
         """From when to when calls may have raised which errors."""
         self.counts: dict[str, int] = {}
@@ -198,14 +204,23 @@ class Faults:
                 time.sleep(0.01)
 
     def begin(self, trouble: Trouble) -> None:
-        begun = monotonic()
+        begun, cuts, two = monotonic(), trouble.name in CUT_OFF, trouble.name in TWO_MASTERS
+        if (cuts and begun < self._two_masters) or (two and begun < self._cut_off):
+            return
         end = trouble.begin()
         if end is None:
             return
         self.counts[trouble.name] = self.counts.get(trouble.name, 0) + 1
+        lasts = 0.0 if end is at_once else self._random.uniform(0.05, trouble.longest)
+        if cuts:
+            self._cut_off = max(self._cut_off, begun + lasts + AFTERWARDS)
+        elif two:
+            self._two_masters = math.inf
 
         def ended() -> None:
             end()
+            if two:
+                self._two_masters = monotonic() + CONFIRMED
             with (self._load.history.directory / "faults").open("a") as file:
                 file.write(f"{begun:.4f} {monotonic():.4f} {trouble.name}\n")
             self._struck.append((begun, monotonic() + AFTERWARDS, trouble.errors))
@@ -216,7 +231,7 @@ class Faults:
         if end is at_once:
             ended()
         else:
-            self._later.enter(self._random.uniform(0.05, trouble.longest), 0, ended)
+            self._later.enter(lasts, 0, ended)
 
     def heal(self) -> None:
         """Ends what is still wrong."""
