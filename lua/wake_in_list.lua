@@ -46,6 +46,10 @@ local function wake_first(waiting, woken, channels, patience, leaver)
             local exclusive = now - came >= tonumber(patience) and '1' or '0'
             redis.call('HSET', woken, 'member', first, 'came', came, 'exclusive', exclusive)
             redis.call('PEXPIRE', woken, RESERVED)
+            if second and tell(channels, second, RESERVED) then
+                -- As usual, without another look at the list.
+                return true, second
+            end
             return true, second and tell_first(waiting, channels, RESERVED)
         end
         if not second then
