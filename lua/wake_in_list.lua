@@ -2,6 +2,7 @@
 
 -- include: waiting_list
 -- include: tell_in_list
+local MOST_DEAD = 1000
 
 -- Wakes all clients of this server that listen, as it isn't known which of them is the first.
 local function wake_all(channels)

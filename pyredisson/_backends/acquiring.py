@@ -244,9 +244,9 @@ class ReplicaCheck:
         try:
             (reply,), _ = await connections.exchange((INFO,))
         except NoReply as failure:
-            if isinstance(failure.error, TimeoutError) or not (failure.stale or failure.may_have_run):
+            if not (failure.stale or failure.may_have_run):
                 raise
-            # A server closes its connections when it is promoted.
+            # A server closes its connections when it is promoted. And one that is idle may be dead without notice.
             (reply,), _ = await connections.exchange((INFO,), new_connection=True)
         return reply
 

@@ -165,8 +165,9 @@ class Session:
     def leave_list(self, payload: bytes) -> None:
         """No call of this client waits for a lock any more: it leaves the list, in the background."""
         self.new_member()
-        # Also of a closed client: nobody behind it looks when it should have looked.
-        (self._host.send_last if self.closed else self.runtime.post)(payload)
+        # A closed client is removed as soon as somebody wants to wake it.
+        if not self.closed:
+            self.runtime.post(payload)
 
     def begin_waiting(self, wait: Wait) -> None:
         if self.announcement is not None:

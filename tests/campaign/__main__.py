@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from time import monotonic
 
-from .programs import BUILD
+from .history import BUILD
 from .rounds import KINDS, SERVERS, finds, run
 from .wrong_locks import WRONG
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import itertools
-import math
 import re
 import sched
 import shutil
@@ -32,10 +31,9 @@ from tests.interop.targets import cluster_of_servers, single_server
 from tests.support.backends import eventually
 from tests.support.kinds import LOCKS
 
-from .history import Failure, Period, passed_over
+from .history import Failure, Period, SteppedServer, passed_over
 from .load import LEASE, OPTIONS, JavaOwners, Load, wants
 from .owners import Wanted
-from .programs import SteppedServer
 from .wrong_locks import WRONG
 
 SERVERS: dict[str, Callable[[Path, bool], Any]] = {
@@ -151,8 +149,9 @@ HARMLESS = {"lost reply", "cut reply", "cut request", "late request", "late repl
 HARMLESS |= {"worker forks", "CLIENT KILL", "SCRIPT FLUSH", "out of memory"}
 """The faults by which no hold is lost, in a client that renews it."""
 CUT_OFF = ("stall", "blackhole", "refuse")
-TWO_MASTERS = ("failover", "master stops")
-"""The former master goes on. A client that doesn't reach the new one gets locks from it: so not beside `CUT_OFF`."""
+"""By these faults clients may not reach a node."""
+REACHED_AFTER = 1.5
+"""Seconds after their end in which connections that are dead are found to be so."""
 CLIENTS = ("normal", "pubsub")
 SELDOM = 0.3
 CONFIRMED = 3.0
@@ -184,8 +183,6 @@ class Faults:
         self._stopped: set[str] = set()
         self._changes = False
         """Whether a node is away or a slot is on its way: one of these at a time."""
-        self._cut_off = self._two_masters = 0.0
-        """Until when clients may not reach a node, and until when there may be two masters."""
         self._struck: list[tuple[float, float, frozenset[str]]] = []
         """From when to when calls may have raised which errors."""
         self.counts: dict[str, int] = {}
@@ -204,23 +201,14 @@ class Faults:
                 time.sleep(0.01)
 
     def begin(self, trouble: Trouble) -> None:
-        begun, cuts, two = monotonic(), trouble.name in CUT_OFF, trouble.name in TWO_MASTERS
-        if (cuts and begun < self._two_masters) or (two and begun < self._cut_off):
-            return
+        begun = monotonic()
         end = trouble.begin()
         if end is None:
             return
         self.counts[trouble.name] = self.counts.get(trouble.name, 0) + 1
-        lasts = 0.0 if end is at_once else self._random.uniform(0.05, trouble.longest)
-        if cuts:
-            self._cut_off = max(self._cut_off, begun + lasts + AFTERWARDS)
-        elif two:
-            self._two_masters = math.inf
 
         def ended() -> None:
             end()
-            if two:
-                self._two_masters = monotonic() + CONFIRMED
             with (self._load.history.directory / "faults").open("a") as file:
                 file.write(f"{begun:.4f} {monotonic():.4f} {trouble.name}\n")
             self._struck.append((begun, monotonic() + AFTERWARDS, trouble.errors))
@@ -231,10 +219,19 @@ class Faults:
         if end is at_once:
             ended()
         else:
-            self._later.enter(lasts, 0, ended)
+            lasts = self._random.uniform(0.05, trouble.longest)
+            self._later.enter(lasts, int(trouble.name not in CUT_OFF), ended)
+
+    def _let_all_reach(self) -> None:
+        """Before a former master goes on: a client that doesn't reach the new one would get locks from it."""
+        for event in [event for event in self._later.queue if not event.priority]:
+            self._later.cancel(event)
+            event.action()
+        time.sleep(REACHED_AFTER)
 
     def heal(self) -> None:
         """Ends what is still wrong."""
+        self._let_all_reach()
         with contextlib.ExitStack() as stack:
             for event in reversed(self._later.queue):
                 self._later.cancel(event)
@@ -408,6 +405,7 @@ class Faults:
 
     def _fail_over(self, servers: Any) -> Callable[[], object]:
         self._load.permits_are_lost = True
+        self._let_all_reach()
         servers.fail_over(*([self._master(servers)] if isinstance(servers, Cluster) else []))
         return at_once
 
@@ -437,7 +435,12 @@ class Faults:
             servers.fail_over()
         else:
             servers.wait_for_promotion(master)
-        return lambda: restore(master)
+
+        def goes_on() -> None:
+            self._let_all_reach()
+            restore(master)
+
+        return goes_on
 
     def _strike_replica(self, servers: Any, strike: str, restore: Callable[[Any], object]) -> Callable[[], object]:
         masters = servers.masters() if isinstance(servers, Cluster) else [servers.master()]

@@ -7,7 +7,7 @@ import pytest
 
 from pyredisson.testing import Cluster, Replicated, Sentinels
 from tests.support.backends import NOWHERE, Asyncio, Backend, Threads
-from tests.support.programs import ATOMIC_PROGRAMS, PROGRAMS
+from tests.support.children import ATOMIC_PROGRAMS, PROGRAMS
 
 CALM_NODE_TIMEOUT = 10.0
 """Seconds: a machine that stands still for a moment must not lead to a failover that no test has asked for."""

@@ -26,7 +26,7 @@ from pyredisson.inspection import discovery as walking
 from pyredisson.logic import announcement
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend, eventually, fails, hold_all, within
-from tests.support.chores import Append
+from tests.support.faults import Append
 from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of, walked
 from tests.support.observers import Recorder, told
 

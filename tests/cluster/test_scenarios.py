@@ -15,9 +15,8 @@ from pyredisson.testing import Cluster, ClusterNode, Proxy, Sentinels, ServerErr
 from tests.campaign.load import COUNTERS, LEASE, OPTIONS, under_load, wants
 from tests.campaign.rounds import refuse
 from tests.support.backends import Backend, eventually, finished, hold_all, in_turn
-from tests.support.children import completed
+from tests.support.children import also_on, completed, newest_redis, newest_valkey, valkey_server
 from tests.support.kinds import LOCKS, SINGLE_KEY
-from tests.support.programs import also_on, newest_redis, newest_valkey, valkey_server
 
 from .conftest import atomically, everywhere
 from .scenes import begin_slow_move, let_a_minute_pass, other_than, places, tag_on, while_it_is_copied

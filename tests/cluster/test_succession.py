@@ -14,6 +14,7 @@ import pyredisson.asyncio
 from pyredisson._backends.acquiring import LONGEST
 from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._protocol.replication import ASKED_EVERY
+from pyredisson._settings.address import Address, AddressMap
 from pyredisson.errors import NotReplicatedError
 from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Sentinels
 from tests.support.backends import Backend, eventually, fails, finished, hold_all, in_turn, permit_waiters, within
@@ -304,6 +305,21 @@ async def test_the_former_master_grants_nothing_any_more(idle_sentinels: Sentine
     idle_sentinels.wait_until_consistent()
     await lock.lock()
     assert promoted.ask("EXISTS", "a")
+
+
+async def test_a_connection_to_a_replica_may_be_dead(idle_sentinels: Sentinels, backend: Backend) -> None:
+    """No packet arrives any more, and nobody says so. A new connection shows that the replica was promoted."""
+    master, (replica, *others) = Master(idle_sentinels), idle_sentinels.replicas()
+    with Proxy(replica.host, replica.port) as proxy:
+        mapped = AddressMap({Address(replica.host, replica.port): Address(proxy.host, proxy.port)})
+        lock = await known_lock(backend.connect(address_mapper=mapped, **ONE_TRY))
+        for each in (replica, *others):
+            each.ask("REPLICAOF", each.host, 1)
+        await backend.until(lambda: master.online() == 0)
+        await in_turn([lock.lock, lock.unlock])
+        proxy.blackhole()
+        replica.ask("REPLICAOF", "NO", "ONE")
+        await fails(ConnectionError, lock.try_lock, match="was replaced as the master")
 
 
 async def test_the_replica_that_was_promoted_is_used(replicated: Replicated, backend: Backend) -> None:

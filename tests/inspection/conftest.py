@@ -9,7 +9,7 @@ import pytest
 
 from pyredisson.testing import Server
 from tests.support.backends import Asyncio, Threads
-from tests.support.programs import PROGRAMS, embedded
+from tests.support.children import PROGRAMS, embedded
 
 PROGRAM_OF: dict[str, Any] = {"embedded": embedded, **{str(each.id): each.values[0] for each in PROGRAMS}}
 """The server programs, by the names of the tests' parameters."""

@@ -317,7 +317,7 @@ IN_LISTS = {
     "the first reader lets in all others": Case(
         woken(f"{HERE}:r") | waiting("gone a b c:r gone:r d:r"),
         COMES_IN,
-        MINE | woken(phase=ANYTHING) | waiting("a b c:r d:r"),
+        MINE | woken(phase=ANYTHING) | waiting("gone a b c:r d:r"),
         ["c r", "d r", "a look:0"],
     ),
     "once": Case(waiting(f"{HERE}:r a c:r") | woken(phase=5), COMES_IN, MINE | woken(phase=5) | waiting("a c:r")),
@@ -325,7 +325,7 @@ IN_LISTS = {
     "the last reader: a reader of the phase": Case(
         MINE | waiting("c:r gone a") | woken(phase=LATER),
         STOPS_READING,
-        waiting("a") | woken("c:r", phase=LATER),
+        waiting("gone a") | woken("c:r", phase=LATER),
         ["redisson 0", "c c:1:r", "a look"],
     ),
     "the last reader: the phase is over": Case(
@@ -350,7 +350,7 @@ IN_LISTS = {
         READS_TOO | waiting("a c:r"), STOPS_WRITING, MINE | waiting("a") | woken("c:r"), [*SAID, "c c:1:r", "a look"]
     ),
     "a writer that goes on reading: a writer may claim": Case(
-        READS_TOO | waiting("gone a"), [(hand_over(30_000), 1, 0)], MINE | waiting("a"), [*SAID, "a look:0"]
+        READS_TOO | waiting("gone a"), [(hand_over(30_000), 1, 0)], MINE | waiting("gone a"), [*SAID, "a look:0"]
     ),
     "in the background, its client hears of it": Case({}, [(write_release(0, late=True), None)], {}, [f"{HERE} 0"] * 2),
     "handed on, the client leaves the list": Case(
@@ -378,7 +378,7 @@ IN_LISTS = {
         for who, claim in {"": YOUR_CLAIM, "of its client": {CLAIM: ("a:2", 2_000)}}.items()
     },
     "leave, it was woken, and a reader came before it: the next writer": Case(
-        MINE | woken("a") | waiting("b gone:r c:r"), LEAVES, MINE | waiting("b c:r"), ["b b:1", "c look:r"]
+        MINE | woken("a") | waiting("b gone:r c:r"), LEAVES, MINE | waiting("b gone:r c:r"), ["b b:1", "c look:r"]
     ),
     "a reader leaves, it was woken, and others read: the next reader": Case(
         MINE | woken("a:r") | waiting("b c:r"), READER_LEAVES, MINE | woken("c:r") | waiting("b"), ["c c:1:r", "b look"]

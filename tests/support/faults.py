@@ -1,4 +1,4 @@
-"""Faults that a test injects: lost replies, a failing credential provider, an interrupt at one line."""
+"""Faults that a test injects: lost replies, a failing credential provider, an interrupt at one line; and chores."""
 
 import asyncio
 import gc
@@ -12,12 +12,16 @@ from typing import Any, Self
 
 import pytest
 from redis.credentials import CredentialProvider
+from redis.exceptions import RedisError
 
 import pyredisson
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._core import command
 from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson._protocol.scripts import script
+from pyredisson.logic.ports import Runtime
 from pyredisson.testing import ClusterNode, Fault, Proxy, Server
 
 FLAGS = "PYREDISSON_VIRTUAL" in os.environ or "--virtual" in sys.argv or Server().version >= (7, 0, 0)
@@ -117,3 +121,21 @@ def pool_of(client: pyredisson.Client) -> Pool:
     runtime = client._runtime
     assert isinstance(runtime, ThreadRuntime)
     return runtime.pool
+
+
+class Append:
+    def __init__(self, key: bytes, *, fails: bool = False) -> None:
+        """`fails`: it raises in the end, although a chore must not."""
+        self.key, self.fails = key, fails
+        self.replies: list[Reply] = []
+        self.failed = threading.Event()
+        self.done = threading.Event()
+
+    async def run(self, runtime: Runtime) -> None:
+        try:
+            self.replies.append(await runtime.send(command(b"APPEND", self.key, b"x")))
+            self.done.set()
+        except (NoReply, RedisError):
+            self.failed.set()
+        if self.fails:
+            raise LookupError("a bug in a chore")

@@ -15,7 +15,7 @@ from pyredisson.testing.cluster_node import SLOTS
 from tests.cluster.conftest import started
 from tests.cluster.scenes import other_than, tag_on
 from tests.support.backends import raises
-from tests.support.programs import PROGRAMS
+from tests.support.children import PROGRAMS
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)

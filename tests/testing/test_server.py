@@ -17,8 +17,7 @@ from redis.retry import Retry
 from pyredisson.testing import Cluster, Replicated, Sentinels, Server, ServerError, find_executable
 from pyredisson.testing.server import lasting_ports
 from tests.support.backends import raises
-from tests.support.children import Child
-from tests.support.programs import PROGRAMS, embedded
+from tests.support.children import PROGRAMS, Child, embedded
 
 PROGRAM = """
 import os, signal, sys

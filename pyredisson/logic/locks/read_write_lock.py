@@ -135,7 +135,7 @@ class WriteCommands(SideCommands):
         return command(b"EVALSHA", script, len(keys), *keys, *words, *[word for reader in readers for word in reader])
 
     def leave_list(self, member: bytes) -> bytes:
-        """As for a lock. It also ends the claim of this client."""
+        """As for a lock. It also ends the claim that was made under that name."""
         script = self.session.runtime.scripts.write_leave
         return pack(script, self.key, self._claim, *self.list_keys, member, *self._waking)
 
