@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import itertools
+import math
 import re
 import sched
 import shutil
@@ -211,7 +212,9 @@ class Faults:
             end()
             with (self._load.history.directory / "faults").open("a") as file:
                 file.write(f"{begun:.4f} {monotonic():.4f} {trouble.name}\n")
-            self._struck.append((begun, monotonic() + AFTERWARDS, trouble.errors))
+            # A connection that is dead without notice is found to be so when a call uses it.
+            until = math.inf if trouble.name == "blackhole" else monotonic() + AFTERWARDS
+            self._struck.append((begun, until, trouble.errors))
             if trouble.forgets is not None:
                 trouble.forgets.append((begun, monotonic()))
                 self._load.prepare()
@@ -224,6 +227,7 @@ class Faults:
 
     def _let_all_reach(self) -> None:
         """Before a former master goes on: a client that doesn't reach the new one would get locks from it."""
+        # The ends of `CUT_OFF` have the priority 0.
         for event in [event for event in self._later.queue if not event.priority]:
             self._later.cancel(event)
             event.action()
