@@ -13,7 +13,7 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -215,8 +215,8 @@ def passed_over(history: History) -> list[str]:
     return found
 
 
-def starved(history: History, since: float, bound: float) -> list[str]:
-    """The locks that were free for longer than `bound` seconds after `since` while somebody waited for them."""
+def starved(history: History, since: float, bound: float, locks: Container[tuple[str, str]]) -> list[str]:
+    """Which of the locks were free for longer than `bound` seconds after `since` while somebody waited for them."""
     held: dict[str, list[Period]] = {}
     waits: dict[tuple[str, str], list[Period]] = {}
     for hold in history.holds.values():
@@ -233,7 +233,7 @@ def starved(history: History, since: float, bound: float) -> list[str]:
                 if begin < end and until > free:
                     longest, free = max(longest, begin - free), until
             longest = max(longest, end - free)
-        if longest > bound:
+        if longest > bound and lock in locks:
             found.append(f"nobody acquired {lock[0]} {lock[1]!r} for {longest:.2f} s")
     return found
 

@@ -143,7 +143,7 @@ class Load:
         for child in self.children.values():
             assert (child.receive(END_SECONDS), child.wait(END_SECONDS)) == ("done", 0)
         self.history.update()
-        found = self.history.violations() + starved(self.history, calm_since, 2 * LEASE)
+        found = self.history.violations() + starved(self.history, calm_since, 2 * LEASE, self._holdable())
         # Until all leases have ended.
         with suppress(AssertionError):
             eventually(lambda: not self._left(), 2 * LEASE)

@@ -76,7 +76,8 @@ def test_turns_and_starvation() -> None:
     history = History()
     history.add([f"hold {i} 1 lock x exclusive {i} {i}.1" for i in range(6)])
     history.add(["hold far 2 lock x exclusive 0.5 5.5", "hold late 3 fair y exclusive 2 2.1"])
-    assert not starved(history, 0, 2)
+    assert not starved(history, 0, 2, {("lock", "x"), ("fair", "y")})
     history.add(["hold early 4 fair y exclusive 1 3", "refused lock z 1 2", "refused lock z 2.1 4"])
     assert [line.partition(" [")[0] for line in passed_over(history)] == ["lock 'x' far", "fair 'y' late"]
-    assert starved(history, 0, 2) == ["nobody acquired lock 'z' for 3.00 s"]
+    assert starved(history, 0, 2, {("lock", "z")}) == ["nobody acquired lock 'z' for 3.00 s"]
+    assert not starved(history, 0, 2, {("lock", "x")})  # of the others no permits are left, say
