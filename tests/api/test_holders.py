@@ -303,6 +303,9 @@ async def test_its_time(backend: Backend, client: Any, proxy: Proxy) -> None:
         assert (fault.happened.is_set(), await semaphore.available_permits()) == (True, 0)
 
 
+# --- Who waits, and owners that wait for each other
+
+
 announcing = pytest.mark.usefixtures("announced", "listed_soon")
 
 

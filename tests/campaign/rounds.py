@@ -135,6 +135,9 @@ def run(
         return load.history.summary(), begun.counts
 
 
+# --- The faults
+
+
 SCRIPT = b"EVALSHA"
 """What the faults of a proxy strike."""
 USUAL = frozenset({"", "TimeoutError", "LockTimeoutError", "LockLostError", "PermitNotHeldError"})

@@ -241,6 +241,9 @@ async def test_a_command_of_another_event_loop_is_not_sent_over_this_connection(
         await lock.unlock()
 
 
+# --- Objects that several threads use without a global lock
+
+
 HAS_LOCK = not sysconfig.get_config_var("Py_GIL_DISABLED")
 LIMIT = 60.0
 """Seconds after which something has gone wrong."""
