@@ -49,12 +49,11 @@ class FinalRelease:
 
     client_id: str
     servers: Servers
-    unsent: dict[bytes, None]
+    unsent: dict[bytes, bool]
+    """The commands, and whether they release something: if one fails that doesn't, there is no warning."""
     deadline: float
     calls: ThreadBackend | None
     """The calls of other threads, which are waited for, and aborted in the end."""
-    not_locks: frozenset[bytes] = frozenset()
-    """Commands that release nothing, so no warning if they fail."""
     _connections: dict[tuple[Node, bool], LastConnection] = field(default_factory=dict, init=False)
     _failed: dict[Node | None, RedisError] = field(default_factory=dict, init=False)
     """The servers that didn't reply. They are not tried again."""
@@ -76,7 +75,7 @@ class FinalRelease:
             self._send_until_quiet(main_thread_stopped)
         except RedisError:
             # No server replies. What calls in flight may add now can't be sent either.
-            self._lost = len(set(self.unsent) - self.not_locks)
+            self._lost = sum(list(self.unsent.values()))
             self.unsent.clear()
         finally:
             for connection in list(self._connections.values()):
@@ -149,7 +148,7 @@ class FinalRelease:
             payloads = groups[target]
             replies = self._use(target, len(in_order) - i, LastConnection.read, sent[target])
             if replies is None:
-                self._lost += len(set(payloads) - self.not_locks)
+                self._lost += sum(self.unsent.get(payload, False) for payload in set(payloads))
                 continue
             self._reached = True
             for payload, reply in zip(payloads, replies, strict=True):

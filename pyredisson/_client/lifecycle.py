@@ -84,10 +84,8 @@ class ClientLifecycle:
     def open(self, post: Callable[[bytes], None]) -> Resources:
         """For a new session, and again after a fork. The mutexes are new, too: threads of the parent may hold them."""
         self._callback_threads = CallbackThreads()
-        self._unsent: dict[bytes, None] = {}
-        """The commands of the final release, in their order."""
-        self._not_locks: frozenset[bytes] = frozenset()
-        """Those among them that release nothing."""
+        self._unsent: dict[bytes, bool] = {}
+        """The commands of the final release, in their order, and whether they release something."""
         self._release_coming = False
         """Whether a final release is running or starting, which also sends what is added to `_unsent` from now on."""
         # Both are re-entrant: a finalizer may close a client on any line.
@@ -116,10 +114,11 @@ class ClientLifecycle:
     def run_callback(self, callback: Callback) -> None:
         self._callback_threads.call(callback)
 
-    def send_last(self, payload: bytes) -> None:
-        """Sends a command of a call that was in flight when the client was closed."""
-        self._unsent[payload] = None
-        if not self._release_coming:
+    def send_last(self, payload: bytes, *, releases: bool = True) -> None:
+        """Sends a command of a call that was in flight when the client was closed. For one that releases nothing, no
+        thread is started: perhaps a finalizer calls this."""
+        self._unsent[payload] = releases
+        if releases and not self._release_coming:
             self._start_final_release()
 
     # --- Closing
@@ -132,8 +131,8 @@ class ClientLifecycle:
             if not session.closed:
                 # Before any waiter wakes: else each would start a final release of its own.
                 self._release_coming = True
-                self._unsent.update((payload, None) for payload in session.fair_queues.leave_commands())
-                self._unsent.update((hold.commands.abandon(hold), None) for hold in session.close())
+                self._leave_lists()
+                self._unsent.update((hold.commands.abandon(hold), True) for hold in session.close())
                 self._announce_end()
         finally:
             with contextlib.ExitStack() as steps:
@@ -155,7 +154,7 @@ class ClientLifecycle:
         if self._releasing.acquire(timeout=seconds):
             try:
                 self._release_coming = True
-                self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs()))
+                self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs(), True))
                 self._final_release(deadline).send()
                 self.session.watchdog.clear_repairs()
             finally:
@@ -170,7 +169,7 @@ class ClientLifecycle:
     def send_final_releases_in_handler(self, deadline: float) -> None:
         """The same after `end`, in a signal handler. The main thread, interrupted on any line, may hold any mutex and
         can't go on: so no mutex is taken, and its call in flight is not waited for."""
-        self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs()))
+        self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs(), True))
         self._final_release(deadline).send(main_thread_stopped=True)
         self._deliver_last_events(deadline)
 
@@ -199,17 +198,22 @@ class ClientLifecycle:
         # The calls of threads only: in asyncio, `close` waits for its calls itself before the final release.
         calls = runtime if isinstance(runtime, ThreadBackend) else None
         in_flight = calls is not None and calls.calls_in_flight
-        if self._unsent and not in_flight and self._not_locks.issuperset(list(self._unsent)):
+        if self._unsent and not in_flight and not any(list(self._unsent.values())):
             deadline = min(deadline, clock() + WITHDRAWAL_TIMEOUT)
-        return FinalRelease(self.session.id, self.servers, self._unsent, deadline, calls, self._not_locks)
+        return FinalRelease(self.session.id, self.servers, self._unsent, deadline, calls)
 
     def _announce_end(self) -> None:
         """Has the final release tell others that this client ends."""
         announcement = self.session.announcement
         payload = None if announcement is None else announcement.last(self.session.runtime.scripts)
         if payload is not None:
-            self._not_locks = frozenset((payload,))
-            self._unsent[payload] = None
+            self._unsent[payload] = False
+
+    def _leave_lists(self) -> None:
+        """Has the final release take this client out of the lists of clients that wait: others come next."""
+        self._unsent.update(dict.fromkeys(self.session.fair_queues.leave_commands(), True))
+        for payload in self.session.leave_commands():
+            self._unsent[payload] = False
 
     # --- Dropping
 
@@ -222,8 +226,8 @@ class ClientLifecycle:
         unclosed = not session.closed and (session.watchdog.started or self._runtime.connected)
         try:
             session.drop()
-            self._unsent.update((payload, None) for payload in session.fair_queues.leave_commands())
-            self._unsent.update(dict.fromkeys(session.watchdog.pending_repairs()))
+            self._leave_lists()
+            self._unsent.update(dict.fromkeys(session.watchdog.pending_repairs(), True))
             self._announce_end()
         finally:
             self._drop_connections()

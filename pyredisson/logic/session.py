@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyredisson._settings.config import Config
@@ -69,8 +69,9 @@ class Host(Protocol):
     def expect_lease(self, lease: int) -> None:
         """A lock is renewed with this lease, in ms. The watchdog notices in time that a reply to a renewal is lost."""
 
-    def send_last(self, payload: bytes) -> None:
-        """Sends an idempotent command although the client is closed, in the background."""
+    def send_last(self, payload: bytes, *, releases: bool = True) -> None:
+        """Sends an idempotent command although the client is closed, in the background. If it `releases` nothing, it is
+        sent only if others will be."""
 
 
 class Session:
@@ -165,9 +166,18 @@ class Session:
     def leave_list(self, payload: bytes) -> None:
         """No call of this client waits for a lock any more: it leaves the list, in the background."""
         self.new_member()
-        # A closed client is removed as soon as somebody wants to wake it.
-        if not self.closed:
+        if self.closed:
+            self._host.send_last(payload, releases=False)
+        else:
             self.runtime.post(payload)
+
+    def leave_commands(self) -> Iterator[bytes]:
+        """The commands that take this client out of all lists of clients that wait: it is being closed.
+
+        Calls in flight may enter it once more. They leave the lists when they find the client closed.
+        """
+        for queue in [*self.lock_queues.values(), *self.permits.queues.values()]:
+            yield from filter(None, map(queue.leave_command, list(queue.waiters)[:1]))
 
     def begin_waiting(self, wait: Wait) -> None:
         if self.announcement is not None:

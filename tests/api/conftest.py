@@ -7,9 +7,8 @@ from redis import Redis
 
 from tests.support.backends import Backend, ServerState
 
-from .kinds import PERMITS, lock_of
+from .kinds import PERMITS, Orders, lock_of
 from .permits import Stock
-from .read_write import Orders
 
 
 @pytest.fixture

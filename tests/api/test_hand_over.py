@@ -15,8 +15,7 @@ from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, fini
 from tests.support.faults import FLAGS, LOSSES, Lose
 from tests.support.inspecting import session_of
 
-from .kinds import BY_TIME, LONG, WAITERS, handle_of, left, rival_of, set_permits, sleeping
-from .read_write import Orders
+from .kinds import BY_TIME, LONG, WAITERS, Orders, handle_of, left, rival_of, set_permits, sleeping
 
 HAND_OVER = {
     # The end of the holder's name, and the beginning of the name of the owner whom its release enters: no other command

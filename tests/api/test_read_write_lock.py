@@ -8,8 +8,7 @@ from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
 from tests.support.backends import TIME_LIMIT, fails, finished, in_turn
 from tests.support.kinds import acquired
 
-from .kinds import JAVA, WAYS, assert_lost, lock_of
-from .read_write import CHANNEL, CLAIM, TURN, Orders, lease_key
+from .kinds import CLAIM, JAVA, READ_WRITE_CHANNEL, TURN, WAYS, Orders, assert_lost, lease_key, lock_of
 
 WATCHDOG = 1.2
 
@@ -175,7 +174,7 @@ async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, paylo
     others = await orders.waits("write", *range(6, 11))
     await orders.backend.sleep(0.1)
     before = orders.scripts()
-    orders.redis.publish(CHANNEL, payload)
+    orders.redis.publish(READ_WRITE_CHANNEL, payload)
     await orders.backend.until(lambda: orders.scripts() > before)
     await orders.backend.sleep(0.1)
     assert orders.scripts() == before + 1
@@ -185,7 +184,7 @@ async def test_one_message_wakes_all_readers_or_one_writer(orders: Orders, paylo
     orders.connect()
     readers = await orders.waits("read", *range(1, 6))
     orders.redis.delete("orders")
-    orders.redis.publish(CHANNEL, payload)
+    orders.redis.publish(READ_WRITE_CHANNEL, payload)
     await finished(readers)
     assert len(orders.holds()) == 6
 
@@ -209,5 +208,5 @@ async def test_claims_of_a_writer_that_waits(orders: Orders) -> None:
     assert not await orders.read(3).try_lock()
     await read.unlock()
     orders.redis.delete("orders", lease_key(JAVA))
-    orders.redis.publish(CHANNEL, "0")
+    orders.redis.publish(READ_WRITE_CHANNEL, "0")
     await finished(writers)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pyredisson import ClosedError
 from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, ServerState, finished, lasting, waiters
@@ -13,24 +14,17 @@ from tests.support.faults import FLAGS
 from tests.support.inspecting import session_of
 from tests.support.kinds import KINDS, acquired
 
-from .kinds import BY_TIME, CHANNEL, LONG, PERMITS, held, listening, rival_of, set_permits, take, turn_of, whole
-from .read_write import CHANNEL as READ_WRITE_CHANNEL
-from .read_write import Orders
+from .kinds import BY_TIME, CHANNEL, LONG, PERMITS, Orders, held, listening, rival_of, set_permits, take, turn_of, whole
 
 WAITING, CHOSEN = "pyredisson_waiting:{orders}", "pyredisson_woken:{orders}"
 """The list of the clients that wait, and those of them whose turn it is."""
-WAITERS = 8
-MESSAGES = 10
-ROUNDS = 20
+WAITERS, MESSAGES, ROUNDS, TURNS = 8, 10, 20, 8
 CALLS, MESSAGES_EACH = 3.2, 2.0
 """The most for one acquisition, the former with one caller in each client, however many clients there are."""
-HOLD = 0.02
-FAR = 0.02
-"""Seconds that a far client's commands take, and its replies."""
-TURNS = 8
+HOLD = FAR = 0.02
+"""Seconds of a hold, and seconds that a far client's commands take, and its replies."""
 LATE = 4.0
-"""Seconds, for a busy machine, in place of half a second; less than a lease, and than the five after which a waiter for
-permits asks by itself."""
+"""Seconds, in place of half a second; less than a lease, and than the five after which a waiter for permits asks."""
 
 
 def hold_elsewhere(state: ServerState, lease: int | None = None) -> None:
@@ -62,7 +56,7 @@ class TestCalls:
         # One try, and one more when messages were sure to arrive; then silence.
         await backend.until(lambda: state.scripts() == before + 2)
         # Messages that are no release of this one.
-        channel = {"lock": CHANNEL, "read": READ_WRITE_CHANNEL}.get(kind, "redisson_sc:{orders}")
+        channel = {"lock": CHANNEL, "read": "redisson_rwlock:{orders}"}.get(kind, "redisson_sc:{orders}")
         of_permits = ("0", "-3", "+1" if kind == "semaphore" else "+", " 1", "1.0", "9" * 5000)
         for payload in ("", "abc", *(of_permits if kind in PERMITS else ("2", "-1", " 0", "00"))):
             state.redis.publish(channel, payload)
@@ -268,6 +262,21 @@ async def test_a_client_that_is_gone_or_frozen(backend: Backend, redis: Any, kin
         await holder.aclose()
         assert (0.2 if frozen and kind == "lock" else 0) < await waiter.result(LATE) - released < LATE
     assert frozen or not redis.exists(WAITING)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("kind", ["lock", "read", *PERMITS])
+async def test_closed_clients_leave_the_list(backend: Backend, redis: Any, proxy: Proxy, kind: str, asks: Any) -> None:
+    """`asks`: the reply to its first attempt, which has entered it, is on its way."""
+    await held(backend.connect(), rival_of(kind))
+    waiting = backend.connect(proxy.url)
+    enters = proxy.hold_reply(b"EVALSHA").held.is_set if asks else lambda: listening(redis, kind) == 1
+    other = await backend.begin(partial(take, turn_of(waiting, kind)), enters)
+    assert b"pyredisson_waiting" in b" ".join(redis.scan_iter())
+    await waiting.close()
+    assert b"pyredisson_waiting" not in b" ".join(redis.scan_iter())
+    with pytest.raises(ClosedError):
+        await other.result()
 
 
 @many

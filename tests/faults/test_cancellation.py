@@ -138,11 +138,11 @@ async def test_an_acquire_on_its_way(one: Used, tasks: RawBackend, proxy: Proxy,
 async def test_a_wait_by_a_timeout(one: Used, tasks: RawBackend, admin: Redis, kind: str) -> None:
     other = await excluding(tasks, one.client, kind)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(0.3):
             await one.acquire()
     # It must be asleep by then: an attempt in flight would have to be undone.
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(one.acquire(), 0.8)
+        await asyncio.wait_for(one.acquire(), 0.5)
     if kind == "permits":
         assert (one.client._session.watchdog.pending_repairs(), admin.keys("pyredisson_permit*")) == ([], [])
         admin.set("a", 5)

@@ -127,6 +127,9 @@ class LocalQueue(WaitingQueue):
         self.listed = False
         """Whether the client may be in that list, under this name."""
 
+    def leave_command(self, waiter: LockWaiter) -> bytes:
+        return waiter.lock.commands.leave_list(self.member) if self.listed else b""
+
     def set_holder(self, hold: Hold, events: int | None) -> None:
         """A waiter has acquired the lock. `events`: the events of the channel before the command was sent."""
         self.holder_events = events

@@ -1,21 +1,52 @@
 """What can be asked of a lock, and the errors that say who holds it."""
 
+import contextlib
+import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import command
+from pyredisson._core import command, pack
 from pyredisson._diagnostics import readable
 from pyredisson._protocol.replies import NoReply, Reply
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
-from pyredisson.holder import Holder
-from pyredisson.logic import holders, retry
+from pyredisson.holder import ANNOUNCED, Holder, for_how_long, holder_of, who, with_announcement
+from pyredisson.identity import connection_name, identity
+from pyredisson.logic import retry
+from pyredisson.logic.announcement import client_key, hold_field
 from pyredisson.logic.holds import Hold, RenewedLease
 from pyredisson.logic.locks.commands import NO_KEY, LockCommands
-from pyredisson.logic.owners import Owner
+from pyredisson.logic.owners import Owner, owner_id
 from pyredisson.logic.session import Session
+from pyredisson.version import VERSION
+
+WRITER = b":write"
+"""The end of a writer's name."""
+
+
+class Found(NamedTuple):
+    """The owners of a lock."""
+
+    holder: Holder
+    field: bytes
+    """The holder's name on the server."""
+    owners: int
+    """How many owners hold the lock: several if they only read."""
+    own: bool
+    """Whether the holder belongs to the client that has asked."""
+
+    def text(self) -> str:
+        """The words of a message, after the name of the lock."""
+        name = f"{readable(self.field)} of this client" if self.own else who(self.holder, self.field)
+        if self.holder.kept:
+            return f"is kept for another {self.holder.time_to_live:.1f} s after a run on {name}"
+        if self.owners > 1:
+            name = f"{self.owners} readers, one of them {name}"
+        return f"is held by {name}, {for_how_long(self.holder)}"
 
 
 class LockStatus:
@@ -79,13 +110,53 @@ class LockStatus:
 
     async def holder(self) -> Holder | None:
         """Who holds the lock; None: nobody. Of several readers one, and of a writer that also reads the writer."""
-        found = await holders.find(self.session, self.key, self._identities(), self._query)
+        found = await self._find(self._query)
         return None if found is None else found.holder
 
     async def who_holds_it(self, ask: Callable[[bytes], Awaitable[Reply]]) -> tuple[str, Holder | None]:
         """The words that follow the lock's name in a message, and the holder."""
-        found = await holders.find(self.session, self.key, self._identities(), ask)
+        found = await self._find(ask)
         return ("is free", None) if found is None else (found.text(), found.holder)
+
+    async def _find(self, ask: Callable[[bytes], Awaitable[Reply]]) -> Found | None:
+        """The writer comes first, of several readers the first one by name. `ask` sends a command.
+
+        The announcement is read with a second command. It adds what it can, and raises nothing: it may be on another
+        server of a cluster, and the user may have no right to read it.
+        """
+        ttl, count, *fields = await ask(pack(self.session.runtime.scripts.lock_holder, self.key))
+        if not fields:
+            return None
+        field: bytes = fields[0] if fields[0].endswith(WRITER) else min(fields)
+        if field.endswith(WRITER):
+            # A writer may read, too.
+            count = 1
+        holder = holder_of(field, ttl)
+        own = holder.client_id == self.session.id
+        if own:
+            holder = self._own(holder, field)
+        elif holder.client_id is not None:
+            rest = field.partition(b":")[2]
+            payload = command(b"HMGET", client_key(holder.client_id), *ANNOUNCED, hold_field(rest, self.key))
+            with contextlib.suppress(NoReply, RedisError):
+                holder = with_announcement(holder, await retry.send_once(self.session.runtime, payload))
+        return Found(holder, field, count, own)
+
+    def _own(self, holder: Holder, field: bytes) -> Holder:
+        """A holder of this client, with what the client knows without asking."""
+        session, process, since = self.session, identity(), None
+        for name in self._identities():
+            hold = session.holds.table.get((name, owner_id(field)))
+            if hold is not None and hold.owner == field:
+                since = datetime.now(UTC) - timedelta(seconds=session.clock() - hold.begun)
+        return dataclasses.replace(
+            holder,
+            client_name=session.config.client_name or connection_name(process),
+            since=since,
+            foreign=False,
+            version=VERSION,
+            **process._asdict(),
+        )
 
     async def not_held_error(self, owner: Owner) -> LockNotHeldError:
         """The error for a release by an owner without a hold. If that was handed off, the server isn't asked."""

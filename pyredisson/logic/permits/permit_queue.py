@@ -247,6 +247,11 @@ class PermitQueue(WaitingQueue):
         self.removals += 1
         return names
 
+    def leave_command(self, waiter: PermitWaiter) -> bytes:
+        # Another thread may change them meanwhile.
+        names = b" ".join(list(self.names))
+        return waiter.call.pool.commands.leave(names) if names else b""
+
     # Series of hand-overs
 
     def may_hand_over(self, now: float, limit: float) -> bool:

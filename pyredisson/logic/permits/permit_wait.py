@@ -95,16 +95,9 @@ class PermitCall:
         """The permits were acquired, and the caller never gets them: they are released in the background."""
 
 
-class Before(NamedTuple):
-    """The events of both channels before an attempt, see `ChannelRegistry.events`."""
-
-    own: int | None
-    redisson: int | None
-
-    @staticmethod
-    def of(session: Session, commands: PermitPoolCommands) -> Before:
-        events = session.channels.events
-        return Before(events(commands.waiting_channel), events(commands.channel))
+def events_of(session: Session, commands: PermitPoolCommands) -> tuple[int | None, int | None]:
+    """The events of the client's channel and of Redisson's, see `ChannelRegistry.events`."""
+    return session.channels.events(commands.waiting_channel), session.channels.events(commands.channel)
 
 
 class FirstAttempt(NamedTuple):
@@ -113,8 +106,7 @@ class FirstAttempt(NamedTuple):
     refusal: Refusal
     entry: bytes
     """As which it has entered the client in the list."""
-    before: Before | None
-    """None: nobody of this client has waited then."""
+    before: tuple[int | None, int | None]
 
 
 def leave_unused(pool: weakref.ref[Session], commands: type[PermitPoolCommands], key: bytes, name: bytes) -> None:
@@ -142,7 +134,7 @@ async def acquire(call: PermitCall) -> bool:
         first: FirstAttempt | None = None
         # A call with time to wait joins the waiters of its client, if there are any, before it makes an attempt.
         if queue is None or not queue.waiters or session.closed or not in_time:
-            before = Before.of(session, pool.commands) if session.channels.by_name else None
+            before = events_of(session, pool.commands) if session.channels.by_name else (None, None)
             # Nobody waits for a semaphore that has to exist, and may not.
             if not pool.must_exist and in_time:
                 entry = b"%b:%d" % (session.next_member(), call.permits)
@@ -226,13 +218,13 @@ class PermitWait(PermitWaiter):
             if entry:
                 queue.names[entry] = 0.0
             queue.waiters[self] = None
-            before = Before.of(session, commands) if first is None else first.before or Before(None, None)
-            channel = channels.join(self.channel_name, self.wakeup, PermitChannel, self.permits, before.own)
+            own, redisson = events_of(session, commands) if first is None else first.before
+            channel = channels.join(self.channel_name, self.wakeup, PermitChannel, self.permits, own)
             assert isinstance(channel, PermitChannel)
             self.channel = queue.channel = channel
             channel.queue = queue
             channel.on_unused[b""] = partial(leave_unused, weakref.ref(session), type(commands), pool.key)
-            missed = before.redisson != channels.events(commands.channel)
+            missed = redisson != channels.events(commands.channel)
             if channels.relay(commands.channel, channel, anew=missed, counted=commands.counted_channel):
                 self.wakeup.set()
             if first is not None:
@@ -334,5 +326,5 @@ class PermitWait(PermitWaiter):
             return
         names = queue.take_names()
         session.permits.forget_if_idle(key, session.clock())
-        if names and not session.closed:
-            session.runtime.post(self.call.pool.commands.leave(names))
+        if names:
+            session.leave_list(self.call.pool.commands.leave(names))

@@ -132,5 +132,5 @@ class Client(Process):
 
     def expect_lease(self, _: int) -> None: ...
 
-    def send_last(self, _: bytes) -> None:
+    def send_last(self, _: bytes, *, releases: bool = True) -> None:
         raise AssertionError("the client is never closed")
