@@ -17,9 +17,8 @@ from pyredisson.errors import ClosedError, LockAlreadyHeldError
 from pyredisson.events import Event
 from pyredisson.testing import Proxy
 from tests.support.backends import Backend, cancel_after, fails, finished, in_turn, permit_waiters
-from tests.support.inspecting import session_of
+from tests.support.inspecting import Recorder, check_pairs, everything_told, session_of, told, whats
 from tests.support.kinds import KINDS, acquired
-from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
 
 from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
 from .permits import Permits

@@ -18,8 +18,8 @@ from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend, cancel_after, fails, in_turn
 from tests.support.children import Child
 from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.inspecting import Recorder, told
 from tests.support.kinds import KINDS, acquired
-from tests.support.observers import Recorder, told
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
 from .test_lock_lost import LEASE, kept

@@ -18,8 +18,7 @@ import pytest
 import pyredisson
 from pyredisson.cli.tables import moment
 from pyredisson.testing import Server
-from tests.support.children import processes
-from tests.support.commands import Commands, Ended, clean_environment, end_of, line
+from tests.support.children import Commands, Ended, clean_environment, end_of, line, processes
 from tests.support.inspecting import announce
 
 Run = Callable[..., Ended]

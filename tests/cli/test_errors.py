@@ -18,8 +18,7 @@ from pyredisson.cli.main import COMMANDS
 from pyredisson.cli.options import Settings, common
 from pyredisson.testing import Server
 from pyredisson.version import VERSION
-from tests.support.children import completed
-from tests.support.commands import TIMEOUT, Commands, Ended, output, pyredisson
+from tests.support.children import TIMEOUT, Commands, Ended, completed, output, pyredisson
 
 from .conftest import FORKS, JAVA, Run, begin
 

@@ -23,8 +23,8 @@ from pyredisson.cli.tables import cut, print_table, table
 from pyredisson.inspection import deadlocks
 from pyredisson.inspection import discovery as walking
 from pyredisson.testing import Proxy, Server
-from tests.support.commands import TIMEOUT, output
-from tests.support.commands import pyredisson as run
+from tests.support.children import TIMEOUT, output
+from tests.support.children import pyredisson as run
 from tests.support.inspecting import DEADLOCK, add_foreign_keys, announce, announce_deadlock
 
 from .conftest import JAVA, Run, announced, begin, interrupted, moment_of_announced

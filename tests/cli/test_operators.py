@@ -15,7 +15,7 @@ from pyredisson.cli.findings import Finding, Level, buffers, cluster, memory, pe
 from pyredisson.inspection.unlocking import correct_free
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, eventually, waiters
-from tests.support.commands import TIMEOUT, Commands, output
+from tests.support.children import TIMEOUT, Commands, output
 from tests.support.inspecting import add_foreign_keys
 
 from .conftest import JAVA, Run, announced, answered, interrupted, moment_of_announced

@@ -23,8 +23,8 @@ from pyredisson.cli.run import Wanted, _held
 from pyredisson.cli.supervision import Child, Signals, Stopped
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import eventually, listeners
-from tests.support.commands import TIMEOUT, end_of, line
-from tests.support.commands import pyredisson as pyredisson_command
+from tests.support.children import TIMEOUT, end_of, line
+from tests.support.children import pyredisson as pyredisson_command
 
 from .conftest import FORKS, Run, is_running, python
 

@@ -27,8 +27,7 @@ from pyredisson.logic import announcement
 from pyredisson.testing import Cluster
 from tests.support.backends import Backend, eventually, fails, hold_all, within
 from tests.support.faults import Append
-from tests.support.inspecting import discovery_of, inspector, listed, session_of, state_of, walked
-from tests.support.observers import Recorder, told
+from tests.support.inspecting import Recorder, discovery_of, inspector, listed, session_of, state_of, told, walked
 
 from .scenes import connections, half_moved, hold, known_lock, linger, map_of, names_on, other_than
 from .test_redirects import connect, move, port_of

@@ -20,9 +20,8 @@ from pyredisson.testing import Cluster, Sentinels
 from tests.cli.test_ls import watching
 from tests.dashboard.conftest import Dashboard
 from tests.support.backends import Backend, fails, in_turn
-from tests.support.children import Child
-from tests.support.commands import Commands, output
-from tests.support.commands import pyredisson as run_command
+from tests.support.children import Child, Commands, output
+from tests.support.children import pyredisson as run_command
 from tests.support.inspecting import announce
 
 from .conftest import NO_FAILOVER, either, started

@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.service import Service
 
 from pyredisson.testing import Server
 from tests.support.backends import eventually
-from tests.support.commands import clean_environment, line
+from tests.support.children import clean_environment, line
 
 Start = Callable[..., "Dashboard"]
 CHROMIUM, DRIVER = "chromium", "chromedriver"

@@ -19,7 +19,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import RawBackend, cancel_after, eventually
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
-from tests.support.observers import Recorder, check_pairs
+from tests.support.inspecting import Recorder, check_pairs
 
 from .kinds import away, connections
 

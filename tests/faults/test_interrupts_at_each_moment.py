@@ -32,7 +32,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import RawBackend, asleep, eventually, listeners
 from tests.support.children import CHILD_LIMIT
 from tests.support.faults import ACQUIRE, InterruptAt, handlers_may_raise
-from tests.support.observers import Recorder, check_pairs, everything_told, told, whats
+from tests.support.inspecting import Recorder, check_pairs, everything_told, told, whats
 
 from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, taken, taken_by_another, used
 

@@ -18,7 +18,7 @@ from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, eventually
 from tests.support.children import forked
 from tests.support.garbage import DuringCall, Garbage, collect_at_each_line, only_collections_asked_for
-from tests.support.observers import Recorder, check_pairs, told, whats
+from tests.support.inspecting import Recorder, check_pairs, told, whats
 
 from .kinds import Log, NoThread, Patch, Start
 

@@ -24,8 +24,7 @@ from pyredisson.asyncio import FencedLock
 from pyredisson.fastapi import Locks, locked, locks_lifespan, permit
 from pyredisson.testing import Proxy, Server
 from tests.interop.jvm import build, needed
-from tests.support.children import CHILD_LIMIT, completed, processes
-from tests.support.commands import end_of, line
+from tests.support.children import CHILD_LIMIT, completed, end_of, line, processes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 """Each program there is started as its first lines say, and does its job; so is `demo/demo.py`."""

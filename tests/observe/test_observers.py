@@ -24,8 +24,7 @@ from pyredisson.observe.prometheus import MOST_VALUES, first_part
 from pyredisson.testing import Server
 from tests.support.backends import Backend, fails
 from tests.support.children import forked
-from tests.support.inspecting import session_of
-from tests.support.observers import delivered
+from tests.support.inspecting import delivered, session_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana.json").read_text("utf-8"))

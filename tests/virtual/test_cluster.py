@@ -12,8 +12,8 @@ from redis.exceptions import ConnectionError, NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
+from tests.support.inspecting import Recorder, check_pairs, told, whats
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
-from tests.support.observers import Recorder, check_pairs, told, whats
 
 from .cluster import ClusterNode, MemoryCluster
 from .conftest import World, as_tasks
