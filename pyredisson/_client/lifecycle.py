@@ -115,9 +115,10 @@ class ClientLifecycle:
         self._callback_threads.call(callback)
 
     def send_last(self, payload: bytes, *, releases: bool = True) -> None:
-        """Sends a command of a call that was in flight when the client was closed. For one that releases nothing, no
-        thread is started: perhaps a finalizer calls this."""
-        self._unsent[payload] = releases
+        """Sends a command of a call that was in flight when the client was closed. One that releases nothing is sent
+        with others, or not at all: perhaps a finalizer calls this, and can't start a thread."""
+        if releases or self._release_coming:
+            self._unsent[payload] = releases
         if releases and not self._release_coming:
             self._start_final_release()
 
@@ -162,8 +163,10 @@ class ClientLifecycle:
                 self._releasing.release()
         self._callback_threads.close(max(SHORTEST_CLOSE_TIMEOUT, deadline - clock()))
         self._deliver_last_events(deadline)
+        # Added after the final release looked for the last time. Another one is only made for what releases something.
+        for payload in [payload for payload, releases in list(self._unsent.items()) if not releases]:
+            self._unsent.pop(payload, None)
         if self._unsent:
-            # Added after the final release looked for the last time.
             self._start_final_release()
 
     def send_final_releases_in_handler(self, deadline: float) -> None:

@@ -70,8 +70,7 @@ class Host(Protocol):
         """A lock is renewed with this lease, in ms. The watchdog notices in time that a reply to a renewal is lost."""
 
     def send_last(self, payload: bytes, *, releases: bool = True) -> None:
-        """Sends an idempotent command although the client is closed, in the background. If it `releases` nothing, it is
-        sent only if others will be."""
+        """Sends an idempotent command although the client is closed; only with others if it `releases` nothing."""
 
 
 class Session:
