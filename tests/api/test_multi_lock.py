@@ -9,7 +9,7 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn, listeners
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, asleep, fails, finished, in_turn, listeners
 from tests.support.kinds import LOCKS, acquired
 
 from .kinds import assert_lost, lock_of, use
@@ -211,7 +211,8 @@ class TestLease:
         locks.somebody_takes("b")
         other = locks.backend.spawn(lambda: group.lock(lease_time=2))
         for held, free in ("ba", "ab", "ba"):
-            await locks.backend.until(lambda: listeners(redis, held) and not redis.exists(free))  # noqa: B023
+            # It stays subscribed to what it has waited for.
+            await locks.backend.until(lambda: asleep(locks.client, held) and not redis.exists(free))  # noqa: B023
             assert not other.done()
             locks.somebody_takes(free)
             locks.somebody_frees(held)
