@@ -100,9 +100,9 @@ class WaitingQueue(QueueFields):
     def put_off_until(self) -> float:
         return self.others_first_until
 
+    @abstractmethod
     def leave_command(self, waiter: Any) -> bytes:
         """The command that takes the client out of its list; empty: it isn't there. `waiter`: any one that waits."""
-        raise NotImplementedError
 
     def wake_first(self) -> None:
         """Has the first waiter that sleeps make an attempt."""

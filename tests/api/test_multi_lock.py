@@ -206,12 +206,11 @@ class TestLease:
 
     @pytest.mark.usefixtures("short_member_wait")
     async def test_it_doesn_t_grow_with_the_rounds(self, locks: Locks) -> None:
-        """In each round the other member is somebody else's. The group waits for that one, and holds nothing then."""
+        """In each round the other member is somebody else's. The group sleeps until it is free, and holds nothing."""
         group, redis = locks.group(), locks.redis
         locks.somebody_takes("b")
         other = locks.backend.spawn(lambda: group.lock(lease_time=2))
         for held, free in ("ba", "ab", "ba"):
-            # It stays subscribed to what it has waited for.
             await locks.backend.until(lambda: asleep(locks.client, held) and not redis.exists(free))  # noqa: B023
             assert not other.done()
             locks.somebody_takes(free)

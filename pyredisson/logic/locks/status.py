@@ -119,7 +119,7 @@ class LockStatus:
         return ("is free", None) if found is None else (found.text(), found.holder)
 
     async def _find(self, ask: Callable[[bytes], Awaitable[Reply]]) -> Found | None:
-        """The writer comes first, of several readers the first one by name. `ask` sends a command.
+        """Who holds the lock: the writer, or of several readers the first one by name. `ask` sends a command.
 
         The announcement is read with a second command. It adds what it can, and raises nothing: it may be on another
         server of a cluster, and the user may have no right to read it.
