@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 from pyredisson._backends.routed import RoutedRuntime, Wake
@@ -196,20 +197,20 @@ class SimKeeper:
 
     def __init__(self, slots: MovingSlots, table: RoutingTable, process: Client) -> None:
         self.table = table
-        self._slots, self._process, self._coming = slots, process, False
+        self._slots, self._process, self.coming = slots, process, False
         table.apply(slots.view(), table.begin_view())
         table.on_request = self.request
 
     def request(self) -> None:
         """Has the topology looked at soon."""
-        if not self._coming:
-            self._coming = True
+        if not self.coming:
+            self.coming = True
             simulation = self._slots.simulation
             simulation.after(REFRESHED_AFTER * simulation.random.random(), self._process.deliver, self._ask)
 
     def _ask(self) -> None:
         simulation = self._slots.simulation
-        self._coming = False
+        self.coming = False
         begun, view = self.table.begin_view(), self._slots.view()
         delay = REFRESHED_AFTER * simulation.random.random()
         simulation.after(delay, self._process.deliver, self.table.apply, view, begun)
@@ -294,11 +295,22 @@ class ShardJudge(LockJudge):
         for when in self.fault_plan.times(2.0):
             simulation.at(when, self._move_one)
         if random.random() < 0.6:
-            [when], dying = self.fault_plan.times(1.0), random.choice(self._cluster.servers[:nodes])
-            simulation.at(when, self._fail_over, dying)
-            if random.random() < 0.5:
-                # Its last replies arrive when its replica is the master already.
-                simulation.at(when - random.random() * 5, self._be_slow, dying, 5.0, 4.0)
+            for when in self.fault_plan.times(1.0):
+                dying = random.choice(self._cluster.servers[:nodes])
+                simulation.at(when, self._fail_over, dying, 0.5)
+                if random.random() < 0.5:
+                    # Its last replies arrive when its replica is the master already.
+                    simulation.at(when - random.random() * 5, self._be_slow, dying, 5.0, 4.0)
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """What may happen to the first node, by name."""
+        first, place = self._cluster.servers[0], next(iter(self._cluster.places.values()))
+        return {
+            "moved": partial(self._move, place, 1),
+            "down": partial(self._go_down, first, 5.0),
+            "replaced": partial(self._fail_over, first, 0.0),
+            "replaced by an empty one": partial(self._fail_over, first, 1.0),
+        }
 
     def rests_at(self) -> float:
         return super().rests_at() + (IDLE_LEASES + 3) * self.lease
@@ -330,7 +342,8 @@ class ShardJudge(LockJudge):
     def closing(self) -> None:
         super().closing()
         for client in self.clients:
-            if client.session.watchdog.pending_repairs() or client.session.watchdog._renewers:
+            watchdog = client.session.watchdog
+            if client.alive and (watchdog.pending_repairs() or watchdog._renewers):
                 self.blame(f"{client.name}: repairs have not run, or a renewer without work has not ended")
 
     def _hold_ended(self, hold: Hold) -> None:
@@ -348,10 +361,13 @@ class ShardJudge(LockJudge):
     def _trouble(self, server: SlotServer, seconds: float) -> None:
         """It is dead for so long, or as slow as a server can be."""
         if self.simulation.random.random() < 0.5:
-            self._note_trouble(server, seconds)
-            server.go_down(seconds)
+            self._go_down(server, seconds)
         else:
             self._be_slow(server, seconds, 2 * self.lease)
+
+    def _go_down(self, server: SlotServer, seconds: float) -> None:
+        self._note_trouble(server, seconds)
+        server.go_down(seconds)
 
     def _be_slow(self, server: SlotServer, seconds: float, delay: float) -> None:
         self._note_trouble(server, seconds)
@@ -362,17 +378,21 @@ class ShardJudge(LockJudge):
         self._troubled_until[server.number] = max(self._troubled_until[server.number], until)
 
     def _move_one(self) -> None:
-        """A slot moves with all its keys. No client is told: it is redirected."""
         random, places = self.simulation.random, list(self._cluster.places.values())
-        random.choice(places).serving = random.choice(places).serving
+        target = random.choice(places).serving
+        self._move(random.choice(places), target)
+
+    def _move(self, place: Place, target: int) -> None:
+        """A slot moves with all its keys. No client is told: it is redirected."""
+        place.serving = target
         self._note_places()
 
-    def _fail_over(self, dying: SlotServer) -> None:
-        """The replica has forgotten the half of the locks. Each client gets to know it some time later."""
+    def _fail_over(self, dying: SlotServer, share: float) -> None:
+        """The replica has forgotten that share of the locks. Each client gets to know it some time later."""
         self._note_trouble(dying, 4.0 + KNOWN_WITHIN)
         self._dead = dying
         for number, place in self._cluster.places.items():
-            if place.serving == dying.number and self.simulation.random.random() < 0.5:
+            if place.serving == dying.number and self.simulation.random.random() < share:
                 self._lost.update((place.name, owner) for owner in self.keyspace.hash(place.name))
                 for key in self._cluster.keys(number):
                     self.keyspace.drop(key, lost=True)

@@ -100,19 +100,19 @@ class Network:
         self.checked = self.identified = True
         self.cluster: Any = None
         """The slots and their nodes, if this is the data of all nodes of a cluster."""
-        self._restarts = 0
+        self.restarts = 0
 
     @property
     def identity(self) -> bytes:
         """The identity (`run_id`) of the server that runs now."""
-        return b"%d" % self._restarts
+        return b"%d" % self.restarts
 
     def restart(self) -> None:
         """The server loses all data. Only a client that waits for a reply notices it."""
         self.simulation.log("a server restarts empty")
         if self.on_restart is not None:
             self.on_restart()
-        self._restarts += 1
+        self.restarts += 1
         for key in list(self.server.keyspace.values):
             self.server.keyspace.drop(key, lost=True)
         self.server.flush_scripts()

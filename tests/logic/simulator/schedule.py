@@ -192,6 +192,18 @@ class World:
         self.networks = [Network(simulation, fault_plan, logic.patches) for _ in range(logic.servers)]
         self.cluster = MovingSlots(self.networks[0], keys, logic.nodes) if logic.nodes > 1 else None
         self.judge = logic.judge(self.networks, int(config.lock_watchdog_timeout))
+        for network in self.networks:
+            network.checked, network.identified = logic.checked, logic.identified
+        if self.cluster is not None and logic.moves:
+            self.judge.expect_moves()
+
+    def server_faults(self) -> dict[str, Callable[[], None]]:
+        """What may happen to the servers of that kind, by name."""
+        if isinstance(self.judge, ShardJudge):
+            return self.judge.faults()
+        if self.cluster is not None:
+            return {"moved": partial(self.cluster.begin_move, self._keys[0])}
+        return {"restarted": self.networks[0].restart} if self._logic.restarts else {}
 
     def add_process(self) -> list[Client]:
         """The clients of a process, one for each server."""
@@ -256,7 +268,6 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
     judge = world.judge
     if world.cluster is not None and logic.moves:
         plan_moves(world.cluster, keys, logic.moves)
-        judge.expect_moves()
     judge.begin()
     with world.judged():
         for _ in range(1 if crowd else random.randint(1, 3)):
@@ -266,7 +277,6 @@ def _play(simulation: Simulation, logic: Logic, *, hands_on_without_end: bool) -
         for network in world.networks:
             if knows_scripts:
                 network.server.load_all()
-            network.checked, network.identified = logic.checked, logic.identified
             if logic.restarts:
                 for when in fault_plan.times(logic.restarts):
                     simulation.at(when, network.restart)

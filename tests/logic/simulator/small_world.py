@@ -1,10 +1,11 @@
 """Every schedule of a small world: two or three users, up to two changes of turn at a wrong moment, and one fault.
 
 `python -m tests.logic.simulator.small_world KIND [TURNS [FAULTS]]`. What the users do is fixed, and every way takes the
-same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen. A state
-that was met before, with as much left to change, is not gone on from again. Two states are the same if the server, the
-holds, the places at which the coroutines wait, and what is on its way are the same, with times since now rounded to
-0.1 s, but for tokens and other random names.
+same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen: to a
+request, a client or a call; in the kinds that are about servers also to a server or a slot. A state that was met
+before, with as much left to change, is not gone on from again. Two states are the same if the server, the holds, the
+places at which the coroutines wait, and what is on its way are the same, with times since now rounded to 0.1 s, but for
+tokens and other random names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hashlib import blake2b
 from operator import itemgetter
 from random import Random
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from .client import Client
 from .judge import Violation
@@ -67,7 +68,7 @@ class Middle(Random):
         return 0.5
 
     def getrandbits(self, k: int) -> int:
-        return 1
+        return min(k - 1, 1)
 
     def randbytes(self, n: int) -> bytes:
         return self._names.randbytes(n)
@@ -84,8 +85,15 @@ class OneFault(FaultPlan):
         # The judges then know that replies may be missing, and processes.
         self.unanswered = self.deaths = 0.0 if calm else 1.0
 
+    def __copy__(self) -> Self:
+        # The nodes of a cluster have one plan in common.
+        return self
+
     def delay(self) -> float:
         return WAY
+
+    def times(self, average: float) -> list[float]:
+        return []
 
     def fate(self, now: float) -> str | None:
         fate, self.next_fate = self.next_fate, None
@@ -106,8 +114,10 @@ class Found:
 class Steps(Simulation):
     """Counts the steps of a schedule, changes some, and notes what else could be changed."""
 
-    def __init__(self, changes: Sequence[Change], left: tuple[int, int], found: Found) -> None:
-        """`left`: how many more turns may be changed, and how many more faults may happen."""
+    def __init__(
+        self, changes: Sequence[Change], left: tuple[int, int], found: Found, *, servers_only: bool = False
+    ) -> None:
+        """`left`: how many more turns may be changed, and how many more faults may happen, perhaps only of servers."""
         super().__init__(0)
         self.random = Middle()
         self.plan: OneFault
@@ -116,7 +126,7 @@ class Steps(Simulation):
         """What could be changed behind the last change."""
         self._changes = {change.step: change for change in changes}
         self._last = changes[-1].step if changes else -1
-        self._left, self._found = left, found
+        self._left, self._found, self._servers_only = left, found, servers_only
         self._held: dict[object, float] = {}
         self._step = 0
         self._met: set[object] = set()
@@ -129,7 +139,7 @@ class Steps(Simulation):
         requests = self.plan.requests
         super().step(action, *args)
         self.plan.next_fate = None
-        if self.plan.requests > requests and self._step - 1 > self._last and self._left[1]:
+        if self.plan.requests > requests and self._step - 1 > self._last and self._left[1] and not self._servers_only:
             self.others += [Change(self._step - 1, fate) for fate in REQUEST_FAULTS]
 
     def _is_held_back(self, source: object) -> bool:
@@ -164,6 +174,8 @@ class Steps(Simulation):
         if turns and has_following:
             self.others.append(Change(step, "turn"))
         if faults:
+            self.others += [Change(step, what) for what in self.world.server_faults()]
+        if faults and not self._servers_only:
             clients, users = self.world.judge.clients, self.world.judge.users
             alive = [number for number, client in enumerate(clients) if client.alive]
             self.others += [Change(step, what, number) for what in CLIENT_FAULTS for number in alive]
@@ -175,6 +187,8 @@ class Steps(Simulation):
             self.plan.next_fate = change.what
         elif change.what in CLIENT_FAULTS:
             CLIENT_FAULTS[change.what](self.world.judge.clients[change.victim])
+        elif (server_fault := self.world.server_faults().get(change.what)) is not None:
+            server_fault()
         elif (task := self.world.judge.users[change.victim].task).park is not None:
             task.process.deliver(task.strike, task.park)
 
@@ -217,6 +231,7 @@ def state_of(world: World, queue: Sequence[Any]) -> bytes:
             lasts = left(ends[key] / 1000) if ends.get(key) else None
             shown = sorted(value.items(), key=lambda item: (str(item[1]), item)) if isinstance(value, dict) else value
             parts.append((key, b"" if key.startswith(TOKENS) else shown, lasts))
+    parts += servers_state(world, left)
     numbers: dict[object, int] = {}
     for client in world.judge.clients:
         numbers[client] = len(numbers)
@@ -232,8 +247,27 @@ def state_of(world: World, queue: Sequence[Any]) -> bytes:
             words = [arg if isinstance(arg, bytes | float | list | tuple) else type(arg).__name__ for arg in args]
             said = TIMES.sub("", str(words))
             parts.append((numbers.setdefault(source, len(numbers)), action.__name__, said, left(when)))
+        elif world.cluster is not None and getattr(action, "__self__", None) is world.cluster:
+            parts.append((action.__name__, left(when)))
     text = NAMES.sub(lambda name: f"name {numbers.setdefault(name[0], len(numbers))}", repr(parts))
     return blake2b(TIMES.sub(relative, text).encode(), digest_size=16).digest()
+
+
+def servers_state(world: World, left: Callable[[float], float]) -> list[object]:
+    """Who serves what, and what the clients know of that."""
+    cluster = world.cluster
+    if cluster is None:
+        networks = [network for network in world.networks if network.restarts]
+        return [[each.server for each in network.connections if not each.closed] for network in networks]
+    slots = sorted(cluster.places)
+    places = [cluster.places[number] for number in slots]
+    tables = [client.keeper.table for client in world.judge.clients]
+    return [
+        [(place.serving, place.target, sorted(place.moved)) for place in places],
+        [max(0.0, left(server.up_at)) for server in cluster.servers],
+        [[str(node and node.address) for node in map(table.node_of_slot, slots)] for table in tables],
+        [client.keeper.coming for client in world.judge.clients],
+    ]
 
 
 def frames(coroutine: Any) -> list[tuple[str, int]]:
@@ -252,7 +286,8 @@ def play(
     logic: Logic, users: Sequence[int], seed: int, changes: Sequence[Change], left: tuple[int, int], found: Found
 ) -> list[Change]:
     """One schedule with these changes. Returns what could be changed besides. Raises `Violation`."""
-    simulation = Steps(changes, left, found)
+    # With several names nothing else breaks, see `Logic`.
+    simulation = Steps(changes, left, found, servers_only=bool(logic.names))
     # The same for all schedules of a walk, as users do less where replies may be missing.
     calm = left[1] == 0 and all(change.what == "turn" for change in changes)
     with alone(simulation):
