@@ -30,7 +30,6 @@ cdef class ChannelFields:
     cdef public object events
     cdef public object error
     cdef public double idle_since
-    cdef public object leader
 
     @cython.critical_section
     cdef object last_event(self):
@@ -59,7 +58,7 @@ cdef class ChannelFields:
         While messages may be lost, the next one has to know that it makes attempts.
         """
         need = self.waiters.get(wakeup)
-        if need is None or self.leader is wakeup or len(self.waiters) == 1 or not self.confirmed:
+        if need is None or len(self.waiters) == 1 or not self.confirmed:
             return False
         return not (need and is_set(wakeup))
 
@@ -308,7 +307,7 @@ cdef class QueueFields:
     def leave_quietly(self, WaiterFields waiter not None, channels):
         """Removes a waiter that has what it waits for, also from its channel, if others stay.
 
-        False: nothing was changed. Also if it has a wakeup that goes to another waiter, or is the channel's leader.
+        False: nothing was changed. Also if it has a wakeup that goes to another waiter.
         """
         if FREE_THREADED:
             with channels.mutex:

@@ -206,7 +206,6 @@ class ChannelFields:
     events: int
     error: Any
     idle_since: float
-    leader: Any
     def set_aside(self, wakeup: object) -> int: ...
     def take_back(self, wakeup: object, need: int) -> None: ...
 

@@ -47,8 +47,6 @@ class Channel(ChannelFields):
         self.error: RedisError | None = None
         """Why the server refused the subscription."""
         self.idle_since = 0.0
-        self.leader: Wakeup | None = None
-        """Of waiters for permits, the one that is woken before the others, if there are enough for it."""
 
     def on_message(self, payload: bytes) -> None:
         """A lock was released. `0`: one waiter may acquire it; `1`: all may. Redisson publishes the same values."""
@@ -87,9 +85,6 @@ class Channel(ChannelFields):
         for wakeup in list(self.waiters):
             self.take_look(wakeup)
             wakeup.set()
-
-    def wake_next_leader(self) -> None:
-        """The leader left: wakes a waiter that may become the leader. A plain channel needs no leader."""
 
 
 class RelayedChannel(Channel):
@@ -295,21 +290,8 @@ class ChannelRegistry:
                 channel.on_leave(need)
             channel.waiters.pop(wakeup, None)
             self.waiting.discard(wakeup)
-            if channel.leader is wakeup:
-                channel.wake_next_leader()
-                channel.leader = None
             if not channel.waiters:
                 channel.idle_since = self._clock()
-
-    def become_leader(self, name: bytes, wakeup: Wakeup) -> bool:
-        """Makes a waiter the leader of its channel, unless there is one. Returns whether this waiter is the leader."""
-        with self.mutex:
-            channel = self.by_name.get(name)
-            if channel is None or wakeup not in channel.waiters:
-                return False
-            if channel.leader is None:
-                channel.leader = wakeup
-            return channel.leader is wakeup
 
     def deliver(self, name: bytes, payload: bytes) -> None:
         """Passes a message to its channel: one from the server, or one that a waiter of this client passes on."""

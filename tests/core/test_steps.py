@@ -318,7 +318,6 @@ REFUSALS: dict[str, tuple[str, Callable[[Queue], Any]]] = {
     "another kind": ("choose", lambda queue: setattr(queue.first.lock, "commands", object())),
     "nothing is handed on in no time": ("choose", lambda queue: setattr(queue, "limit", 0.0)),
     "a wakeup to pass on": ("leave", lambda queue: queue.second.wakeup.set()),
-    "the leader": ("leave", lambda queue: setattr(queue.channel, "leader", queue.second.wakeup)),
     "the last": ("leave", lambda queue: queue.queue.waiters.pop(queue.first)),
     "the last of the channel": ("leave", lambda queue: queue.channel.waiters.pop(queue.first.wakeup)),
     "before it has a channel": ("leave", lambda queue: setattr(queue.second, "channel", None)),

@@ -322,15 +322,6 @@ def test_a_wakeup_is_set_while_its_waiter_wakes() -> None:
     assert wakeup.wait(1)
 
 
-def test_the_next_waiter_for_several_permits_may_become_the_leader() -> None:
-    """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
-    registry, (leader, single, second) = registry_with(PermitChannel, 3, 1, 2)
-    assert registry.become_leader(b"a", leader)
-    registry.leave(b"a", leader)
-    assert (second.is_set(), single.is_set()) == (True, False)
-    assert registry.become_leader(b"a", second)
-
-
 def test_a_failure_breaks_the_present_connection_only() -> None:
     """A waiter that read an earlier one reports late."""
     role = ReaderRole()

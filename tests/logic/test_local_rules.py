@@ -35,10 +35,19 @@ from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
 
+def test_after_a_claimant_the_next_waiter_for_several_permits_may_claim() -> None:
+    """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
+    queue, (claimant, single, second) = PermitQueue(b"me:1"), [Mock(permits=permits) for permits in (3, 1, 2)]
+    queue.waiters.update(dict.fromkeys((claimant, single, second)))
+    queue.claimant = claimant
+    queue.remove(claimant)
+    assert [each.wakeup.set.called for each in (single, second)] == [False, True]
+
+
 @pytest.mark.parametrize("others_wait", [False, True])
 def test_a_series_of_hand_overs_has_an_end(*, others_wait: bool) -> None:
     """Only the first release after it asks whether others wait: otherwise each one would be a command of its own."""
-    queue, waiter = PermitQueue(), Mock()
+    queue, waiter = PermitQueue(b"me:1"), Mock()
     assert queue.is_idle(100.0)
     assert not queue.may_hand_over(100.0, 5.0)
     queue.waiters[waiter] = None

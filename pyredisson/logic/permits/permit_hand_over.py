@@ -22,7 +22,8 @@ from pyredisson._protocol.replies import copy_error
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.owners import TURN_CHECK
 from pyredisson.logic.permits.commands import OTHERS_WAIT, REDISSON_HEARD
-from pyredisson.logic.permits.permit_queue import PermitQueue, PermitWaiter
+from pyredisson.logic.permits.permit_queue import PermitQueue
+from pyredisson.logic.permits.permit_wait import PermitWait
 from pyredisson.logic.ports import Wakeup
 from pyredisson.logic.waiting import OTHERS_FIRST, WAITING
 
@@ -35,14 +36,14 @@ async def send(
     queue: PermitQueue,
     slot: SessionSlot,
     permits: int,
-    waiters: Sequence[PermitWaiter],
+    waiters: Sequence[PermitWait],
     *,
     only_existing: bool = False,
 ) -> int:
     """Sends a hand-over. Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
     session = semaphore.session
     with session.channels.mutex:
-        names = queue.take_names(waiters)
+        names = queue.take_names(session.next_member(), waiters)
     wanted = sum(waiter.permits for waiter in waiters)
     payload = semaphore.commands.hand_over(slot, permits, wanted, names, only_existing=only_existing)
     reply = 0
@@ -52,11 +53,11 @@ async def send(
         if reply <= 0 and names:
             # Only a hand-over takes the client out of the list.
             with session.channels.mutex:
-                queue.names.update(dict.fromkeys(names.split(), 0.0))
+                queue.names.update(dict.fromkeys(names.split()))
     return reply
 
 
-def refuse(semaphore: SemaphoreLogic, waiter: PermitWaiter) -> None:
+def refuse(semaphore: SemaphoreLogic, waiter: PermitWait) -> None:
     """The waiter hasn't got its permits: it makes an attempt."""
     semaphore.session.channels.take_back(semaphore.commands.waiting_channel, waiter.wakeup, waiter.permits)
     waiter.refuse()
@@ -104,9 +105,9 @@ async def release(
     return bool(reply)
 
 
-def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float) -> PermitWaiter | None:
+def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float) -> PermitWait | None:
     """The first waiter that sleeps and wants no more than these permits."""
-    if queue.channel is not None and queue.channel.leader is not None:
+    if queue.claimant is not None:
         # A waiter that wants several permits claims them: others leave it what becomes free.
         return None
     for waiter in InOrder(queue.waiters):
@@ -125,7 +126,7 @@ async def _hand_over(
     queue: PermitQueue,
     slot: SessionSlot,
     permits: int,
-    waiter: PermitWaiter,
+    waiter: PermitWait,
     *,
     only_existing: bool,
 ) -> bool:
@@ -164,7 +165,7 @@ def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_
     The waiter makes an attempt. False: there is no hand-over. Idempotent.
     """
     releaser = slot.releaser
-    waiter: PermitWaiter | None = None if releaser is None else releaser.successor
+    waiter: PermitWait | None = None if releaser is None else releaser.successor
     if waiter is None:
         return False
     if waiter.releaser is releaser:
@@ -186,7 +187,7 @@ class Part(NamedTuple):
     """One release, and the waiter to which it hands permits on."""
 
     permits: int
-    waiter: PermitWaiter
+    waiter: PermitWait
     wakeup: Wakeup
     """Wakes the release."""
 
@@ -203,7 +204,7 @@ class HandOverBatch:
     error: Exception | None = None
     """What the releases have to raise. The permits are released in the background."""
 
-    async def release(self, permits: int, waiter: PermitWaiter) -> None:
+    async def release(self, permits: int, waiter: PermitWait) -> None:
         """Adds a release, and waits for its end. The waiter was chosen by that release."""
         semaphore = self._semaphore
         runtime = semaphore.session.runtime

@@ -1,15 +1,19 @@
 """The calls of one client that wait for permits of the same semaphore: their channel and their queue."""
 
-import itertools
+from __future__ import annotations
+
 import math
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
 
 from pyredisson._core import InOrder
 from pyredisson.logic.exactly_once import REMEMBERED
 from pyredisson.logic.locks.queued_wait import LOOK, LockChannel
-from pyredisson.logic.permits.commands import Listing
-from pyredisson.logic.waiting import LOOKING, WAITING, Waiter, WaitingQueue
+from pyredisson.logic.permits.commands import NOT_LISTED, Listing
+from pyredisson.logic.waiting import LOOKING, WAITING, WaitingQueue
+
+if TYPE_CHECKING:
+    from pyredisson.logic.permits.permit_wait import PermitWait
 
 MOST_DIGITS = 19
 """The digits of a number in a message. No semaphore has as many permits as a longer number says."""
@@ -38,7 +42,7 @@ class PermitChannel(LockChannel):
         elif b" " in payload and is_number(permits):
             if member and self.queue is not None:
                 # The next attempt removes that name, also if it was entered late, or the reply to that is on its way.
-                self.queue.names[member] = 0.0
+                self.queue.names[member] = None
             if not self.wake_for(int(permits)) and member:
                 self.on_unused[b""](member)
 
@@ -64,10 +68,10 @@ class PermitChannel(LockChannel):
         """Wakes the first waiters whose needs fit into the number of free permits. False: there is none."""
         # Waiters that are awake and have not made their attempts yet are among them. Otherwise the messages of releases
         # in a row would wake more waiters than there are permits.
-        leader, found = self.leader, False
+        claimant, found = None if self.queue is None else self.queue.claimant, False
         waiters = list(self.waiters)
-        if leader is not None:
-            waiters.sort(key=lambda wakeup: wakeup is not leader)
+        if claimant is not None:
+            waiters.sort(key=lambda wakeup: wakeup is not claimant.wakeup)
         for wakeup in waiters:
             need = self.waiters.get(wakeup, 0)
             if not 0 < need <= free or not wakeup.alive:
@@ -82,13 +86,6 @@ class PermitChannel(LockChannel):
             if not free:
                 break
         return found
-
-    def wake_next_leader(self) -> None:
-        """Only a waiter that wants several permits may be the leader."""
-        for wakeup in list(self.waiters):
-            if self.waiters.get(wakeup, 0) > 1:
-                wakeup.set()
-                return
 
     def _wake_first(self) -> bool:
         """Makes sure that the first waiter is awake, and so has its attempt before it. False: there is none."""
@@ -112,32 +109,10 @@ OTHERS_COME = -math.inf
 """In place of the end of a series of hand-overs: it is over, and other clients come first."""
 LONGEST_QUESTION = 0.05
 """Seconds. If the reply takes longer, releases are for all clients until it comes."""
-IN_FLIGHT = math.inf
-LATEST = 1.0
-"""Seconds after which the command of an attempt that was interrupted has arrived, if nothing is wrong. Later it leaves
-a name in the list that costs others 250 ms, once."""
 MOST_NAMES = 64
 """Under so many names at most a client is known to be in a list, perhaps."""
 MOST_IDLE_QUEUES = 64
 """From so many queues on, the ones that nobody needs are looked for."""
-
-
-class PermitWaiter(Waiter):
-    """One call that waits for permits."""
-
-    __slots__ = ("permits", "sends")
-
-    permits: int
-    sends: bool
-    """Whether its attempt is on its way."""
-
-    @property
-    def is_awake(self) -> bool:
-        """Whether an attempt of it is on its way, or will be made: its outcome enters the client in the list."""
-        if self.sends or self.owes_attempt:
-            return True
-        # What a release has given it, or is about to, wakes it as well.
-        return self.state in (LOOKING, WAITING) and bool(self.wakeup.is_set())
 
 
 class PermitQueue(WaitingQueue):
@@ -147,13 +122,13 @@ class PermitQueue(WaitingQueue):
     begins; else it begins when a waiter has acquired its permits by an attempt of its own.
     """
 
-    __slots__ = ("asks_until", "batch", "in_flight", "names", "removals")
+    __slots__ = ("asks_until", "batch", "claimant", "in_flight", "latest", "member", "names")
 
-    waiters: dict[PermitWaiter, None]
+    waiters: dict[PermitWait, None]
     channel: PermitChannel | None
     """The channel of the client, as the waiter that came last has joined it."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: bytes) -> None:
         super().__init__()
         self.batch: Any = None
         """The `HandOverBatch` that will be sent next. None: no hand-over waits for that."""
@@ -161,18 +136,29 @@ class PermitQueue(WaitingQueue):
         """Until when releases are handed on, as one is on its way that finds out whether other clients wait."""
         self.in_flight = 0
         """In an event loop: how many hand-overs are on their way."""
-        self.names: dict[bytes, float] = {}
-        """The names under which the client may be in the list, and from when on a command that is sent surely finds
-        them there, if they are: at once (0), or not before the command is answered that adds them (`IN_FLIGHT`). Each
-        command adds another name, so none removes what a later one has added. A name that a command on its way removes
-        isn't here."""
-        self.removals = 0
-        """How many commands have run that take the client out of the list. One may run after an attempt that entered
-        the client, and have its reply before the attempt."""
+        self.claimant: PermitWait | None = None
+        """The waiter that claims permits. It is woken before the others, if there are enough for it."""
+        self.member = member
+        """The client, and a number: its names in the list begin with that. After each command that takes it out of the
+        list it has another number, also if that command may run late."""
+        self.names: dict[bytes, None] = {}
+        """The names under which the client may be in the list, also if an attempt is on its way that enters it."""
+        self.latest = NOT_LISTED
+        """What the attempt that was sent last says about the list."""
+
+    def remove(self, waiter: PermitWait) -> None:
+        """It waits no longer. After a claimant the next waiter may claim that wants several permits."""
+        self.waiters.pop(waiter, None)
+        if self.claimant is waiter:
+            self.claimant = None
+            for each in InOrder(self.waiters):
+                if each.permits > 1:
+                    each.wakeup.set()
+                    return
 
     # The list on the server
 
-    def least(self, besides: PermitWaiter | None = None) -> int:
+    def least(self, besides: PermitWait | None = None) -> int:
         """The smallest number of permits that one of the waiters wants; 0: there is none. It ignores `besides`."""
         found = 0
         for each in InOrder(self.waiters):
@@ -182,72 +168,64 @@ class PermitQueue(WaitingQueue):
                     break
         return found
 
-    def listing(self, waiter: PermitWaiter, claimant: bytes, member: bytes, now: float) -> Listing:
-        """What the attempt of a waiter that is about to be sent says about the list. `member`: a new name."""
-        others = self.least(besides=waiter)
-        entry = b"%b:%d" % (member, min(waiter.permits, others or waiter.permits))
-        # The last attempt of several that are on their way enters the waiters that sleep.
-        alone = not any(each.is_awake for each in list(self.waiters) if each is not waiter)
-        following = b"%b:%d" % (member, others) if others and alone else b""
-        # Not the names that other attempts are about to add: theirs is another caller.
-        names = [name for name in list(self.names) if self.names.get(name, IN_FLIGHT) != IN_FLIGHT]
-        for name in names:
-            if self.names.get(name, IN_FLIGHT) <= now:
-                self.names.pop(name, None)
-        self.names[following or entry] = self.names[entry] = IN_FLIGHT
-        return Listing(b" ".join(names), entry, following, claimant)
+    def name(self, need: int) -> bytes:
+        """The name of the client in the list if so many permits are enough for one of its callers."""
+        return b"%b:%d" % (self.member, need)
 
-    def on_acquired(self, listing: Listing) -> int:
-        """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none."""
+    def has_left(self, entry: bytes) -> bool:
+        """Whether the client may have been taken out of the list since it was entered under that name."""
+        return not entry.startswith(self.member + b":")
+
+    def listing(self, waiter: PermitWait, claimant: bytes, *, waits: bool) -> Listing:
+        """What the attempt of a waiter that is about to be sent says about the list. `waits`: also if it is refused."""
+        others = self.least(besides=waiter)
+        entry = self.name(min(waiter.permits, others or waiter.permits)) if waits else b""
+        names = b" ".join([name for name in list(self.names) if name != entry])
+        if entry:
+            self.names[entry] = None
+        self.latest = Listing(names, entry, self.name(others) if others else b"", claimant)
+        return self.latest
+
+    def on_acquired(self, listing: Listing, another: bytes) -> int:
+        """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none.
+
+        `another`: a new name, in place of `member`.
+        """
         self.series_ends = math.inf
-        # Another attempt may have taken the name, and has removed it then.
-        is_listed = listing.following in self.names
-        self.on_answered(listing, listing.following)
+        if self.latest is listing:
+            # A later attempt may have entered the client again under the same names, and have had its reply before.
+            for name in (listing.entry, *listing.names.split()):
+                self.names.pop(name, None)
         least = self.least()
-        if not is_listed:
-            self.removals += 1
-            return 0 if any(each.is_awake for each in list(self.waiters)) else least
+        if not listing.following:
+            self.member = another
+            return least
+        self.names[listing.following] = None
         # A call that wants less may have come since.
         return least if least < int(listing.following.rpartition(b":")[2]) else 0
 
-    def on_answered(self, listing: Listing, added: bytes = b"") -> None:
-        """An attempt has an outcome. `added`: the name that it has added, unless another one has taken it since."""
-        is_there = added in self.names
-        for name in (listing.entry, listing.following):
-            self.names.pop(name, None)
-        if is_there:
-            self.names[added] = 0.0
-
-    def keep_names(self, listing: Listing, since: float) -> None:
-        """An attempt has not removed these names, or not for sure: it has failed, or it may run late."""
-        self.names.update(dict.fromkeys(listing.names.split(), since))
-
-    def on_failed(self, listing: Listing, now: float) -> None:
+    def on_failed(self, listing: Listing, another: bytes) -> None:
         """An attempt has failed or was interrupted. It may have run, or may run late."""
-        self.keep_names(listing, now + LATEST)
-        for name in (listing.entry, listing.following):
-            if name:
-                self.names[name] = now + LATEST
+        self.member = another
+        self.names.update(dict.fromkeys(filter(None, (listing.entry, listing.following))))
         for name in list(self.names)[:-MOST_NAMES]:
             # In a long outage. What may be left costs others 250 ms, once.
             self.names.pop(name, None)
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether the client is in the list, or an attempt is on its way that enters it, or else wakes a waiter."""
-        return any(since == 0.0 or since == IN_FLIGHT for since in list(self.names.values()))
+    def take_names(self, another: bytes, successors: Collection[PermitWait] = ()) -> bytes:
+        """The names that leave the list, as nobody waits but those who are about to get permits. Empty: others wait.
 
-    def take_names(self, successors: Collection[PermitWaiter] = ()) -> bytes:
-        """The names that leave the list, as nobody waits but those who are about to get permits. Empty: others wait."""
+        `another`: a new name, in place of `member`.
+        """
         states = (LOOKING, WAITING)
         if any(each.state in states and each not in successors for each in list(self.waiters)):
             return b""
         names = b" ".join(self.names)
         self.names.clear()
-        self.removals += 1
+        self.member = another
         return names
 
-    def leave_command(self, waiter: PermitWaiter) -> bytes:
+    def leave_command(self, waiter: PermitWait) -> bytes:
         # Another thread may change them meanwhile.
         names = b" ".join(list(self.names))
         return waiter.call.pool.commands.leave(names) if names else b""
@@ -292,17 +270,15 @@ class PermitRegistry:
         self.queues: dict[bytes, PermitQueue] = {}
         """The waiters of each semaphore that is contended in this client, by its key. It is changed with the mutex of
         the channels held."""
-        self.claim_numbers = itertools.count(1)
-        """Makes a name for each waiter that claims permits."""
 
-    def queue_of(self, key: bytes, now: float) -> PermitQueue:
-        """The queue of a semaphore, which is made if there is none."""
+    def queue_of(self, key: bytes, next_member: Callable[[], bytes], now: float) -> PermitQueue:
+        """The queue of a semaphore, which is made if there is none. `next_member`: makes a name for it."""
         queue = self.queues.get(key)
         if queue is None:
             if len(self.queues) >= MOST_IDLE_QUEUES:
                 for other in list(self.queues):
                     self.forget_if_idle(other, now)
-            queue = self.queues[key] = PermitQueue()
+            queue = self.queues[key] = PermitQueue(next_member())
         return queue
 
     def forget_if_idle(self, key: bytes, now: float) -> None:

@@ -17,10 +17,10 @@ from redis.exceptions import TryAgainError
 from pyredisson._diagnostics import tracing
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, PermitPoolCommands
 from pyredisson.logic.permits.counter import PermitPool
-from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue, PermitWaiter
+from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue
 from pyredisson.logic.retry import may_have_run
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import GIVEN, LOOKING
+from pyredisson.logic.waiting import GIVEN, LOOKING, Waiter
 
 LONGEST_WAIT = 5.0
 """Seconds between two attempts of a waiter: a message may be lost, and nobody knows when a permit without a lease is
@@ -116,8 +116,9 @@ def leave_unused(pool: weakref.ref[Session], commands: type[PermitPoolCommands],
     if client is None or client.closed:
         return
     queue = client.permits.queues.get(key)
-    if queue is not None and queue.names.pop(name, None) is not None:
-        queue.removals += 1
+    if queue is not None:
+        queue.names.pop(name, None)
+        queue.member = client.next_member()
     client.repair(commands(client, key).leave(name))
 
 
@@ -168,14 +169,14 @@ async def acquire(call: PermitCall) -> bool:
         raise
 
 
-class PermitWait(PermitWaiter):
+class PermitWait(Waiter):
     """The wait of one call.
 
     A waiter that wants several permits claims them after a while. Of the waiters for one semaphore in one client, only
-    the leader of the channel claims.
+    one claims.
     """
 
-    __slots__ = ("_claims_from", "_has_acquired", "_name")
+    __slots__ = ("_claims_from", "_has_acquired", "_name", "permits")
 
     call: PermitCall
     channel: PermitChannel
@@ -189,7 +190,6 @@ class PermitWait(PermitWaiter):
         self._name = b""
         """Its name on the server; empty: it has never claimed."""
         self.permits = call.permits
-        self.sends = False
         self._has_acquired = False
         """Whether an attempt has acquired the permits."""
 
@@ -209,14 +209,14 @@ class PermitWait(PermitWaiter):
         # The client is in the list with a call that wants no more than this one, which came before.
         look_at = now + self._limit(LONGEST_WAIT)
         with channels.mutex:
-            queue = self.queue = session.permits.queue_of(pool.key, now)
-            relies = first is None and not pool.must_exist and queue.is_listed and 0 < queue.least() <= self.permits
+            queue = self.queue = session.permits.queue_of(pool.key, session.next_member, now)
+            relies = first is None and not pool.must_exist and queue.names and 0 < queue.least() <= self.permits
             if relies and channels.join_quietly(queue, self, self.permits, now, LONGEST_WAIT):
                 self.look_at = look_at
                 session.check_open()
                 return False
             if entry:
-                queue.names[entry] = 0.0
+                queue.names[entry] = None
             queue.waiters[self] = None
             own, redisson = events_of(session, commands) if first is None else first.before
             channel = channels.join(self.channel_name, self.wakeup, PermitChannel, self.permits, own)
@@ -253,33 +253,28 @@ class PermitWait(PermitWaiter):
         session, queue = self.session, self.queue
         # After this another wakeup means another attempt.
         self.wakeup.clear()
-        claimant = self._name_if_claiming()
         listing = NOT_LISTED
         try:
             with session.channels.mutex:
                 waits = self.deadline is None or session.clock() < self.deadline
-                removals = queue.removals
-                listing = queue.listing(self, claimant, session.next_member(), session.clock())
-                self.sends = True
-            refusal = await self.call.attempt(listing if waits else listing._replace(entry=b""))
+                listing = queue.listing(self, self._name_if_claiming(), waits=waits)
+            refusal = await self.call.attempt(listing)
             self._has_acquired = refusal is None
         except BaseException:
             with session.channels.mutex:
-                queue.on_failed(listing, session.clock())
+                queue.on_failed(listing, session.next_member())
             raise
         with session.channels.mutex:
-            self.sends = False
             if refusal is None:
                 self.owes_attempt = False
-                queue.waiters.pop(self, None)
-                if unlisted := queue.on_acquired(listing):
+                queue.remove(self)
+                if unlisted := queue.on_acquired(listing, session.next_member()):
                     self.channel.wake_for(unlisted)
                 return True
             # Without an entry the next waiter here makes an attempt. So does this one, if the entry is gone.
-            self.owes_attempt = not waits or queue.removals != removals
-            queue.on_answered(listing, listing.entry if waits else b"")
-            if not waits:
-                queue.keep_names(listing, 0.0)
+            self.owes_attempt = not waits or queue.has_left(listing.entry)
+            if waits:
+                queue.names[listing.entry] = None
             self._on_refused(refusal, session.clock())
             if refusal.free:
                 # The message that woke this waiter may serve others, which need fewer permits.
@@ -291,12 +286,13 @@ class PermitWait(PermitWaiter):
         self.look_at = now if self.owes_attempt else now + self._limit(refusal.wait)
 
     def _name_if_claiming(self) -> bytes:
-        """The name for a claim; empty: this waiter must not claim yet, or another one is the leader."""
-        session = self.session
-        if session.clock() < self._claims_from or not session.channels.become_leader(self.channel_name, self.wakeup):
+        """The name for a claim; empty: this waiter must not claim yet, or another one claims."""
+        session, queue = self.session, self.queue
+        if session.clock() < self._claims_from or queue.claimant not in (None, self):
             return b""
+        queue.claimant = self
         if not self._name:
-            self._name = f"{session.id}:{next(session.permits.claim_numbers)}".encode()
+            self._name = session.next_member()
         return self._name
 
     def _limit(self, wait: float) -> float:
@@ -318,13 +314,13 @@ class PermitWait(PermitWaiter):
         session, key, queue = self.session, self.call.pool.key, self.queue
         if queue is None:
             return
-        queue.waiters.pop(self, None)
+        queue.remove(self)
         if queue.waiters:
             if queue.channel is not None and not queue.channel.confirmed:
                 # The next contender makes an attempt every second.
                 queue.wake_first()
             return
-        names = queue.take_names()
+        names = queue.take_names(session.next_member())
         session.permits.forget_if_idle(key, session.clock())
         if names:
             session.leave_list(self.call.pool.commands.leave(names))
