@@ -1,9 +1,8 @@
 """A real Redis or Valkey cluster on loopback ports, whose slots move and whose nodes fail when a test wants it."""
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
 from redis.cluster import ClusterNode as StartupNode
 from redis.cluster import RedisCluster
@@ -11,9 +10,9 @@ from redis.crc import key_slot
 
 from pyredisson._settings.address import Address
 from pyredisson.testing.cluster_node import SLOTS, AtomicMove, ClusterNode, NodeView, Slots, write_membership
-from pyredisson.testing.deployment import Deployment, replication_settings
+from pyredisson.testing.deployment import Deployment
 from pyredisson.testing.proxy import Proxy
-from pyredisson.testing.server import ServerError, credentials, find_executable, read_version
+from pyredisson.testing.server import ServerError, ServerOptions, credentials
 
 _REPLICATION_HOST = "127.0.0.2"
 """Where connections between nodes come from if there are proxies, which tell by it that they come from no client."""
@@ -50,33 +49,17 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         masters: int = 3,
         replicas: int = 1,
         *,
-        executable: str | os.PathLike[str] | None = None,
-        password: str | None = None,
-        users: Sequence[str] = (),
-        tls: bool = False,
-        config: Mapping[str, str] | None = None,
         node_timeout: float = 1.5,
         proxied: bool = False,
         announce: Callable[[ClusterNode], tuple[str, int]] | None = None,
+        **options: Unpack[ServerOptions],
     ) -> None:
-        super().__init__(password, tls)
+        tls = options.get("tls", False)
         if masters < 1 or replicas < 0:
             raise ValueError("a cluster has at least one master, and no negative number of replicas")
         if proxied and (tls or announce is not None):
             raise ValueError("proxied=True goes neither with tls=True nor with announce")
-        program = find_executable(executable)
-        self.version = read_version(program)
-        if proxied and self.version < (7,):
-            raise ValueError("proxied=True needs a server of version 7.0 or later")
-        self._master_count = masters
-        self._proxied = proxied
-        self._announce = announce
-        self._moves: dict[int, tuple[ClusterNode, ClusterNode]] = {}
-        self._node_timeout = node_timeout
-        self._elected: dict[str, float] = {}
-        """When a node was promoted last."""
-        self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
-        settings = replication_settings(self.version, password, tls) | {
+        settings = {
             "cluster-enabled": "yes",
             "cluster-node-timeout": str(round(node_timeout * 1000)),
             # Else the replicas of other masters would move to a master that has lost its own.
@@ -86,11 +69,18 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
             settings["tls-cluster"] = "yes"
         if proxied:
             settings["bind-source-addr"] = _REPLICATION_HOST
-        settings |= dict(config or {})
-        options = {"executable": program, "password": password, "users": users, "tls": tls, "config": settings}
-        first = ClusterNode(**options)
-        others = [ClusterNode(certificates_of=first, **options) for _ in range(masters * (1 + replicas) - 1)]
-        self.nodes = self._servers = (first, *others)
+        super().__init__(ClusterNode, masters * (1 + replicas), options, settings)
+        if proxied and self.version < (7,):
+            raise ValueError("proxied=True needs a server of version 7.0 or later")
+        self._servers = self.nodes
+        self._master_count = masters
+        self._proxied = proxied
+        self._announce = announce
+        self._moves: dict[int, tuple[ClusterNode, ClusterNode]] = {}
+        self._node_timeout = node_timeout
+        self._elected: dict[str, float] = {}
+        """When a node was promoted last."""
+        self._candidates: dict[str, tuple[Sequence[ClusterNode], Slots]] = {}
 
     @property
     def url(self) -> str:

@@ -14,7 +14,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from pyredisson.testing.server import Server, ServerError, lasting_ports, quoted
+from pyredisson.testing.server import (
+    Server,
+    ServerError,
+    ServerOptions,
+    find_executable,
+    lasting_ports,
+    quoted,
+    read_version,
+)
 
 _START_SECONDS = 20.0
 _PORT_TRIES = 10
@@ -128,11 +136,26 @@ class Deployment(Generic[N, P]):
     _servers: Sequence[P]
     """All processes."""
 
-    def __init__(self, password: str | None, tls: bool) -> None:
-        self.password = password
-        self._tls = tls
+    def __init__(self, kind: type[N], count: int, options: ServerOptions, settings: dict[str, str]) -> None:
+        """Makes `count` nodes with data. `settings`: of their configuration, where the options don't say otherwise."""
+        self.password = options.get("password")
+        self._tls = options.get("tls", False)
         self._running = False
         self._owner = os.getpid()
+        options["executable"] = program = find_executable(options.get("executable"))
+        self.version = read_version(program)
+        # How replicas reach their masters, and without the pauses that suit large data. After a sync without a file, a
+        # master sends nothing more for up to a second: WAIT would confirm nothing meanwhile.
+        settings |= {"repl-diskless-sync": "no", "repl-ping-replica-period": "1"}
+        if self.version >= (7,):
+            settings["shutdown-timeout"] = "0"
+        if self.password is not None:
+            settings["masterauth"] = quoted(self.password)
+        if self._tls:
+            settings["tls-replication"] = "yes"
+        options["config"] = settings | dict(options.get("config") or {})
+        first = kind(**options)
+        self.nodes = (first, *(kind(certificates_of=first, **options) for _ in range(count - 1)))
 
     def start(self) -> Self:
         """Start all processes. `ServerError`: one of them exited, or they didn't agree within 20 seconds."""
@@ -277,16 +300,3 @@ class Deployment(Generic[N, P]):
 def pairs(flat: Sequence[Any]) -> dict[Any, Any]:
     """A reply that has names and values in turn."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def replication_settings(version: tuple[int, int, int], password: str | None, tls: bool) -> dict[str, str]:
-    """How replicas reach their masters, and without the pauses that suit large data."""
-    # After a sync without a file, a master sends nothing more for up to a second: WAIT would confirm nothing meanwhile.
-    settings = {"repl-diskless-sync": "no", "repl-ping-replica-period": "1"}
-    if version >= (7,):
-        settings["shutdown-timeout"] = "0"
-    if password is not None:
-        settings["masterauth"] = quoted(password)
-    if tls:
-        settings["tls-replication"] = "yes"
-    return settings

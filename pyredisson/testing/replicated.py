@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from redis import Redis
 from redis.sentinel import Sentinel
 
-from pyredisson.testing.deployment import Deployment, Node, pairs, replication_settings
-from pyredisson.testing.server import HOST, ServerError, credentials, find_executable, quoted, read_version
+from pyredisson.testing.deployment import Deployment, Node, P, pairs
+from pyredisson.testing.server import HOST, ServerError, ServerOptions, credentials, quoted
 
 _QUICK_MS = {
     "INFO-PERIOD": 500,
@@ -59,22 +58,13 @@ class ReplicatedNode(Node):
         return f"{self.port} is no connected replica of {master.port}: {role}"
 
 
-P = TypeVar("P", bound=Node)
-
-
 class ReplicatedNodes(Deployment[ReplicatedNode, P]):
     """The nodes of `Replicated` and of `Sentinels`: the first one is the original master."""
 
-    def __init__(self, replicas: int, config: Mapping[str, str] | None, **options: Any) -> None:
-        """`options`: of each node, as for `Server`."""
-        super().__init__(options["password"], options["tls"])
+    def __init__(self, replicas: int, options: ServerOptions) -> None:
         if replicas < 0:
             raise ValueError("no negative number of replicas")
-        options["executable"] = find_executable(options["executable"])
-        self.version = read_version(options["executable"])
-        options["config"] = replication_settings(self.version, self.password, self._tls) | dict(config or {})
-        first = ReplicatedNode(**options)
-        self.nodes = (first, *(ReplicatedNode(certificates_of=first, **options) for _ in range(replicas)))
+        super().__init__(ReplicatedNode, 1 + replicas, options, {})
 
     def master(self) -> ReplicatedNode:
         """The living node that says that it is the master. `ServerError`: none does, or several do."""
@@ -123,17 +113,8 @@ class Replicated(ReplicatedNodes[ReplicatedNode]):
         replicas: how many replicas the master has.
     """
 
-    def __init__(
-        self,
-        replicas: int = 1,
-        *,
-        executable: str | os.PathLike[str] | None = None,
-        password: str | None = None,
-        users: Sequence[str] = (),
-        tls: bool = False,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(replicas, config, executable=executable, password=password, users=users, tls=tls)
+    def __init__(self, replicas: int = 1, **options: Unpack[ServerOptions]) -> None:
+        super().__init__(replicas, options)
         self._servers = self.nodes
         self._master = self.nodes[0]
 
@@ -285,29 +266,25 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         replicas: int = 1,
         master_name: str = "mymaster",
         *,
-        executable: str | os.PathLike[str] | None = None,
-        password: str | None = None,
         sentinel_password: str | None = None,
-        users: Sequence[str] = (),
-        tls: bool = False,
-        config: Mapping[str, str] | None = None,
         down_after: float = 1.0,
         failover_timeout: float = 3.0,
+        **options: Unpack[ServerOptions],
     ) -> None:
-        super().__init__(replicas, config, executable=executable, password=password, users=users, tls=tls)
+        super().__init__(replicas, options)
         if sentinels < 1:
             raise ValueError("there must be at least one sentinel")
-        for secret in (password or "", sentinel_password or ""):
+        for secret in (self.password or "", sentinel_password or ""):
             if re.search(r"[\s\"'\\]", secret):
                 raise ValueError("a sentinel forgets how to quote a password with spaces, quotes or backslashes")
         self.master_name = master_name
         self.sentinel_password = sentinel_password
         self._down_after = down_after
         self._failover_timeout = failover_timeout
-        options: dict[str, Any] = {"executable": self.nodes[0].executable, "password": sentinel_password, "tls": tls}
-        if tls:
-            options["config"] = {"tls-replication": "yes"}
-        made = [SentinelNode(certificates_of=self.nodes[0], **options) for _ in range(sentinels)]
+        its: ServerOptions = {"executable": self.nodes[0].executable, "password": sentinel_password, "tls": self._tls}
+        if self._tls:
+            its["config"] = {"tls-replication": "yes"}
+        made = [SentinelNode(certificates_of=self.nodes[0], **its) for _ in range(sentinels)]
         self.sentinels: tuple[SentinelNode, ...] = tuple(made)
         """All sentinels, living or not."""
         self._servers = (*self.nodes, *self.sentinels)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 from urllib.parse import quote
 
 from redis import Redis
@@ -27,6 +27,16 @@ HOST = "127.0.0.1"
 _STOP_SECONDS = 5.0
 _CLUSTER_BUS_OFFSET = 10_000
 _LOWEST_LASTING_PORT = 11_000
+
+
+class ServerOptions(TypedDict, total=False):
+    """The arguments of a `Server`, for several servers that are made with the same ones."""
+
+    executable: str | os.PathLike[str] | None
+    password: str | None
+    users: Sequence[str]
+    tls: bool
+    config: Mapping[str, str] | None
 
 
 class Server:
