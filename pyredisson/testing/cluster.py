@@ -270,25 +270,18 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
         for node in self.masters():
             node.ask("FLUSHALL")
 
-    def _assign_ports(self) -> None:
-        self._set_ports(bus=True)
-        self._close_proxies()
+    def _configure(self) -> None:
         for node in self.nodes:
             if self._proxied:
                 node.proxy = Proxy(node.host, node.port, direct=_REPLICATION_HOST).start()
                 node.announce((node.proxy.host, node.proxy.port))
             else:
                 node.announce(None if self._announce is None else self._announce(node))
-
-    def _before_launch(self) -> None:
         write_membership(self.nodes, self._master_count)
 
     def _end(self) -> None:
         super()._end()
         self._moves.clear()
-        self._close_proxies()
-
-    def _close_proxies(self) -> None:
         for node in self.nodes:
             if node.proxy is not None:
                 node.proxy.close()

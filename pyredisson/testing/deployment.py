@@ -20,12 +20,12 @@ from pyredisson.testing.server import (
     ServerOptions,
     find_executable,
     lasting_ports,
+    on_free_ports,
     quoted,
     read_version,
 )
 
 _START_SECONDS = 20.0
-_PORT_TRIES = 10
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 2.0
 
@@ -163,7 +163,7 @@ class Deployment(Generic[N, P]):
             raise RuntimeError(f"{self!r} is already running")
         self._running, self._owner = True, os.getpid()
         try:
-            self._start_on_free_ports()
+            on_free_ports(self._launch, self._end)
             self.wait_until_consistent(_START_SECONDS)
         except BaseException:
             # Also after Ctrl-C: the processes of a start that failed must not stay.
@@ -232,12 +232,9 @@ class Deployment(Generic[N, P]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(f'{node.host}:{node.port}' for node in self.nodes)}>"
 
-    def _assign_ports(self) -> None:
-        """Give each process free ports, and the configuration that depends on them."""
+    def _configure(self) -> None:
+        """Complete the configuration of each process, whose ports are chosen and whose directory exists."""
         raise NotImplementedError
-
-    def _before_launch(self) -> None:
-        """Write further files into the directories of the nodes, which exist now."""
 
     def _before_outage(self, node: P) -> None:
         """Note what the others won't tell any more when this node doesn't answer."""
@@ -246,36 +243,19 @@ class Deployment(Generic[N, P]):
         """What doesn't agree yet; None if all do."""
         raise NotImplementedError
 
-    def _start_on_free_ports(self) -> None:
-        for attempt in range(_PORT_TRIES):
-            self._assign_ports()
-            try:
-                self._launch_all()
-                return
-            except ServerError as error:
-                for server in self._servers:
-                    server.stop()
-                # Another process may have begun to use a port after it was found to be free.
-                if "Address already in use" not in str(error) or attempt == _PORT_TRIES - 1:
-                    raise
-
-    def _launch_all(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        for server in self._servers:
+    def _launch(self) -> None:
+        count = len(self._servers)
+        ports = lasting_ports(count * (2 if self._tls else 1), bus="cluster-enabled" in self.nodes[0]._config)
+        for number, server in enumerate(self._servers):
+            server.port = ports[number]
+            server.tls_port = ports[count + number] if self._tls else 0
             server._prepare()
-        self._before_launch()
+        self._configure()
+        deadline = time.monotonic() + _START_SECONDS
         for server in self._servers:
             server._spawn()
         for server in self._servers:
             server._await_answer(deadline)
-
-    def _set_ports(self, *, bus: bool) -> None:
-        """Give each process a free port, and one more for TLS if it is used. `bus`: as for `lasting_ports`."""
-        count = len(self._servers)
-        ports = lasting_ports(count * (2 if self._tls else 1), bus=bus)
-        for number, server in enumerate(self._servers):
-            server.port = ports[number]
-            server.tls_port = ports[count + number] if self._tls else 0
 
     def _known(self, node: P) -> P:
         if node not in self._servers:

@@ -81,8 +81,7 @@ class ReplicatedNodes(Deployment[ReplicatedNode, P]):
         """Remove all keys."""
         self.master().ask("FLUSHALL")
 
-    def _assign_ports(self) -> None:
-        self._set_ports(bus=False)
+    def _configure(self) -> None:
         for node in self.nodes:
             node.begin_as(None if node is self.nodes[0] else self.nodes[0])
 
@@ -354,8 +353,8 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         asked = "?" + "&".join(query) if query else ""
         return f"{scheme}+sentinel://{credentials(self.password)}{hosts}/{self.master_name}{asked}"
 
-    def _assign_ports(self) -> None:
-        super()._assign_ports()
+    def _configure(self) -> None:
+        super()._configure()
         options = {
             "down-after-milliseconds": str(round(self._down_after * 1000)),
             "failover-timeout": str(round(self._failover_timeout * 1000)),

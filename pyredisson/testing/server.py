@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -84,19 +84,19 @@ class Server:
         self._prepare()
         fixed = self.port != 0
         deadline = time.monotonic() + _START_SECONDS
-        for attempt in range(_PORT_TRIES):
+
+        def launch() -> None:
             if not fixed:
                 self.port, self.tls_port = lasting_ports(2, bus="cluster-enabled" in self._config)
             self._spawn()
-            try:
-                self._await_answer(deadline)
-                return self
-            except ServerError as error:
-                self._reap()
-                if "Address already in use" not in str(error) or attempt == _PORT_TRIES - 1:
-                    self.stop()
-                    raise
-        raise AssertionError("unreachable")
+            self._await_answer(deadline)
+
+        try:
+            on_free_ports(launch, self._reap)
+        except ServerError:
+            self.stop()
+            raise
+        return self
 
     def stop(self) -> None:
         """End the process (SIGTERM, after 5 seconds SIGKILL) and remove its files. May be called twice. Does nothing in
@@ -383,6 +383,19 @@ def lasting_ports(count: int, *, bus: bool = False) -> list[int]:
         if port not in found and _is_free(port) and (not bus or _is_free(bus_port(port))):
             found.append(port)
     return found
+
+
+def on_free_ports(launch: Callable[[], None], end: Callable[[], None]) -> None:
+    """Call `launch`, which chooses ports, until nobody else uses them. `end` ends what a failed one has started."""
+    for left in reversed(range(_PORT_TRIES)):
+        try:
+            launch()
+            return
+        except ServerError as error:
+            end()
+            # Another process may have begun to use a port after it was found to be free.
+            if "Address already in use" not in str(error) or not left:
+                raise
 
 
 def bus_port(port: int) -> int:
