@@ -127,10 +127,10 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
 
     def proxy_of(self, node: ClusterNode) -> Proxy:
         """The proxy before a node (`proxied=True` only)."""
-        if self._known(node).proxy is None:
+        proxy = self._known(node).proxy
+        if proxy is None:
             raise RuntimeError("the cluster was not made with proxied=True, or does not run")
-        assert node.proxy is not None
-        return node.proxy
+        return proxy
 
     def move_slot(self, slot: int, to: ClusterNode) -> None:
         """Move a slot with its keys to another master."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self, TypeVar
 
-from pyredisson.testing.relay import Action, Conditions, Fault, Hold, Relay, Side, Tunnel, arguments
+from pyredisson.testing.relay import Conditions, Fault, Hold, Relay, Side, Tunnel, arguments
 
 _CALL_SECONDS = 5.0
 _F = TypeVar("_F", bound=Fault)
@@ -82,23 +82,23 @@ class Proxy:
         From that reply on the connection is silent: the client gets nothing more on it, neither replies nor messages
         nor its end. It stays open, and further requests still reach the server; requests that match use up `times` too.
         """
-        return self._add(Fault(Action.DROP_REPLY, match, times))
+        return self._add(Fault("drop_reply", match, times))
 
     def cut_reply(self, match: bytes = b"", times: int = 1) -> Fault:
         """Let the server execute the request, and cut the connection when its reply arrives."""
-        return self._add(Fault(Action.CUT_REPLY, match, times))
+        return self._add(Fault("cut_reply", match, times))
 
     def cut_request(self, match: bytes = b"", times: int = 1) -> Fault:
         """Cut the connection before the request reaches the server."""
-        return self._add(Fault(Action.CUT_REQUEST, match, times))
+        return self._add(Fault("cut_request", match, times))
 
     def hold_request(self, match: bytes = b"") -> Hold:
         """Keep the request, and everything behind it on its connection, from the server until delivered."""
-        return self._add(Hold(Action.HOLD_REQUEST, match, self._deliver))
+        return self._add(Hold("hold_request", match, self._deliver))
 
     def hold_reply(self, match: bytes = b"") -> Hold:
         """Keep the reply, and everything behind it on its connection, from the client until delivered."""
-        return self._add(Hold(Action.HOLD_REPLY, match, self._deliver))
+        return self._add(Hold("hold_reply", match, self._deliver))
 
     def cut(self, reset: bool = False) -> None:
         """Close all current connections, with FIN or with RST (`reset`)."""

@@ -9,7 +9,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
+from typing import Literal
 
 from redis.exceptions import InvalidResponse
 
@@ -22,14 +22,7 @@ _CHILDREN = {b"*"[0]: 1, b"~"[0]: 1, b">"[0]: 1, b"%"[0]: 2, b"|"[0]: 2}
 _SUBSCRIBING = (b"subscribe", b"psubscribe", b"ssubscribe")
 _UNSUBSCRIBING = (b"unsubscribe", b"punsubscribe", b"sunsubscribe")
 _MESSAGES = (b"message", b"pmessage", b"smessage")
-
-
-class Action(Enum):
-    DROP_REPLY = auto()
-    CUT_REPLY = auto()
-    HOLD_REPLY = auto()
-    CUT_REQUEST = auto()
-    HOLD_REQUEST = auto()
+Action = Literal["drop_reply", "cut_reply", "hold_reply", "cut_request", "hold_request"]
 
 
 class Fault:
@@ -246,11 +239,11 @@ class Relay:
             self.server.send(b"", last=True)
             return
         fault = self._conditions.choose(frame)
-        if fault is not None and fault.action is Action.CUT_REQUEST:
+        if fault is not None and fault.action == "cut_request":
             fault.happened.set()  # before the connection is cut: a test that sees its end may check this
             self.close()
             self.client.waiting.clear()
-        elif isinstance(fault, Hold) and fault.action is Action.HOLD_REQUEST:
+        elif isinstance(fault, Hold) and fault.action == "hold_request":
             self._held_request = fault, frame
             fault.held.set()
         else:
@@ -267,18 +260,18 @@ class Relay:
             return
         request = self._ledger.answered(frame)
         fault = None if request is None else request.fault
-        if isinstance(fault, Hold) and fault.action is Action.HOLD_REQUEST:
+        if isinstance(fault, Hold) and fault.action == "hold_request":
             fault.delivered.set()
         if self._dark:
             return
-        if fault is None or fault.action is Action.HOLD_REQUEST:
+        if fault is None or fault.action == "hold_request":
             self._to_client(frame)
         elif isinstance(fault, Hold):
             self._held_reply = fault, frame
             fault.held.set()
         else:
             fault.happened.set()
-            if fault.action is Action.CUT_REPLY:
+            if fault.action == "cut_reply":
                 self.close()
                 self.server.waiting.clear()
             else:

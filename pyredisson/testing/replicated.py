@@ -207,12 +207,12 @@ class SentinelNode(Node):
 
     def unseen(self, name: str, replicas: Sequence[Node], others: Sequence[SentinelNode]) -> str | None:
         """In words, which of these living replicas and sentinels it doesn't know as such yet."""
-        seen = {int(each["port"]): each for each in self._list("REPLICAS", name)}
+        seen = {int(each["port"]): each for each in map(pairs, self.ask("SENTINEL", "REPLICAS", name))}
         for replica in replicas:
             known = seen.get(replica.internal_port)
             if known is None or known["flags"] != "slave" or known["master-link-status"] != "ok":
                 return f"the sentinel {self.port} doesn't know the connected replica {replica.port}: {known}"
-        met = {each["runid"]: each for each in self._list("SENTINELS", name)}
+        met = {each["runid"]: each for each in map(pairs, self.ask("SENTINEL", "SENTINELS", name))}
         for other in others:
             # Valkey 9.1 keeps for good what another sentinel has said last about a master that was down.
             flags = met.get(other.id, {}).get("flags", "").split(",")
@@ -220,9 +220,6 @@ class SentinelNode(Node):
                 return f"the sentinel {self.port} doesn't know the sentinel {other.port}: {met.get(other.id)}"
         state = pairs(self.ask("SENTINEL", "MASTER", name))["flags"]
         return None if state == "master" else f"the sentinel {self.port} says about the master: {state}"
-
-    def _list(self, what: str, name: str) -> list[dict[str, str]]:
-        return [pairs(each) for each in self.ask("SENTINEL", what, name)]
 
     def _configuration(self, directory: Path) -> str:
         return super()._configuration(directory) + "".join(f"sentinel {line}\n" for line in self._lines)

@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypedDict
 from urllib.parse import quote
@@ -167,7 +166,7 @@ class Server:
     def pid(self) -> int:
         return self._running().pid
 
-    @cached_property
+    @property
     def version(self) -> tuple[int, int, int]:
         """The version of the program, as `read_version` says."""
         return read_version(self.executable)
@@ -198,7 +197,25 @@ class Server:
         return self._directory
 
     def _provide_certificates(self, directory: Path) -> None:
-        make_certificates(directory)
+        """Write ca.pem and a server.pem signed by it, for 127.0.0.1 and localhost, and for a server as a client."""
+        if shutil.which("openssl") is None:
+            raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
+        (directory / "names").write_text(
+            "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
+            # Python 3.13 requires what RFC 5280 asks for: this extension, and the key usage of the authority below.
+            "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        )
+        key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+        signer = "-CA ca.pem -CAkey ca.key -set_serial 1"
+        usage = "-addext keyUsage=critical,keyCertSign,cRLSign"
+        for command in (
+            f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca {usage}",
+            f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
+            f"openssl x509 -req {signer} -in server.csr -out server.pem -days 2 -extfile names",
+        ):
+            made = subprocess.run(command.split(), cwd=directory, capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                raise ServerError(f"{command} failed:\n{made.stderr}")
 
     def _write_configuration(self, file: Path) -> None:
         # Not on the command line, where everybody could read the password.
@@ -410,25 +427,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def make_certificates(directory: Path) -> None:
-    """Write ca.pem and a server.pem signed by it, good for 127.0.0.1 and localhost, also for a server as a client."""
-    if shutil.which("openssl") is None:
-        raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
-    (directory / "names").write_text(
-        "subjectAltName=IP:127.0.0.1,DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
-        # Python 3.13 requires what RFC 5280 asks for: this extension, and the key usage of the authority below.
-        "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
-    )
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    signer = "-CA ca.pem -CAkey ca.key -set_serial 1"
-    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"
-    for command in (
-        f"openssl req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=pyredisson-test-ca {usage}",
-        f"openssl req {key} -keyout server.key -out server.csr -subj /CN=localhost",
-        f"openssl x509 -req {signer} -in server.csr -out server.pem -days 2 -extfile names",
-    ):
-        made = subprocess.run(command.split(), cwd=directory, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            raise ServerError(f"{command} failed:\n{made.stderr}")
