@@ -315,36 +315,24 @@ class Frames:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the frames which `data` completes; ValueError when it isn't RESP."""
-        self._buffer += data
+        buffer = self._buffer
+        buffer += data
         frames = []
-        while self._scan_element():
+        while (line_end := buffer.find(b"\r\n", self._at)) >= 0:
+            kind, end = buffer[self._at], line_end + 2
+            number = int(buffer[self._at + 1 : line_end]) if kind in _SIZED or kind in _CHILDREN else -1
+            if kind in _SIZED and number >= 0:
+                end += number + 2
+            if len(buffer) < end:
+                break
+            # An attribute precedes the element that it belongs to, and is no element itself.
+            self._open += max(0, number) * _CHILDREN.get(kind, 0) - (kind != b"|"[0])
+            self._at = end
             if self._open == 0:
-                frames.append(bytes(self._buffer[: self._at]))
-                del self._buffer[: self._at]
+                frames.append(bytes(buffer[:end]))
+                del buffer[:end]
                 self._at, self._open = 0, 1
         return frames
-
-    def _scan_element(self) -> bool:
-        buffer = self._buffer
-        line_end = buffer.find(b"\r\n", self._at)
-        if line_end < 0:
-            return False
-        end = line_end + 2
-        kind = buffer[self._at]
-        more = 0
-        if kind in _SIZED:
-            size = int(buffer[self._at + 1 : line_end])
-            if size >= 0:
-                end += size + 2
-            if len(buffer) < end:
-                return False
-        elif kind in _CHILDREN:
-            more = max(0, int(buffer[self._at + 1 : line_end])) * _CHILDREN[kind]
-            # An attribute precedes the element that it belongs to, and is no element itself.
-            more += kind == b"|"[0]
-        self._at = end
-        self._open += more - 1
-        return True
 
 
 class Request:
