@@ -184,17 +184,13 @@ class SentinelNode(Node):
         self._lines: list[str] = []
 
     def watch(
-        self,
-        name: str,
-        nodes: Sequence[ReplicatedNode],
-        others: Sequence[SentinelNode],
-        quorum: int,
-        options: dict[str, str],
+        self, name: str, nodes: Sequence[ReplicatedNode], others: Sequence[SentinelNode], options: dict[str, str]
     ) -> None:
         """Write down what it begins with: the master (the first node), its replicas, and the other sentinels, which
         otherwise take seconds to find each other."""
         master, *replicas = nodes
-        self._lines = [f"myid {self.id}", f"monitor {name} {_address(master)} {quorum}"]
+        majority = len(others) // 2 + 1
+        self._lines = [f"myid {self.id}", f"monitor {name} {_address(master)} {majority}"]
         self._lines += [f"{option} {name} {value}" for option, value in options.items()]
         self._lines += [f"known-replica {name} {_address(each)}" for each in replicas]
         self._lines += [f"known-sentinel {name} {_address(each)} {each.id}" for each in others if each is not self]
@@ -275,8 +271,12 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
                 raise ValueError("a sentinel forgets how to quote a password with spaces, quotes or backslashes")
         self.master_name = master_name
         self.sentinel_password = sentinel_password
-        self._down_after = down_after
-        self._failover_timeout = failover_timeout
+        self._options = {
+            "down-after-milliseconds": str(round(down_after * 1000)),
+            "failover-timeout": str(round(failover_timeout * 1000)),
+        }
+        if self.password is not None:
+            self._options["auth-pass"] = quoted(self.password)
         its: ServerOptions = {"executable": self.nodes[0].executable, "password": sentinel_password, "tls": self._tls}
         if self._tls:
             its["config"] = {"tls-replication": "yes"}
@@ -352,15 +352,8 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
 
     def _configure(self) -> None:
         super()._configure()
-        options = {
-            "down-after-milliseconds": str(round(self._down_after * 1000)),
-            "failover-timeout": str(round(self._failover_timeout * 1000)),
-        }
-        if self.password is not None:
-            options["auth-pass"] = quoted(self.password)
-        quorum = len(self.sentinels) // 2 + 1
         for each in self.sentinels:
-            each.watch(self.master_name, self.nodes, self.sentinels, quorum, options)
+            each.watch(self.master_name, self.nodes, self.sentinels, self._options)
 
     def _named(self) -> ReplicatedNode | None:
         """The node that all living sentinels name as the master; None if they name different ones."""
