@@ -1,5 +1,6 @@
 """Finds the names of all objects and clients: a walk over all keys of all masters, in bounded steps."""
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, NoScriptError, RedisError
@@ -24,17 +25,17 @@ MOST_TRIES = 3
 _BEGIN = b"0"
 
 
+@dataclass
 class _Walk:
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.cursor = _BEGIN
-        self.ended = False
-        self.keys = 0
-        """How many keys the server has. 0: not known."""
-        self.failures = 0
-        """In a row."""
-        self.not_before = 0.0
-        """When the next step may begin, on the clock of the runtime."""
+    node: Node
+    cursor: bytes = _BEGIN
+    ended: bool = False
+    keys: int = 0
+    """How many keys the server has. 0: not known."""
+    failures: int = 0
+    """In a row."""
+    not_before: float = 0.0
+    """When the next step may begin, on the clock of the runtime."""
 
 
 class Discovery:

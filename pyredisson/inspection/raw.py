@@ -43,17 +43,18 @@ _UUID = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _REPLY_CACHE = re.compile(rb"pyredisson_once:(.*):" + _UUID + rb":[0-9]+(?::(semaphore|permit|latch))?", re.DOTALL)
 _WITHDRAWN = re.compile(rb"pyredisson_permit_withdrawn:(.*):[0-9a-f]{32}", re.DOTALL)
 _CHANNELS = {"lock": 0, "fenced": 0, "group": 0, "read-write": 1, "semaphore": 2, "permits": 2, "latch": 3}
-"""The places of the channels, in `Companions.channels`, whose subscribers are waiters. A waiter for a fair lock has one
-of its own, one for a spin lock none."""
+"""The places of the channels, in `Raw.subscribed`, whose subscribers are waiters. A waiter for a fair lock has one of
+its own, one for a spin lock none."""
 _ANNOUNCED: dict[str, Kind] = {"lock": "lock", "fair": "fair", "fenced": "fenced", "spin": "spin"}
 """The kinds of locks that may look the same, as clients announce them."""
 
 
 def state_command(scripts: ScriptSet, key: bytes, limit: int) -> bytes:
     """The command that reads the state of one object with at most `limit` owners, waiters and permits."""
-    names = companions_of(key)
-    keys = [companion for companion, _ in names.keys]
-    return pack(scripts.inspect_state, key, *keys, names.leases, limit, *names.channels)
+    keys = [companion for companion, _ in companions_of(key)]
+    channels = [prefixed(prefix, key) for prefix in (b"redisson_lock__channel", b"redisson_rwlock", b"redisson_sc")]
+    # Behind the companions: the beginning of the names of the readers' lease keys.
+    return pack(scripts.inspect_state, key, *keys, suffixed(key, b""), limit, *channels, latch_channel(key))
 
 
 class QueuePlace(NamedTuple):
@@ -100,7 +101,7 @@ class Raw:
     permits: Mapping[bytes, float]
     """Permits in use and how many seconds they last, the first ones."""
     subscribed: Sequence[int]
-    """How many connections are subscribed to each channel of `companions_of`. -1: not known."""
+    """How many connections are subscribed to each channel of `state_command`. -1: not known."""
     waiting: Sequence[str]
     """The ids of the clients that wait for a release, the first ones."""
 
@@ -125,7 +126,7 @@ def raw_state(key: bytes, reply: Reply) -> Raw:
     type_, *types = (each.decode() for each in types)
     companions = [
         Companion(companion, its_type, seconds_of(ttl), purpose)
-        for (companion, purpose), its_type, ttl in zip(companions_of(key).keys, types, ttls[1:], strict=True)
+        for (companion, purpose), its_type, ttl in zip(companions_of(key), types, ttls[1:], strict=True)
         if its_type != NO_TYPE
     ]
     owners = fields[::2]
@@ -165,22 +166,11 @@ def number_of(text: bytes | None) -> int | None:
 # --- From a name to its companion keys, and back
 
 
-class Companions(NamedTuple):
-    """The further keys and the channels of one object."""
-
-    keys: tuple[tuple[bytes, str], ...]
-    """In the order of `inspect_state.lua`, from its second key on, with their purposes."""
-    leases: bytes
-    """The beginning of the names of the readers' lease keys."""
-    channels: tuple[bytes, ...]
-    """Of a lock, a read-write lock, a semaphore and a latch."""
-
-
-def companions_of(name: bytes) -> Companions:
+def companions_of(name: bytes) -> list[tuple[bytes, str]]:
+    """The companion keys in the order of `inspect_state.lua`, from its second key on, with their purposes."""
     keys = [(prefixed(prefix, name), purpose) for prefix, purpose in _PREFIXED.items()]
     keys.insert(6, (suffixed(name, _IN_USE), "permits in use"))
-    channels = [prefixed(prefix, name) for prefix in (b"redisson_lock__channel", b"redisson_rwlock", b"redisson_sc")]
-    return Companions(tuple(keys), suffixed(name, b""), (*channels, latch_channel(name)))
+    return keys
 
 
 def client_of(key: bytes) -> str | None:

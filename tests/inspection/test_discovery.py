@@ -241,11 +241,11 @@ async def test_a_step_that_is_cancelled_is_repeated(proxy: Proxy, locks: set[byt
 
 @given(NAMES)
 def test_a_companion_leads_back_to_its_object(name: bytes) -> None:
-    for key, _ in companions_of(name).keys:
+    for key, _ in companions_of(name):
         names, _ = objects_of(key)
         assert name in names
         # The other one has the same companion key in Redisson, too.
-        assert all(key in dict(companions_of(other).keys) for other in names)
+        assert all(key in dict(companions_of(other)) for other in names)
 
 
 @given(NAMES, st.integers(0, 99), st.binary(min_size=16, max_size=16))

@@ -10,6 +10,7 @@ from pyredisson.testing import Server
 
 from .scripted import ME, YOU, Ends, Scripted
 
+CHANNELS = [f"redisson_{kind}{{orders}}" for kind in ("lock__channel:", "rwlock:", "sc:", "countdownlatch__channel__")]
 VALUE = "sMUTHC2Ql4EaCGlDp3W/MQ"
 
 
@@ -18,9 +19,8 @@ class InspectScripts(Scripted):
         return self.run("inspect_scan", [], 0, 256, redis=redis)
 
     def state(self, limit: int = 100) -> Any:
-        names = companions_of(b"orders")
-        keys = [name.decode() for name, _ in names.keys]
-        return self.run("inspect_state", ["orders", *keys, names.leases.decode()], limit, *names.channels)
+        keys = [name.decode() for name, _ in companions_of(b"orders")]
+        return self.run("inspect_state", ["orders", *keys, "{orders}:"], limit, *CHANNELS)
 
 
 SCRIPTS = InspectScripts
@@ -88,11 +88,10 @@ def test_a_right_that_is_missing_is_not_ignored(scripts: InspectScripts, missing
 
 
 def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:
-    leases = companions_of(b"orders").leases.decode()
     scripts.redis.hset("orders", mapping={"mode": "read", ME: 2, YOU: 1, f"{YOU}2": 1})
     scripts.redis.expire("orders", 8000)
     for owner, level, seconds in ((ME, 1, 3000), (ME, 2, 5000), (YOU, 1, 7000), (YOU, 2, 9000)):
-        scripts.redis.set(f"{leases}{owner}:rwlock_timeout:{level}", 1, ex=seconds)
+        scripts.redis.set(f"{{orders}}:{owner}:rwlock_timeout:{level}", 1, ex=seconds)
     reply = scripts.state()
     found = {owner.decode(): round(lease / 1e6) for owner, lease in zip(reply[6][::2], reply[7], strict=True)}
     assert found == {"mode": 0, ME: 5, YOU: 7, f"{YOU}2": 0}
@@ -101,7 +100,7 @@ def test_the_longest_lease_of_each_owner(scripts: InspectScripts) -> None:
 
 def test_the_first_waiters_the_clients_in_the_list_and_permits_that_have_ended(scripts: InspectScripts) -> None:
     """The clients listen, too."""
-    keys = companions_of(b"orders").keys
+    keys = companions_of(b"orders")
     scripts.redis.rpush(keys[0][0], *"abcde")
     scripts.redis.zadd(keys[11][0], {ME: 1, YOU: 2})
     scripts.redis.zadd("{orders}:timeout", {"in use": 2**53, "ended": 1, "ended, too": 2})
