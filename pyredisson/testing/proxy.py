@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self, TypeVar
 
-from pyredisson.testing.relay import Conditions, Fault, Hold, Relay, Side, Tunnel, arguments
+from pyredisson.testing.relay import Conditions, Fault, Hold, Relay, Tunnel, arguments
 
 _CALL_SECONDS = 5.0
 _F = TypeVar("_F", bound=Fault)
@@ -139,7 +139,7 @@ class Proxy:
         self._woken.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(1 << 12))
+        self._selector.register(self._woken, selectors.EVENT_READ, lambda _: self._woken.recv(1 << 12))
         self._running = True
         self._thread = threading.Thread(target=self._run, name=f"proxy:{self.port}", daemon=True)
         self._thread.start()
@@ -207,10 +207,7 @@ class Proxy:
         due = min((relay.next_due() for relay in self._relays), default=float("inf"))
         timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
         for key, events in self._selector.select(timeout):
-            if isinstance(key.data, Side):
-                self._serve(key.data, events)
-            else:
-                key.data()
+            key.data(events)
         now = time.monotonic()
         for relay in self._relays:
             relay.pump(now)
@@ -222,12 +219,6 @@ class Proxy:
         with self._changed:
             self._changed.notify_all()
 
-    def _serve(self, side: Side, events: int) -> None:
-        if side.open and events & selectors.EVENT_WRITE:
-            side.flush()
-        if side.open and events & selectors.EVENT_READ:
-            side.relay.arrived(side, side.receive(), time.monotonic())
-
     def _run_calls(self) -> None:
         while self._calls:
             action, done = self._calls.popleft()
@@ -238,7 +229,7 @@ class Proxy:
             else:
                 done.set_result(None)
 
-    def _accept(self) -> None:
+    def _accept(self, _: int) -> None:
         try:
             client, (origin, _) = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):

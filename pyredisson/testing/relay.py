@@ -7,6 +7,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -107,7 +108,14 @@ class Side:
         self._split = split
         self._out = bytearray()
         self._last = False
-        selector.register(sock, selectors.EVENT_READ, self)
+        selector.register(sock, selectors.EVENT_READ, self.ready)
+
+    def ready(self, events: int) -> None:
+        """Send, receive, or both, as the selector says that the socket can."""
+        if self.open and events & selectors.EVENT_WRITE:
+            self.flush()
+        if self.open and events & selectors.EVENT_READ:
+            self.relay.arrived(self, self.receive(), time.monotonic())
 
     def receive(self) -> list[bytes]:
         """Read what has arrived. The end of the connection, or data that isn't RESP, adds the end marker and closes."""
@@ -144,7 +152,7 @@ class Side:
                 self._shut(socket.SHUT_WR)
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
         if self._selector.get_key(self._sock).events != wanted:
-            self._selector.modify(self._sock, wanted, self)
+            self._selector.modify(self._sock, wanted, self.ready)
 
     def close(self, reset: bool = False) -> None:
         if not self.open:
@@ -371,17 +379,16 @@ class Ledger:
         return self._waiting.popleft() if self._waiting else None
 
     def _confirmed(self, word: bytes, channel: bytes) -> Request | None:
-        request = self._waiting[0] if self._waiting else None
         channels = self._channels[word.replace(b"un", b"", 1)]
-        if request is not None and request.name == word and request.expected == 0:
-            request.expected = max(1, len(channels))
+        count = len(channels)
         if word in _SUBSCRIBING:
             channels.add(channel)
         else:
             channels.discard(channel)
+        request = self._waiting[0] if self._waiting else None
         if request is None or request.name != word:
             return None  # the server ends sharded subscriptions by itself when a slot moves away
-        request.expected -= 1
+        request.expected = (request.expected or max(1, count)) - 1
         if request.expected == 0:
             self._waiting.popleft()
         return request
