@@ -119,11 +119,10 @@ def has_terminal() -> bool:
     Then a shell may control it as a job. A command in another process group would be a job in the background: it could
     not read from the terminal, and Ctrl-Z would stop this process but not the command.
     """
-    try:
+    with contextlib.suppress(OSError):
         os.close(os.open("/dev/tty", os.O_RDWR))
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _run(command: Sequence[str], parent: int, begin: int, failure: int, *, own_group: bool) -> NoReturn:

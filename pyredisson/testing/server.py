@@ -13,7 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self, TypedDict
 from urllib.parse import quote
@@ -366,14 +366,12 @@ def end(
 
 def answers(path: str) -> bool:
     """Whether PING is answered. A demand for a password counts as an answer; "LOADING" and similar errors don't."""
-    with socket.socket(socket.AF_UNIX) as connection:
+    with socket.socket(socket.AF_UNIX) as connection, suppress(FileNotFoundError, ConnectionError, TimeoutError):
         connection.settimeout(1.0)
-        try:
-            connection.connect(path)
-            connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
-        except (FileNotFoundError, ConnectionError, TimeoutError):
-            return False
+        connection.connect(path)
+        connection.sendall(b"PING\r\n")
+        return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+    return False
 
 
 def quoted(value: str) -> str:
@@ -421,9 +419,7 @@ def bus_port(port: int) -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((HOST, port))
         return True
+    return False
