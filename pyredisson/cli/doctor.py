@@ -13,7 +13,6 @@ import click
 from redis.exceptions import NoPermissionError, RedisError
 
 from pyredisson._api.sync.client import Client
-from pyredisson._api.sync.locks import Lock
 from pyredisson._core import command
 from pyredisson._diagnostics import printable, readable
 from pyredisson._protocol.node import Node
@@ -312,32 +311,28 @@ def _unchecked(check: str, what: str, error: RedisError, server: str = "") -> Fi
 # --- One use of each primitive
 
 
-def _hold(*locks: Lock) -> None:
-    for lock in locks:
-        with lock.hold(wait_time=0, lease_time=10):
-            pass
-
-
 def _use(client: Client, primitive: str, name: str, at_end: ExitStack) -> None:
-    """Uses one of `TRIED`. None leaves a key without a TTL: what `at_end` calls deletes it."""
+    """Uses one of `TRIED`. None leaves a hold, or a key without a TTL: `at_end` releases and deletes."""
     match primitive:
         case "Lock":
-            _hold(client.get_lock(name))
+            at_end.enter_context(client.get_lock(name).hold(wait_time=0, lease_time=10))
         case "FairLock":
-            _hold(client.get_fair_lock(name))
+            at_end.enter_context(client.get_fair_lock(name).hold(wait_time=0, lease_time=10))
         case "ReadWriteLock":
-            _hold(client.get_read_write_lock(name).read_lock(), client.get_read_write_lock(name).write_lock())
+            both = client.get_read_write_lock(name)
+            for side in (both.read_lock(), both.write_lock()):
+                with side.hold(wait_time=0, lease_time=10):
+                    pass
         case "FencedLock":
             lock = client.get_fenced_lock(name)
             at_end.callback(lock.delete)
-            with lock.hold(wait_time=0, lease_time=10):
-                lock.get_token()
+            at_end.enter_context(lock.hold(wait_time=0, lease_time=10))
+            lock.get_token()
         case "Semaphore":
             semaphore = client.get_semaphore(name)
             at_end.callback(semaphore.delete)
             semaphore.try_set_permits(1, ttl=60)
-            with semaphore:
-                pass
+            at_end.enter_context(semaphore)
         case "PermitExpirableSemaphore":
             permits = client.get_permit_expirable_semaphore(name)
             at_end.callback(permits.delete)
