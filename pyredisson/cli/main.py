@@ -38,8 +38,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f"pyredisson.cli.{module}"), cmd_name)
-        assert isinstance(command, click.Command)
+        command: click.Command = getattr(importlib.import_module(f"pyredisson.cli.{module}"), cmd_name)
         return command
 
     def resolve_command(

@@ -148,7 +148,7 @@ def table(
     What gives way if the table is wider than `width`: first the widest columns are cut, but not the first one and not
     the `optional` ones; then the latter are left out, in that order; then the names are cut.
     """
-    widths = {at: max(_length(row[at]) for row in (columns, *rows)) for at in range(len(columns))}
+    widths = {at: max(cell_len(row[at]) for row in (columns, *rows)) for at in range(len(columns))}
     if width is not None:
         _fit(widths, [columns.index(column) for column in optional], width)
     lines = []
@@ -181,21 +181,16 @@ def _total(widths: dict[int, int]) -> int:
 
 
 def _cut_end(text: str, width: int) -> str:
-    return text if _length(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
-
-
-def _length(text: str) -> int:
-    """In columns of a terminal."""
-    return len(text) if text.isascii() else cell_len(text)
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def cut(name: str, width: int) -> str:
     """A name in so many columns of a terminal. What is left out is in the middle: both ends tell names apart."""
-    if _length(name) <= width:
+    if cell_len(name) <= width:
         return name
     left = width // 2
     right = width - left - 1
     end = name[-right:]
-    while _length(end) > right:
+    while cell_len(end) > right:
         end = end[1:]
     return set_cell_size(name, left).rstrip() + "…" + end
