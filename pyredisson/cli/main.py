@@ -98,11 +98,9 @@ def start(arguments: list[str] | None = None) -> int:
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except ModuleNotFoundError:
-        # An extra may be missing, which `entry` says.
-        raise
     except Exception as error:
-        if debugging():
+        # An extra may be missing, which `entry` says.
+        if debugging() or isinstance(error, ModuleNotFoundError):
             raise
         say_error(f"unexpected error: {type(error).__name__}: {error}; PYREDISSON_DEBUG=1 shows the traceback")
         return DEFECT

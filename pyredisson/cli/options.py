@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from redis.exceptions import AuthenticationError, ConnectionError, NoPermissionError, RedisError, TimeoutError
@@ -22,8 +22,6 @@ from pyredisson.inspection.announcements import with_missing_right
 DEFAULT_TIMEOUT = 3.0
 """Seconds to connect, and to wait for a reply."""
 LONGEST_TIMEOUT = 3600
-
-C = TypeVar("C", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--url", metavar="URL", help="The server: redis://, redis+cluster://, redis+sentinel://, unix://..."),
@@ -57,7 +55,7 @@ class Settings(NamedTuple):
     """Whether the user allows colours. Whether the output is a terminal is another question."""
 
 
-def address_options(command: C) -> C:
+def address_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the common options. Without their meaning: the group has them as well, for all of its commands."""
     for option in reversed(_OPTIONS):
         command = option(command)

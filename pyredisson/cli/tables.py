@@ -136,8 +136,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], optional:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     head, *lines = table(columns, rows, optional, width)
     click.echo(click.style(head, bold=True), color=None if color else False)
-    if lines:
-        click.echo("\n".join(lines))
+    click.echo("\n".join(lines))
 
 
 def table(

@@ -135,7 +135,10 @@ class Discovery:
         except (AuthenticationError, NoPermissionError):
             raise
         except (NoReply, RedisError) as failure:
-            self._on_failure(walk, failure.error if isinstance(failure, NoReply) else failure)
+            self.failed[walk.node.address] = failure.error if isinstance(failure, NoReply) else failure
+            walk.failures += 1
+            walk.ended = walk.failures == MOST_TRIES
+            walk.not_before = clock() + retry.delay(walk.failures - 1, self._session.runtime.jitter())
             return
         cursor, looked_at, locks, companions = reply
         # Before the walk goes on: an interrupt between the two would lose what this step has found.
@@ -160,13 +163,6 @@ class Discovery:
         # A user without the right to DBSIZE only doesn't see how far the walk is.
         walk.keys = 0 if isinstance(size, RedisError) else size
         return reply
-
-    def _on_failure(self, walk: _Walk, error: RedisError) -> None:
-        self.failed[walk.node.address] = error
-        walk.failures += 1
-        walk.ended = walk.failures == MOST_TRIES
-        runtime = self._session.runtime
-        walk.not_before = runtime.clock() + retry.delay(walk.failures - 1, runtime.jitter())
 
     def _note(self, locks: list[bytes], companions: list[bytes]) -> None:
         objects: list[tuple[tuple[bytes, ...], Evidence]] = [((key,), Evidence.HASH) for key in locks]

@@ -244,11 +244,11 @@ class Deployment(Generic[N, P]):
         raise NotImplementedError
 
     def _launch(self) -> None:
-        count = len(self._servers)
-        ports = lasting_ports(count * (2 if self._tls else 1), bus="cluster-enabled" in self.nodes[0]._config)
-        for number, server in enumerate(self._servers):
-            server.port = ports[number]
-            server.tls_port = ports[count + number] if self._tls else 0
+        count = len(self._servers) * (2 if self._tls else 1)
+        ports = iter(lasting_ports(count, bus="cluster-enabled" in self.nodes[0]._config))
+        for server in self._servers:
+            server.port = next(ports)
+            server.tls_port = next(ports) if self._tls else 0
             server._prepare()
         self._configure()
         deadline = time.monotonic() + _START_SECONDS

@@ -280,8 +280,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         its: ServerOptions = {"executable": self.nodes[0].executable, "password": sentinel_password, "tls": self._tls}
         if self._tls:
             its["config"] = {"tls-replication": "yes"}
-        made = [SentinelNode(certificates_of=self.nodes[0], **its) for _ in range(sentinels)]
-        self.sentinels: tuple[SentinelNode, ...] = tuple(made)
+        self.sentinels = tuple(SentinelNode(certificates_of=self.nodes[0], **its) for _ in range(sentinels))
         """All sentinels, living or not."""
         self._servers = (*self.nodes, *self.sentinels)
 
