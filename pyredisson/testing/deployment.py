@@ -14,16 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from pyredisson.testing.server import (
-    Server,
-    ServerError,
-    ServerOptions,
-    find_executable,
-    lasting_ports,
-    on_free_ports,
-    quoted,
-    read_version,
-)
+from pyredisson.testing.server import Server, ServerError, ServerOptions, lasting_ports, on_free_ports, quoted
 
 _START_SECONDS = 20.0
 _POLL_SECONDS = 0.02
@@ -42,6 +33,16 @@ class Node(Server):
         self.paused = False
         self._certificates_of = certificates_of
         self._admin: Redis | None = None
+        # How replicas reach their masters, and without the pauses that suit large data. After a sync without a file, a
+        # master sends nothing more for up to a second: WAIT would confirm nothing meanwhile.
+        settings = {"repl-diskless-sync": "no", "repl-ping-replica-period": "1"}
+        if self.version >= (7,):
+            settings["shutdown-timeout"] = "0"
+        if self.password is not None:
+            settings["masterauth"] = quoted(self.password)
+        if self._tls:
+            settings["tls-replication"] = "yes"
+        self._config = settings | self._config
 
     @property
     def running(self) -> bool:
@@ -142,20 +143,10 @@ class Deployment(Generic[N, P]):
         self._tls = options.get("tls", False)
         self._running = False
         self._owner = os.getpid()
-        options["executable"] = program = find_executable(options.get("executable"))
-        self.version = read_version(program)
-        # How replicas reach their masters, and without the pauses that suit large data. After a sync without a file, a
-        # master sends nothing more for up to a second: WAIT would confirm nothing meanwhile.
-        settings |= {"repl-diskless-sync": "no", "repl-ping-replica-period": "1"}
-        if self.version >= (7,):
-            settings["shutdown-timeout"] = "0"
-        if self.password is not None:
-            settings["masterauth"] = quoted(self.password)
-        if self._tls:
-            settings["tls-replication"] = "yes"
         options["config"] = settings | dict(options.get("config") or {})
         first = kind(**options)
         self.nodes = (first, *(kind(certificates_of=first, **options) for _ in range(count - 1)))
+        self.version = first.version
 
     def start(self) -> Self:
         """Start all processes. `ServerError`: one of them exited, or they didn't agree within 20 seconds."""
