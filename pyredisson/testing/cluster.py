@@ -288,7 +288,6 @@ class Cluster(Deployment[ClusterNode, ClusterNode]):
                 node.proxy = None
 
     def _view(self) -> dict[str, NodeView]:
-        """What a living node knows."""
         if not self.living:
             raise ServerError(f"no node of {self!r} is alive")
         return self.living[0].view()

@@ -134,7 +134,10 @@ class AtomicMove:
 
     def __init__(self, first: int, last: int, source: ClusterNode, to: ClusterNode) -> None:
         try:
-            self._asked, self._id = source, _begin_on_valkey(first, last, source, to)
+            before = _exports(source)
+            source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", to.id)
+            [self._id] = _exports(source) - before
+            self._asked = source
             self._query: tuple[str, ...] = ("GETSLOTMIGRATIONS",)
             self._cancellation: tuple[str, ...] = ("CANCELSLOTMIGRATIONS",)
         except ResponseError as error:
@@ -163,13 +166,6 @@ class AtomicMove:
     def _status(self) -> dict[str, Any]:
         answers = map(pairs, self._asked.ask("CLUSTER", *self._query))
         return next(each for each in answers if self._id in (each.get("name"), each.get("id")))
-
-
-def _begin_on_valkey(first: int, last: int, source: ClusterNode, to: ClusterNode) -> str:
-    before = _exports(source)
-    source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", to.id)
-    [name] = _exports(source) - before
-    return name
 
 
 def _exports(source: ClusterNode) -> set[str]:
