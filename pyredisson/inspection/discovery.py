@@ -59,16 +59,8 @@ class Discovery:
         """Names that objects may have: of this pass, and until it ends also of the pass before."""
         self.clients: dict[str, None] = {}
         """The ids of the clients that have announced themselves, likewise."""
-        self.scanned = 0
-        self.failed: dict[str, RedisError] = {}
-        """The addresses of the masters whose keys were not all looked at, and why."""
-        self.done = False
-        self.topology_changed = False
-        """Whether slots have moved, or another server has become a master, during this pass."""
-        self._walks: dict[Node, _Walk] = {}
-        self._found_now: dict[bytes, Evidence] = {}
-        self._clients_now: dict[str, None] = {}
         self._rate_allows = 0.0
+        self.restart()
         session.runtime.on_topology_change(self._on_topology_change)
 
     @property
@@ -78,12 +70,15 @@ class Discovery:
 
     def restart(self) -> None:
         """Begins another pass. Until it has ended, `found` and `clients` also have what this one finds."""
-        self._walks.clear()
-        self._found_now.clear()
-        self._clients_now.clear()
-        self.failed.clear()
         self.scanned = 0
-        self.done = self.topology_changed = False
+        self.failed: dict[str, RedisError] = {}
+        """The addresses of the masters whose keys were not all looked at, and why."""
+        self.done = False
+        self.topology_changed = False
+        """Whether slots have moved, or another server has become a master, during this pass."""
+        self._walks: dict[Node, _Walk] = {}
+        self._found_now: dict[bytes, Evidence] = {}
+        self._clients_now: dict[str, None] = {}
 
     async def step(self) -> bool:
         """One step on each master that may be asked now. False: the pass has ended.
