@@ -347,10 +347,8 @@ def end(
     if os.getpid() != owner:
         return
     if guard is not None:
-        guard.kill()
-        guard.wait()
-        assert guard.stdin is not None
-        guard.stdin.close()
+        with guard:  # waits for its end, and closes its pipe
+            guard.kill()
     if process is not None and process.poll() is None:
         # A paused process keeps SIGTERM for later, and the bounded wait would always end in SIGKILL.
         process.send_signal(signal.SIGCONT)
