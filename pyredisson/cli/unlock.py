@@ -59,7 +59,6 @@ def unlock(settings: Settings, name: str, yes: bool, all_readers: bool, permit: 
 
 
 def _chosen(state: State, all_readers: bool, permit: str | None) -> Sequence[Owner]:
-    """The owners whose holds are to be released."""
     name = printable(state.name)
     if state.kind == "permits":
         if permit is None:

@@ -129,7 +129,6 @@ def _wanted(raws: Sequence[Raw], clients: Sequence[str]) -> dict[str, list[bytes
 
 
 def _announced_kind(raw: Raw, announced: Mapping[str, Announced]) -> str | None:
-    """The kind that a holder of this lock has announced."""
     for owner in raw.fields:
         client, _, rest = owner.partition(b":")
         its = announced.get(readable(client))
