@@ -96,7 +96,11 @@ class Discovery:
             if not self._walks:
                 raise ClusterDownError("CLUSTERDOWN no master is known")
         waiting = [walk for walk in self._walks.values() if not walk.ended]
-        await self._pause(waiting)
+        # There is none if a step was cancelled after all of them had ended.
+        begin = max(self._rate_allows, min((walk.not_before for walk in waiting), default=0.0))
+        if (seconds := begin - session.clock()) > 0:
+            await session.runtime.sleep(seconds)
+            session.check_open()
         now = session.clock()
         for walk in waiting:
             if walk.not_before <= now:
@@ -112,15 +116,6 @@ class Discovery:
                 self.found = dict(self._found_now)
                 self.clients = dict(self._clients_now)
         return not self.done
-
-    async def _pause(self, waiting: list[_Walk]) -> None:
-        """Waits until the first of these walks may take a step."""
-        # There is none if a step was cancelled after all of them had ended.
-        begin = max(self._rate_allows, min((walk.not_before for walk in waiting), default=0.0))
-        seconds = begin - self._session.clock()
-        if seconds > 0:
-            await self._session.runtime.sleep(seconds)
-            self._session.check_open()
 
     async def _advance(self, walk: _Walk) -> None:
         clock = self._session.clock
