@@ -111,8 +111,7 @@ class Node(Server):
             shutil.copy(Path(self._certificates_of.ca_file).with_name(name), directory)
 
     def _spawn(self, *arguments: str) -> None:
-        assert self._directory is not None
-        for file in self._directory.glob("*.rdb"):
+        for file in Path(self.path).parent.glob("*.rdb"):
             file.unlink()  # from the connection of a replica; the server would load it
         super()._spawn(*arguments)
 

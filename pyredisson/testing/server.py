@@ -223,8 +223,7 @@ class Server:
         file.write_text(self._configuration(file.parent))
 
     def _spawn(self, *arguments: str) -> None:
-        directory = self._directory
-        assert directory is not None
+        directory = Path(self.path).parent
         file = directory / "server.conf"
         self._write_configuration(file)
         self._kept.close()
@@ -290,8 +289,7 @@ class Server:
         raise ServerError(f"{self.executable} did not answer within {_START_SECONDS:g} s:\n{self._log_tail()}")
 
     def _log_tail(self) -> str:
-        assert self._directory is not None
-        text = (self._directory / "log").read_text(errors="replace")
+        text = Path(self.path).with_name("log").read_text(errors="replace")
         if self._tls and re.search(r"tls-\S+.*\n.*Bad directive", text):
             text += "\nThis server was built without TLS."
         return "\n".join(text.splitlines()[-20:])
