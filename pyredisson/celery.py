@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import limited
+from pyredisson._api.holds import limited
 from pyredisson._api.naming import Template, check_function
 from pyredisson._api.sync.client import Client
 from pyredisson._api.sync.locks import Lock

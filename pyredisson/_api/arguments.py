@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from threading import TIMEOUT_MAX
-from typing import Protocol, TypedDict, TypeVar
+from typing import TypedDict
 
 from pyredisson._backends.clock import clock
 from pyredisson._core import parts_on_cluster
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.logic.holds import RenewedLease
-from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.commands import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
@@ -25,17 +24,6 @@ MAX_PERMITS = 2**31 - 1
 
 PERMIT_ID = re.compile(f"[0-9A-Fa-f]{{{2 * ID_BYTES}}}")
 Name = str | bytes
-
-
-class LockHandle(Protocol):
-    _explicit_owner: Owner | None
-
-    @property
-    def _logic(self) -> LockLogic: ...
-    def _owner(self) -> Owner: ...
-
-
-AnyLock = TypeVar("AnyLock", bound=LockHandle)
 
 
 class LockOptions(TypedDict, total=False):
@@ -103,14 +91,6 @@ def renewed_lease_of(renewed: int, lease_time: Duration | None, at_most: Duratio
     if lease_time is not None:
         raise ValueError("at_most is for a lock that is renewed, so without a lease_time")
     return RenewedLease(renewed, lease_ms(at_most, "at_most"))
-
-
-def limited(lock: AnyLock, at_most: Duration | None) -> AnyLock:
-    """The lock, whose acquires have this limit if they name none."""
-    if at_most is not None:
-        logic = lock._logic
-        logic.renewal = RenewedLease(logic.renewed_ms, lease_ms(at_most, "at_most"))
-    return lock
 
 
 def wait_of(wait: Duration | None, name: str) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import AnyLock, LockHandle, LockOptions, Name, explicit_owner, key_of, package_of
+from pyredisson._api.arguments import LockOptions, Name, explicit_owner, key_of, package_of
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.config import Config
@@ -91,7 +91,41 @@ class Holdable:
             return self._logic.session.lost_callbacks.remove(self._logic.identity, callback)
 
 
+class AnyLock(Holdable, Named):
+    """A lock of one name."""
+
+    __slots__ = ("_name",)
+
+    _callers: Any
+    _logic: LockLogic
+
+    def __init__(self, logic: LockLogic, callers: Any, owner: Owner | None, name: Name | None) -> None:
+        self._logic = logic
+        self._callers = callers
+        self._explicit_owner = owner
+        self._name = name
+        self._blocks = self._new_blocks()
+
+    def _owner(self) -> Owner:
+        return self._explicit_owner or self._callers.current()
+
+    def __repr__(self) -> str:
+        """The lock, and what its owner holds. Changes nothing and never raises."""
+        package, explicit, state = package_of(type(self)), self._explicit_owner, ""
+        # None: the calling thread or task is no owner yet.
+        owner = explicit or self._callers.known()
+        if owner is not None and (hold := self._logic.hold_of(owner.id)) is not None:
+            now = self._logic.session.clock()
+            state = f": {LOST.value if hold.state is HELD else hold.state.value}"
+            if hold.state is HELD and hold.valid_until > now:
+                caller = "this thread" if package == "pyredisson" else "this task"
+                caller = f"owner {explicit.id}" if explicit else caller
+                state = f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
+        return f"<{package}.{type(self).__name__} {readable(self._logic.key)!r}{state}>"
+
+
 AnyHoldable = TypeVar("AnyHoldable", bound=Holdable)
+L = TypeVar("L", bound=AnyLock)
 
 
 class AnyHolding(Generic[AnyHoldable]):
@@ -149,7 +183,6 @@ class AnySingleton:
         return f"<{package_of(type(self))}.Singleton {readable(self._make()._logic.key)!r}>"
 
 
-MakeLock = Callable[[LockLogic, Any, Owner | None, Name | None], AnyLock]
 MakeLogic = Callable[[Session, bytes], LockLogic]
 
 
@@ -211,13 +244,11 @@ class AnyClient:
         """The name, if it can't be computed from the key; else None, so that a million locks don't store it twice."""
         return name if self._config.name_mapper is not None or isinstance(name, bytes) else None
 
-    def _lock(self, lock: MakeLock[AnyLock], logic: MakeLogic, name: Name, **options: Unpack[LockOptions]) -> AnyLock:
-        made = lock(logic(self._session, self._key(name)), self._callers, None, self._kept(name))
+    def _lock(self, kind: type[L], logic: MakeLogic, name: Name, **options: Unpack[LockOptions]) -> L:
+        made = kind(logic(self._session, self._key(name)), self._callers, None, self._kept(name))
         return self._with_options(made, **options)
 
-    def _with_options(
-        self, lock: AnyLock, owner: AnyOwner | None = None, watchdog_timeout: Duration | None = None
-    ) -> AnyLock:
+    def _with_options(self, lock: L, owner: AnyOwner | None = None, watchdog_timeout: Duration | None = None) -> L:
         if watchdog_timeout is not None:
             renewal = RenewedLease(lease_ms(watchdog_timeout, "watchdog_timeout"))
             lock._logic.renewal = renewal
@@ -231,18 +262,12 @@ def permit_timeout_error(key: bytes, wait: float | None) -> LockTimeoutError:
     return LockTimeoutError(f"no permit of semaphore {name!r} was acquired in {wait or 0.0:g} s", name=name)
 
 
-def repr_of_lock(lock: Any) -> str:
-    """The lock, and what its owner holds. Changes nothing and never raises."""
-    package, explicit, state = package_of(type(lock)), lock._explicit_owner, ""
-    # None: the calling thread or task is no owner yet.
-    owner = explicit or lock._callers.known()
-    if owner is not None and (hold := lock._logic.hold_of(owner.id)) is not None:
-        now = lock._logic.session.clock()
-        state = f": {LOST.value if hold.state is HELD else hold.state.value}"
-        if hold.state is HELD and hold.valid_until > now:
-            caller = f"owner {explicit.id}" if explicit else f"this {'thread' if package == 'pyredisson' else 'task'}"
-            state = f": held by {caller} for {max(0.0, now - hold.begun):.1f} s"
-    return f"<{package}.{type(lock).__name__} {readable(lock._logic.key)!r}{state}>"
+def limited(lock: L, at_most: Duration | None) -> L:
+    """The lock, whose acquires have this limit if they name none."""
+    if at_most is not None:
+        logic = lock._logic
+        logic.renewal = RenewedLease(logic.renewed_ms, lease_ms(at_most, "at_most"))
+    return lock
 
 
 def warn_not_released(what: str, error: RedisError) -> None:
@@ -290,7 +315,7 @@ class Group:
 
     __slots__ = ()
 
-    _locks: Sequence[LockHandle]
+    _locks: Sequence[AnyLock]
     _group_owner: GroupOwner | None
     """The owner of every call of this object; None: the members' owners for the calling thread or task."""
 
@@ -311,7 +336,7 @@ class Group:
         return f"<{package_of(type(self))}.{type(self).__name__} of {', '.join(map(repr, self._locks))}>"
 
 
-def members_of(locks: Sequence[AnyLock], kind: type[AnyLock]) -> list[AnyLock]:
+def members_of(locks: Sequence[L], kind: type[L]) -> list[L]:
     """The members of a group, in the order in which every program acquires them.
 
     `TypeError` for a member that is no lock of the same package (`kind`); `ValueError` for none, or for one twice.

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._api.arguments import key_of, limited
+from pyredisson._api.arguments import key_of
+from pyredisson._api.holds import limited
 from pyredisson._api.sync.client import Client
 from pyredisson._api.sync.locks import FairLock, FencedLock, Lock
 from pyredisson._backends.clock import clock

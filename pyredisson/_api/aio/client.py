@@ -23,8 +23,8 @@ from pyredisson._api.aio.locks import (
 )
 from pyredisson._api.aio.semaphores import CountDownLatch, PermitExpirableSemaphore, Semaphore
 from pyredisson._api.aio.singletons import Singleton
-from pyredisson._api.arguments import LockOptions, Name, key_of, limited, renewed_lease_of, wait_of
-from pyredisson._api.holds import MakeLogic
+from pyredisson._api.arguments import LockOptions, Name, key_of, renewed_lease_of, wait_of
+from pyredisson._api.holds import MakeLogic, limited
 from pyredisson._api.naming import LockKind, Template, check_function, check_kind
 from pyredisson._backends.aio.callers import Callers
 from pyredisson._client.lifecycle import ClientLifecycle

@@ -7,9 +7,8 @@ from typing import Any
 
 from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.aio.releases import GroupReleases, LockReleases, wait_for_end
-from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
-from pyredisson._api.holds import AnyLost, Group, Named, Primitive, members_of, repr_of_lock
-from pyredisson._backends.aio.callers import Callers
+from pyredisson._api.arguments import deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
+from pyredisson._api.holds import AnyLock, AnyLost, Group, Primitive, members_of
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.holder import Holder, Waiter
 from pyredisson.inspection.states import Inspector
@@ -18,7 +17,6 @@ from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
 
 
@@ -83,7 +81,7 @@ class Lockable(Enterable):
         return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 
-class Lock(LockReleases, Lockable, Named):
+class Lock(LockReleases, Lockable, AnyLock):
     """A re-entrant lock on the server, shared by all processes, also Java's with Redisson.
 
     The owner of a hold is the task that calls the method.
@@ -93,16 +91,9 @@ class Lock(LockReleases, Lockable, Named):
     such a holder, and a fencing token (`FencedLock`) protects a resource from its late writes.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ()
 
     _logic: LockLogic
-
-    def __init__(self, logic: LockLogic, callers: Callers, owner: Owner | None, name: Name | None) -> None:
-        self._logic = logic
-        self._callers = callers
-        self._explicit_owner = owner
-        self._name = name
-        self._blocks = self._new_blocks()
 
     def hand_off(self) -> Coroutine[Any, Any, str]:
         """Gives the calling task's hold away, without a release, and returns a token: `client.adopt(token)` takes it.
@@ -168,11 +159,6 @@ class Lock(LockReleases, Lockable, Named):
         """
         logic = Inspector(self._logic.session)
         return await logic.waiters(self._logic.key)
-
-    __repr__ = repr_of_lock
-
-    def _owner(self) -> Owner:
-        return self._explicit_owner or self._callers.current()
 
 
 RLock = Lock

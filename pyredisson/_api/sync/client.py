@@ -8,8 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, Unpack
 
-from pyredisson._api.arguments import LockOptions, Name, key_of, limited, renewed_lease_of, wait_of
-from pyredisson._api.holds import MakeLogic
+from pyredisson._api.arguments import LockOptions, Name, key_of, renewed_lease_of, wait_of
+from pyredisson._api.holds import MakeLogic, limited
 from pyredisson._api.naming import LockKind, Template, check_function, check_kind
 from pyredisson._api.sync.connections import ClientConnections
 from pyredisson._api.sync.elections import Election, Term

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyredisson._api.arguments import Name, deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
-from pyredisson._api.holds import AnyLost, Group, Named, Primitive, members_of, repr_of_lock
+from pyredisson._api.arguments import deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
+from pyredisson._api.holds import AnyLock, AnyLost, Group, Primitive, members_of
 from pyredisson._api.sync.blocks import Enterable
 from pyredisson._api.sync.releases import GroupReleases, LockReleases, wait_for_end
-from pyredisson._backends.threads.callers import Callers
 from pyredisson._core import Run
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.holder import Holder, Waiter
@@ -20,7 +19,6 @@ from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
 from pyredisson.logic.locks.rlock import LockLogic
-from pyredisson.logic.owners import Owner
 from pyredisson.owners import AnyOwner, id_of_owner
 
 
@@ -84,7 +82,7 @@ class Lockable(Enterable):
         return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
 
 
-class Lock(LockReleases, Lockable, Named):
+class Lock(LockReleases, Lockable, AnyLock):
     """A re-entrant lock on the server, shared by all processes, also Java's with Redisson.
 
     The owner of a hold is the thread that calls the method.
@@ -93,16 +91,9 @@ class Lock(LockReleases, Lockable, Named):
     such a holder, and a fencing token (`FencedLock`) protects a resource from its late writes.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ()
 
     _logic: LockLogic
-
-    def __init__(self, logic: LockLogic, callers: Callers, owner: Owner | None, name: Name | None) -> None:
-        self._logic = logic
-        self._callers = callers
-        self._explicit_owner = owner
-        self._name = name
-        self._blocks = self._new_blocks()
 
     def hand_off(self) -> str:
         """Gives the calling thread's hold away, without a release, and returns a token: `client.adopt(token)` takes it.
@@ -168,11 +159,6 @@ class Lock(LockReleases, Lockable, Named):
         """
         logic = Inspector(self._logic.session)
         return Run(logic.waiters, self._logic.key).result
-
-    __repr__ = repr_of_lock
-
-    def _owner(self) -> Owner:
-        return self._explicit_owner or self._callers.current()
 
 
 RLock = Lock
