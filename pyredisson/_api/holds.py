@@ -59,7 +59,7 @@ class Holdable:
 
     __slots__ = ("__weakref__", "_blocks", "_callers", "_explicit_owner", "_logic")
 
-    _explicit_owner: Owner | None
+    _explicit_owner: Any
     """None: the calling thread or task. A group has one, its first member's, only if all its members have one."""
     _logic: LockLogic | GroupLogic
     _new_blocks: Callable[[], Any]
@@ -97,6 +97,7 @@ class AnyLock(Holdable, Named):
     __slots__ = ("_name",)
 
     _callers: Any
+    _explicit_owner: Owner | None
     _logic: LockLogic
 
     def __init__(self, logic: LockLogic, callers: Any, owner: Owner | None, name: Name | None) -> None:
@@ -310,14 +311,27 @@ def _refuses(reason: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-class Group:
+class Group(Holdable):
     """Several locks as one: the owner of its calls, and the methods that make no sense for a group."""
 
-    __slots__ = ()
+    __slots__ = ("_locks",)
 
-    _locks: Sequence[AnyLock]
-    _group_owner: GroupOwner | None
-    """The owner of every call of this object; None: the members' owners for the calling thread or task."""
+    _callers: Any
+    _explicit_owner: Owner | GroupOwner | None
+    """A `GroupOwner` is the owner of every call of this object."""
+    _kind: Callable[[Sequence[LockLogic]], GroupLogic]
+    _logic: GroupLogic
+    _member: type[AnyLock]
+    """What a member must be: a lock of the same package."""
+
+    def __init__(self, locks: Sequence[AnyLock]) -> None:
+        self._locks = locks = members_of(locks, self._member)
+        self._logic = self._kind([lock._logic for lock in locks])
+        # The owner of the group is the calling thread or task as soon as that is so for one member.
+        first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
+        self._callers = first._callers
+        self._explicit_owner = first._explicit_owner
+        self._blocks = self._new_blocks()
 
     name = property(_refuses("a group of locks has no name: ask its members"))
     is_locked = locked = _refuses("a group may be locked in part: ask its members")
@@ -330,7 +344,8 @@ class Group:
     force_unlock = delete = _refuses("a group's members may be held by different owners: force each that must go")
 
     def _owner(self) -> GroupOwner:
-        return self._group_owner or GroupOwner([lock._owner() for lock in self._locks])
+        explicit = self._explicit_owner
+        return explicit if isinstance(explicit, GroupOwner) else GroupOwner([lock._owner() for lock in self._locks])
 
     def __repr__(self) -> str:
         return f"<{package_of(type(self))}.{type(self).__name__} of {', '.join(map(repr, self._locks))}>"

@@ -14,7 +14,7 @@ from pyredisson._api.aio.blocks import Enterable
 from pyredisson._api.arguments import count_of, permit_ids_of
 from pyredisson._backends.aio.operations import call_in
 from pyredisson._backends.aio.wakeup import AioWakeup
-from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
+from pyredisson.logic.groups.group import GroupHold, GroupLogic
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.permits.permit_expirable_semaphore import PermitExpirableSemaphoreLogic
@@ -42,9 +42,8 @@ class LockReleases(Enterable):
 
 
 class GroupReleases(Enterable):
-    __slots__ = ("_group_owner",)
+    __slots__ = ()
 
-    _group_owner: GroupOwner | None
     _logic: GroupLogic
 
     def unlock(self) -> Coroutine[Any, Any, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, Union
 
@@ -33,8 +34,6 @@ class Enterable(Holdable):
     _blocks: Blocks
     """The blocks that were entered by `with` on this very object and not left yet."""
     _callers: Callers
-    _with_owner: Callable[[Any], Enterable]
-    """Makes a handle of the same lock for that owner, whichever thread uses it."""
 
     def unlock(self) -> None:
         """Releases one hold."""
@@ -115,7 +114,9 @@ def leave_elsewhere(entered: Entered, lock: Enterable, error: BaseException | No
     """
     while blocks := list(entered._blocks):
         caller, owner = next((block for block in blocks if lock._logic.hold_of(block[1].id) is not None), blocks[0])
-        releaser = lock._with_owner(owner)
+        # A handle of the same lock for that owner, whichever thread uses it.
+        releaser = copy.copy(lock)
+        releaser._explicit_owner = owner
         # Another exit may have chosen the same block. After this line no function is called before the release.
         if entered._blocks[caller] is not None:
             elsewhere = lock._explicit_owner is None

@@ -4,17 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from pyredisson._api.arguments import deadline_of, deadline_of_acquire, lease_of, renewed_lease_of, wait_of
-from pyredisson._api.holds import AnyLock, AnyLost, Group, Primitive, members_of
+from pyredisson._api.holds import AnyLock, AnyLost, Group, Primitive
 from pyredisson._api.sync.blocks import Enterable
 from pyredisson._api.sync.releases import GroupReleases, LockReleases, wait_for_end
 from pyredisson._core import Run
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.holder import Holder, Waiter
 from pyredisson.inspection.states import Inspector
-from pyredisson.logic.groups.group import GroupLogic
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
@@ -299,20 +296,9 @@ class ReadWriteLock(Primitive):
 class LockGroup(Group, GroupReleases, Lockable):
     """Several locks as one. A method that makes no sense for a group raises `NotImplementedError`."""
 
-    __slots__ = ("_locks",)
+    __slots__ = ()
 
-    _kind: Callable[[Sequence[LockLogic]], GroupLogic]
-    _logic: GroupLogic
-
-    def __init__(self, locks: Sequence[Lock]) -> None:
-        self._locks = locks = members_of(locks, Lock)
-        self._group_owner = None
-        self._logic = self._kind([lock._logic for lock in locks])
-        # The owner of the group is the calling thread as soon as that is so for one member.
-        first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
-        self._callers = first._callers
-        self._explicit_owner = first._explicit_owner
-        self._blocks = self._new_blocks()
+    _member = Lock
 
 
 class MultiLock(LockGroup):

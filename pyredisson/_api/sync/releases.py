@@ -10,7 +10,6 @@ An interrupt at the very first instruction, before the `try`, counts as one befo
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterable
 
@@ -70,16 +69,10 @@ class LockReleases(Enterable):
                 logic.release_in_background(owner, hold, call or ReleaseCall())
             raise
 
-    def _with_owner(self, owner: Owner) -> LockReleases:
-        other = copy.copy(self)
-        other._explicit_owner = owner
-        return other
-
 
 class GroupReleases(Enterable):
-    __slots__ = ("_group_owner",)
+    __slots__ = ()
 
-    _group_owner: GroupOwner | None
     _logic: GroupLogic
 
     def unlock(self) -> None:
@@ -101,11 +94,6 @@ class GroupReleases(Enterable):
             owner = owner or self._owner()
             logic.release_in_background(owner, hold or logic.hold_of(owner.id))
             raise
-
-    def _with_owner(self, owner: GroupOwner) -> GroupReleases:
-        other = copy.copy(self)
-        other._group_owner = owner
-        return other
 
 
 def release_permits(logic: SemaphoreLogic, permits: int, *, only_existing: bool) -> bool:
