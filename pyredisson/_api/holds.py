@@ -166,6 +166,22 @@ class AnyLost:
         return f"<{package_of(type(self))}.Lost of {self._lock!r}: {state}>"
 
 
+class AnyPermit:
+    __slots__ = ("_ids", "_lease", "_renew", "_semaphore", "_wait")
+
+    def __init__(self, semaphore: Primitive, wait: float | None, lease: int | None, renew: bool) -> None:
+        self._semaphore = semaphore
+        self._wait = wait
+        self._lease = lease
+        self._renew = renew
+        self._ids: list[str] | None = None
+        """None: no block has entered. Empty: a block is about to acquire the permit."""
+
+    def __repr__(self) -> str:
+        state = self._ids[0] if self._ids else "not acquired"
+        return f"<{package_of(type(self))}.Permit of {self._semaphore!r}: {state}>"
+
+
 class AnySingleton:
     __slots__ = ("_make", "_turns", "_wait")
 

@@ -8,7 +8,7 @@ from typing import Any, Self, overload
 
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
 from pyredisson._api.arguments import count_of, deadline_after, deadline_of, permit_id_of, permit_lease_of, wait_of
-from pyredisson._api.holds import Primitive, permit_timeout_error, tell_failed_release
+from pyredisson._api.holds import AnyPermit, Primitive, permit_timeout_error, tell_failed_release
 from pyredisson._backends.aio.operations import discard_result
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.logic.permits.commands import ENDLESS, MAX_COUNT, MOST_AT_ONCE
@@ -214,43 +214,32 @@ class PermitExpirableSemaphore(Primitive):
         return await self._logic.delete()
 
 
-class Permit:
+class Permit(AnyPermit):
     """What `permit()` returns: an async context manager for one permit."""
 
-    __slots__ = ("_entered", "_ids", "_lease", "_renew", "_semaphore", "_wait")
-
-    def __init__(self, semaphore: PermitExpirableSemaphore, wait: float | None, lease: int | None, renew: bool) -> None:
-        self._semaphore = semaphore
-        self._wait = wait
-        self._lease = lease
-        self._renew = renew
-        self._entered = False
-        self._ids: list[str] = []
+    __slots__ = ()
 
     async def __aenter__(self) -> str:
         logic = self._semaphore._logic
         deadline = deadline_after(self._wait)
-        if self._entered:
+        if self._ids is not None:
             raise RuntimeError("one permit() object serves one block at a time")
-        self._entered = True
+        self._ids = []
         try:
             # No function is called between the acquire and this assignment: an interrupt there would lose the id.
             self._ids = await logic.acquire(1, self._lease, deadline, self._renew)
         finally:
-            self._entered = self._ids != []
-        if not self._ids:
+            self._ids = self._ids or None
+        if self._ids is None:
             raise permit_timeout_error(logic.key, self._wait)
         return self._ids[0]
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        ids, self._ids, self._entered = self._ids, [], False
+        ids, self._ids = self._ids or [], None
         try:
             await release_permit_ids(self._semaphore._logic, ids, must=True)
         except Exception as failure:  # noqa: BLE001
             tell_failed_release(failure, error)
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.asyncio.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"
 
 
 class CountDownLatch(Primitive):

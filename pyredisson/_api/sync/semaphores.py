@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Self, overload
 
 from pyredisson._api.arguments import count_of, deadline_after, deadline_of, permit_id_of, permit_lease_of, wait_of
-from pyredisson._api.holds import Primitive, permit_timeout_error, tell_failed_release
+from pyredisson._api.holds import AnyPermit, Primitive, permit_timeout_error, tell_failed_release
 from pyredisson._api.sync.releases import release_permit_ids, release_permits
 from pyredisson._core import Run
 from pyredisson._settings.durations import Duration, lease_ms
@@ -216,43 +216,32 @@ class PermitExpirableSemaphore(Primitive):
         return Run(self._logic.delete).result
 
 
-class Permit:
+class Permit(AnyPermit):
     """What `permit()` returns: a context manager for one permit."""
 
-    __slots__ = ("_entered", "_ids", "_lease", "_renew", "_semaphore", "_wait")
-
-    def __init__(self, semaphore: PermitExpirableSemaphore, wait: float | None, lease: int | None, renew: bool) -> None:
-        self._semaphore = semaphore
-        self._wait = wait
-        self._lease = lease
-        self._renew = renew
-        self._entered = False
-        self._ids: list[str] = []
+    __slots__ = ()
 
     def __enter__(self) -> str:
         logic = self._semaphore._logic
         deadline = deadline_after(self._wait)
-        if self._entered:
+        if self._ids is not None:
             raise RuntimeError("one permit() object serves one block at a time")
-        self._entered = True
+        self._ids = []
         try:
             # No function is called between the acquire and this assignment: an interrupt there would lose the id.
             self._ids = Run(logic.acquire, 1, self._lease, deadline, self._renew).result
         finally:
-            self._entered = self._ids != []
-        if not self._ids:
+            self._ids = self._ids or None
+        if self._ids is None:
             raise permit_timeout_error(logic.key, self._wait)
         return self._ids[0]
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        ids, self._ids, self._entered = self._ids, [], False
+        ids, self._ids = self._ids or [], None
         try:
             release_permit_ids(self._semaphore._logic, ids, must=True)
         except Exception as failure:  # noqa: BLE001
             tell_failed_release(failure, error)
-
-    def __repr__(self) -> str:
-        return f"<pyredisson.Permit of {self._semaphore!r}: {self._ids[0] if self._ids else 'not acquired'}>"
 
 
 class CountDownLatch(Primitive):
