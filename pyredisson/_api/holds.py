@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import combinations
 from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
 from redis.exceptions import RedisError
 
 from pyredisson._api.arguments import LockOptions, Name, explicit_owner, key_of, package_of
+from pyredisson._client.lifecycle import ClientLifecycle, Made
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson._settings.config import Config
-from pyredisson._settings.durations import Duration, lease_ms
+from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.errors import LockNotHeldError, LockTimeoutError
 from pyredisson.holder import Hold
 from pyredisson.logic import holds
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner
 from pyredisson.logic.holds import HELD, LOST, RenewedLease
+from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
-from pyredisson.owners import AnyOwner
+from pyredisson.owners import AnyOwner, new_owner
 
 LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 
@@ -206,10 +209,15 @@ MakeLogic = Callable[[Session, bytes], LockLogic]
 class AnyClient:
     """What a client says of itself, as it knows without asking the server."""
 
-    _callers: Any
-    _config: Config
-    _on_cluster: bool
-    _session: Session
+    _connect: Callable[..., Made]
+    _new_callers: Callable[[], Any]
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._on_cluster = config.topology == "cluster"
+        self._callers = self._new_callers()
+        self._lifecycle = ClientLifecycle(config, self._callers.begin, self._connect)
+        self._session = self._lifecycle.session
 
     @property
     def id(self) -> str:
@@ -272,6 +280,18 @@ class AnyClient:
             self._session.expect_lease(renewal)
         lock._explicit_owner = explicit_owner(self._session, owner)
         return lock
+
+    def _lock_of_runs(self, kind: type[L], name: Name, at_least: Duration, at_most: Duration | None) -> Callable[[], L]:
+        """Makes the lock for each run of a singleton, with an owner of its own."""
+        kept = lease_ms(at_least, "at_least") if seconds(at_least, "at_least") else 0
+        logic = partial(KeepingLock, at_least=kept) if kept else LockLogic
+
+        def make() -> L:
+            return limited(self._lock(kind, logic, name, owner=new_owner()), at_most)
+
+        # A name that can't be used is an error here, not at the first run.
+        make()
+        return make
 
 
 def permit_timeout_error(key: bytes, wait: float | None) -> LockTimeoutError:

@@ -26,15 +26,12 @@ from pyredisson._api.aio.singletons import Singleton
 from pyredisson._api.arguments import LockOptions, Name, key_of, renewed_lease_of, wait_of
 from pyredisson._api.holds import MakeLogic, limited
 from pyredisson._api.naming import LockKind, Template, check_function, check_kind
-from pyredisson._backends.aio.callers import Callers
-from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._settings.config import Config
-from pyredisson._settings.durations import Duration, lease_ms, seconds
+from pyredisson._settings.durations import Duration
 from pyredisson._settings.fields import ConfigFields
 from pyredisson.backoff import DEFAULT_BACKOFF, Backoff, backoff_of
 from pyredisson.logic.locks.fair_lock import FairLockLogic, NonReentrantFairLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
-from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.locks.moving import HandedOff
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic, NonReentrantLockLogic
@@ -65,13 +62,6 @@ class Client(ClientConnections):
 
     It belongs to the event loop in which it is used first; once that is closed, to the next one.
     """
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._on_cluster = config.topology == "cluster"
-        self._callers = Callers()
-        self._lifecycle = ClientLifecycle(config, self._callers.begin, self._connect)
-        self._session = self._lifecycle.session
 
     def get_lock(self, name: Name, **options: Unpack[LockOptions]) -> Lock:
         """The re-entrant lock (`RLock`) of that name. Sends nothing.
@@ -224,15 +214,7 @@ class Client(ClientConnections):
 
         Raises `ValueError` or `TypeError` for a name or a time that can't be used.
         """
-        kept = lease_ms(at_least, "at_least") if seconds(at_least, "at_least") else 0
-        logic = functools.partial(KeepingLock, at_least=kept) if kept else LockLogic
-
-        def make() -> Lock:
-            return limited(self._lock(Lock, logic, name, owner=new_owner()), at_most)
-
-        # A name that can't be used is an error here, not at the first run.
-        make()
-        return Singleton(make, wait_of(wait_time, "wait_time"))
+        return Singleton(self._lock_of_runs(Lock, name, at_least, at_most), wait_of(wait_time, "wait_time"))
 
     def elect(
         self,

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pyredisson._api.holds import AnyClient
+from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.aio.listener import AioListener, AioListeners
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.runtime import AioRuntime, RoutedAioRuntime
 from pyredisson._backends.clock import clock
-from pyredisson._client.lifecycle import CLOSE_TIMEOUT, ClientLifecycle, Made
+from pyredisson._client.lifecycle import CLOSE_TIMEOUT, Made
 from pyredisson._client.servers import Servers, SingleServer
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.routed_channels import RoutedChannels
@@ -20,7 +21,7 @@ from pyredisson.logic.routed_channels import RoutedChannels
 class ClientConnections(AnyClient):
     """The connections of a client: one for commands, and one for messages while a task waits."""
 
-    _lifecycle: ClientLifecycle
+    _new_callers = Callers
     _runtime: AioRuntime | RoutedAioRuntime
     _listener: AioListener | AioListeners
 

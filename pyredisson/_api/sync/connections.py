@@ -9,7 +9,7 @@ from pyredisson._backends.clock import clock
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.listener import ThreadListener, ThreadListeners
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime, ThreadRuntime, run
-from pyredisson._client.lifecycle import ClientLifecycle, Made
+from pyredisson._client.lifecycle import Made
 from pyredisson._client.servers import Servers, SingleServer
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.routed_channels import RoutedChannels
@@ -18,8 +18,7 @@ from pyredisson.logic.routed_channels import RoutedChannels
 class ClientConnections(AnyClient):
     """The connections of a client: a pool for commands, and one connection for messages while a thread waits."""
 
-    _callers: Callers
-    _lifecycle: ClientLifecycle
+    _new_callers = Callers
     _runtime: ThreadRuntime | RoutedThreadRuntime
     _listener: ThreadListener | ThreadListeners
 
