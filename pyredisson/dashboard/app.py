@@ -17,6 +17,7 @@ from urllib.parse import quote
 import uvicorn
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -27,7 +28,7 @@ from pyredisson._settings.config import Config
 from pyredisson.dashboard.collector import Collector
 from pyredisson.dashboard.guards import Guard, is_loopback
 from pyredisson.dashboard.snapshot import Snapshot, who
-from pyredisson.dashboard.views import METRICS_TYPE, Query, QueryError, metrics_of, query_of, totals_of, view_of
+from pyredisson.dashboard.views import METRICS_TYPE, Query, metrics_of, query_of, totals_of, view_of
 from pyredisson.errors import ClosedError
 from pyredisson.inspection.states import MOST_LISTED
 from pyredisson.inspection.unlocking import release_shown
@@ -88,32 +89,27 @@ class Dashboard:
 
     async def once(self, request: Request) -> Response:
         """One view, for a script."""
-        try:
-            query = query_of(request.query_params, request.path_params["view"])
-        except QueryError as error:
-            return PlainTextResponse(f"{error}\n", 400)
+        query = query_of(request.query_params, request.path_params["view"])
         with self._collector.watch() as watch:
             watch.detail = _detail(query, self._collector.snapshot)
             # One object is read in each round as long as somebody looks at it, and else now and then.
             since = -math.inf if watch.detail is None else time.monotonic()
-            snapshot = await self._collector.fresh(FIRST_SNAPSHOT, since)
-        if snapshot is None:
-            return PlainTextResponse("the dashboard is being stopped\n", 503)
+            snapshot = await self._fresh(since)
         return JSONResponse({"totals": totals_of(snapshot), "view": view_of(snapshot, query).content})
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus. Whoever scrapes looks: what isn't looked for would be missing."""
-        snapshot = await self._collector.fresh(FIRST_SNAPSHOT)
+        return PlainTextResponse(metrics_of(await self._fresh(-math.inf)), media_type=METRICS_TYPE)
+
+    async def _fresh(self, since: float) -> Snapshot:
+        snapshot = await self._collector.fresh(FIRST_SNAPSHOT, since)
         if snapshot is None:
-            return PlainTextResponse("the dashboard is being stopped\n", 503)
-        return PlainTextResponse(metrics_of(snapshot), media_type=METRICS_TYPE)
+            raise HTTPException(503, "the dashboard is being stopped\n")
+        return snapshot
 
     async def events(self, request: Request) -> Response:
         """The stream of one page, as server-sent events."""
-        try:
-            query = query_of(request.query_params)
-        except QueryError as error:
-            return PlainTextResponse(f"{error}\n", 400)
+        query = query_of(request.query_params)
         if self._streams >= MOST_STREAMS:
             return PlainTextResponse(f"there are {MOST_STREAMS} pages open\n", 503)
         headers = {"X-Accel-Buffering": "no"}

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from starlette.exceptions import HTTPException
+
 from pyredisson._diagnostics import readable
 from pyredisson.dashboard.snapshot import PastHold, Seen, Snapshot, sole_client, waiting_of, who
 from pyredisson.holder import Holder
@@ -41,10 +43,6 @@ MOST_ON_WALL = 10
 METRICS_TYPE = "text/plain; version=0.0.4"
 
 
-class QueryError(ValueError):
-    """A query that can't be answered; the text says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
     """What a browser wants to see. Made by `query_of`."""
@@ -71,18 +69,18 @@ class Query:
 
 
 def query_of(parameters: Mapping[str, str], view: str | None = None) -> Query:
-    """The query of a URL. `view`: in place of the one that the URL names. Raises `QueryError`."""
+    """The query of a URL. `view`: in place of the one that the URL names. Raises `HTTPException` (400)."""
     view = view or parameters.get("view", "locks")
     if view not in VIEWS:
-        raise QueryError(f"there is no view {view!r}; there are {', '.join(VIEWS)}")
+        raise HTTPException(400, f"there is no view {view!r}; there are {', '.join(VIEWS)}\n")
     name = parameters.get("name", "")
     if view in ("lock", "client") and not 0 < len(name) <= LONGEST_NAME:
-        raise QueryError(f"the view {view!r} needs the parameter name")
+        raise HTTPException(400, f"the view {view!r} needs the parameter name\n")
     sorts = SORTS.get(view, ("name",))
     sort = parameters.get("sort") or sorts[0]
     if sort.removeprefix("-") not in sorts:
         ways = f"{', '.join(sorts)}, or in reverse by -{sorts[0]}"
-        raise QueryError(f"{view} can be sorted by {ways}, but not by {sort!r}")
+        raise HTTPException(400, f"{view} can be sorted by {ways}, but not by {sort!r}\n")
     return Query(
         view=view,  # type: ignore[arg-type]  # it is one of VIEWS
         filter=parameters.get("filter", ""),
@@ -98,7 +96,7 @@ def query_of(parameters: Mapping[str, str], view: str | None = None) -> Query:
 def _number(parameters: Mapping[str, str], name: str, default: int, highest: int) -> int:
     text = parameters.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= highest):
-        raise QueryError(f"{name} must be a number from 1 to {highest}, not {text[:50]!r}")
+        raise HTTPException(400, f"{name} must be a number from 1 to {highest}, not {text[:50]!r}\n")
     return int(text)
 
 
