@@ -74,9 +74,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     if item.get_closest_marker(FAULTS) is not None:
-        from pyredisson._pytest import check_fault
+        from pyredisson._pytest import INJECTED
 
-        check_fault(item)
+        if (injection := item.stash.get(INJECTED, None)) is not None:
+            injection.check()
 
 
 @pytest.fixture(scope="session")

@@ -163,6 +163,7 @@ class Injection:
         self._struck = FAULTS[plan.name](self)
 
     def check(self) -> None:
+        """Called after a test that has passed: fails it if its fault has not struck."""
         if self._error is not None:
             raise self._error
         if not self._struck():
@@ -253,9 +254,3 @@ def inject(plan: Plan | None, proxy: Proxy, server: AnyServer, item: Any) -> Ite
         yield
     finally:
         injection.end()
-
-
-def check_fault(item: pytest.Item) -> None:
-    """Called after a test that has passed: fails it if its fault has not struck."""
-    if (injection := item.stash.get(INJECTED, None)) is not None:
-        injection.check()
