@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +20,15 @@ class Identity(NamedTuple):
     pid: int
 
 
-_identity: Identity | None = None
-
-
 def identity() -> Identity:
     """This process. It is found out once; in a forked child again, as that has another process id."""
-    global _identity
-    found, pid = _identity, os.getpid()
-    if found is None or found.pid != pid:
-        # The host name is what the kernel says: no name server is asked.
-        found = _identity = Identity(_program(), os.uname().nodename, pid)
-    return found
+    return _identity_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _identity_of(pid: int) -> Identity:
+    # The host name is what the kernel says: no name server is asked.
+    return Identity(_program(), os.uname().nodename, pid)
 
 
 def connection_name(process: Identity) -> str:

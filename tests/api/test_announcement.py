@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 import pyredisson
 from pyredisson._protocol.node import Handshake
 from pyredisson._protocol.scripts import script
-from pyredisson.identity import Identity, connection_name, identity
+from pyredisson.identity import Identity, _program, connection_name, identity
 from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, eventually, fails, in_turn
@@ -331,9 +331,8 @@ async def test_a_user_may_lack_the_right(backend: Backend, own_server: Server) -
 async def test_the_program(argv: list[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    monkeypatch.setattr("pyredisson.identity._identity", None)
     monkeypatch.setattr(sys, "argv", argv)
-    assert identity().program == program
+    assert _program() == program
 
 
 @pytest.mark.parametrize("program", ["two words", "café", "日本", "x" * 300, "line\nbreak"])
