@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from opentelemetry.context import get_current
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
+from opentelemetry.trace import Link, Span, Status, StatusCode, TracerProvider, get_tracer
 
 from pyredisson.events import Event
 from pyredisson.version import VERSION
@@ -72,13 +72,16 @@ class OpenTelemetryObserver:
             return
         # The parent is the span that was current for the caller, not for this thread.
         parent = None if event.context is None else event.context.run(get_current)
+        lock = event.name or ""
+        attributes: Attributes = {
+            "db.system.name": "redis",
+            "pyredisson.name": lock if self._label is None else self._label(lock),
+            "pyredisson.kind": event.kind or "",
+            "pyredisson.client_id": event.client_id,
+            **_given(event, "owner_id", "token"),
+        }
         span = self._tracer.start_span(
-            name,
-            context=parent,
-            kind=SpanKind.INTERNAL,
-            attributes=self._attributes(event),
-            links=links,
-            start_time=event.time_ns,
+            name, context=parent, attributes=attributes, links=links, start_time=event.time_ns
         )
         with self._mutex:
             if self._pid != os.getpid():
@@ -102,16 +105,6 @@ class OpenTelemetryObserver:
             span.set_status(Status(StatusCode.ERROR, event.reason or event.error or ""))
         span.end(event.time_ns)
         return span
-
-    def _attributes(self, event: Event) -> Attributes:
-        name = event.name or ""
-        return {
-            "db.system.name": "redis",
-            "pyredisson.name": name if self._label is None else self._label(name),
-            "pyredisson.kind": event.kind or "",
-            "pyredisson.client_id": event.client_id,
-            **_given(event, "owner_id", "token"),
-        }
 
 
 def _given(event: Event, *names: str) -> Attributes:

@@ -202,14 +202,13 @@ class _Series:
 
 
 class BoundedLabels:
-    """Maps names to at most `most` different values, and everything else to `other`.
+    """Maps names to at most `MOST_VALUES` different values, and everything else to `other`.
 
     `label` is a user's function, and may return too many values, or raise.
     """
 
-    def __init__(self, label: Callable[[str], str], most: int = MOST_VALUES) -> None:
+    def __init__(self, label: Callable[[str], str]) -> None:
         self._label = label
-        self._most = most
         self._values: set[str] = {OTHER}
         self._mutex = threading.Lock()
         self._full = False
@@ -221,13 +220,13 @@ class BoundedLabels:
         with self._mutex:
             if value in self._values:
                 return value
-            if len(self._values) <= self._most:
+            if len(self._values) <= MOST_VALUES:
                 self._values.add(value)
                 return value
             first, self._full = not self._full, True
         if first:
             text = "more than %d different labels: the label of %r and of all further new names is %r"
-            logger.warning(text, self._most, name, OTHER)
+            logger.warning(text, MOST_VALUES, name, OTHER)
         return OTHER
 
     def _computed(self, name: str) -> str:
