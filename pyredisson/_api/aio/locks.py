@@ -15,7 +15,6 @@ from pyredisson.inspection.states import Inspector
 from pyredisson.logic.groups.multi_lock import MultiLockLogic
 from pyredisson.logic.groups.red_lock import RedLockLogic
 from pyredisson.logic.locks.fenced_lock import FencedLockLogic
-from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.owners import AnyOwner, id_of_owner
 
 
@@ -91,8 +90,6 @@ class Lock(LockReleases, Lockable, AnyLock):
     """
 
     __slots__ = ()
-
-    _logic: LockLogic
 
     def hand_off(self) -> Coroutine[Any, Any, str]:
         """Gives the calling task's hold away, without a release, and returns a token: `client.adopt(token)` takes it.
