@@ -1,4 +1,4 @@
-"""Checks and converts what a user passes: names, owners, durations, counts, permit ids. Nothing is sent before that."""
+"""Checks and converts what a user passes: names, durations, counts, permit ids. Nothing is sent before that."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from pyredisson._core import parts_on_cluster
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds
 from pyredisson.logic.holds import RenewedLease
-from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.commands import ID_BYTES, MOST_AT_ONCE
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
-from pyredisson.logic.session import Session
-from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner
+from pyredisson.owners import AnyOwner
 
 MAX_PERMITS = 2**31 - 1
 """The largest `int` of Java, which is Redisson's type for permits."""
@@ -64,19 +62,6 @@ def key_of(name: Name, mapper: Callable[[str], str] | None, on_cluster: bool = F
             " into different slots. Braces can only be a hash tag, as in '{orders}:1'"
         )
     return key
-
-
-def explicit_owner(session: Session, owner: AnyOwner | None) -> Owner | None:
-    """A client's record of the owner that a user passed; None stands for the calling thread or task.
-
-    `TypeError` or `ValueError` for anything that can't be an owner, and for an int from the range of automatic ids.
-    """
-    if owner is None:
-        return None
-    owner_id = id_of_owner(owner)
-    if type(owner) is int and owner >= FIRST_AUTOMATIC_ID:
-        raise ValueError(f"an int for owner must be in 0 .. 2**32 - 1, not {owner}")
-    return session.owners.explicit(owner_id)
 
 
 def lease_of(lease_time: Duration | None) -> int | None:

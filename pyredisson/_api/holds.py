@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
 from redis.exceptions import RedisError
 
-from pyredisson._api.arguments import LockOptions, Name, explicit_owner, key_of, package_of
+from pyredisson._api.arguments import LockOptions, Name, key_of, package_of
 from pyredisson._client.lifecycle import ClientLifecycle, Made
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger, readable
@@ -25,7 +25,7 @@ from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.session import Session
-from pyredisson.owners import AnyOwner, new_owner
+from pyredisson.owners import FIRST_AUTOMATIC_ID, AnyOwner, id_of_owner, new_owner
 
 LostCallback = TypeVar("LostCallback", bound=Callable[..., object])
 
@@ -278,7 +278,11 @@ class AnyClient:
             renewal = RenewedLease(lease_ms(watchdog_timeout, "watchdog_timeout"))
             lock._logic.renewal = renewal
             self._session.expect_lease(renewal)
-        lock._explicit_owner = explicit_owner(self._session, owner)
+        if owner is not None:
+            owner_id = id_of_owner(owner)
+            if type(owner) is int and owner >= FIRST_AUTOMATIC_ID:
+                raise ValueError(f"an int for owner must be in 0 .. 2**32 - 1, not {owner}")
+            lock._explicit_owner = self._session.owners.explicit(owner_id)
         return lock
 
     def _lock_of_runs(self, kind: type[L], name: Name, at_least: Duration, at_most: Duration | None) -> Callable[[], L]:
@@ -354,14 +358,25 @@ class Group(Holdable):
 
     _callers: Any
     _explicit_owner: Owner | GroupOwner | None
-    """A `GroupOwner` is the owner of every call of this object."""
+    """The first member's; or a `GroupOwner`, in a copy for one owner, whose calls it makes."""
     _kind: Callable[[Sequence[LockLogic]], GroupLogic]
     _logic: GroupLogic
     _member: type[AnyLock]
     """What a member must be: a lock of the same package."""
 
     def __init__(self, locks: Sequence[AnyLock]) -> None:
-        self._locks = locks = members_of(locks, self._member)
+        """`TypeError` for a member that is no lock of the same package; `ValueError` for none, or for one twice."""
+        if not locks:
+            raise ValueError("a group needs at least one lock")
+        for lock in locks:
+            if not isinstance(lock, self._member):
+                raise TypeError(f"a member must be a lock of {package_of(self._member)}, not {lock!r}")
+        if any(_are_same(one._logic, other._logic) for one, other in combinations(locks, 2)):
+            raise ValueError("the same lock stands twice in a group: it would wait for itself")
+        # In the order in which every program acquires them.
+        self._locks = locks = sorted(
+            locks, key=lambda lock: (lock._logic.session.server, lock._logic.key, lock._logic.order_in_group)
+        )
         self._logic = self._kind([lock._logic for lock in locks])
         # The owner of the group is the calling thread or task as soon as that is so for one member.
         first = next((lock for lock in locks if lock._explicit_owner is None), locks[0])
@@ -385,21 +400,6 @@ class Group(Holdable):
 
     def __repr__(self) -> str:
         return f"<{package_of(type(self))}.{type(self).__name__} of {', '.join(map(repr, self._locks))}>"
-
-
-def members_of(locks: Sequence[L], kind: type[L]) -> list[L]:
-    """The members of a group, in the order in which every program acquires them.
-
-    `TypeError` for a member that is no lock of the same package (`kind`); `ValueError` for none, or for one twice.
-    """
-    if not locks:
-        raise ValueError("a group needs at least one lock")
-    for lock in locks:
-        if not isinstance(lock, kind):
-            raise TypeError(f"a member must be a lock of {package_of(kind)}, not {lock!r}")
-    if any(_are_same(one._logic, other._logic) for one, other in combinations(locks, 2)):
-        raise ValueError("the same lock stands twice in a group: it would wait for itself")
-    return sorted(locks, key=lambda lock: (lock._logic.session.server, lock._logic.key, lock._logic.order_in_group))
 
 
 def _are_same(one: LockLogic, other: LockLogic) -> bool:

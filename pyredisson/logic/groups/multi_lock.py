@@ -2,7 +2,7 @@
 
 The model is Redisson's `RedissonMultiLock`. The members are acquired one after the other, and released again if one of
 them isn't acquired in time. A fixed lease begins when all members are acquired. Redisson acquires the members as they
-are listed; here all programs begin with the same order (`members_of` in the API), so that no two of them wait for
+are listed; here all programs begin with the same order (`Group` in the API), so that no two of them wait for
 each other. For the same reason members on different nodes of a cluster are released in parallel, but not acquired.
 """
 
