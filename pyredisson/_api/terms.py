@@ -101,14 +101,13 @@ class AnyElection(Generic[F, T]):
         """The present one."""
         self._stop = self._event()
         """Set by `close`."""
-        self._closed = False
 
     @property
     def state(self) -> ElectionState:
         """What this candidate does at the moment, as known without asking the server."""
         if (term := self._term) is not None:
             return ElectionState.LEADING if term.valid else ElectionState.DEPOSED
-        if self._closed:
+        if self._stop.is_set():
             return ElectionState.CLOSED
         return ElectionState.IDLE if self._call is None else ElectionState.CAMPAIGNING
 

@@ -10,11 +10,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from pyredisson._api import terms
-from pyredisson._api.aio.blocks import Holding, Scope
+from pyredisson._api.aio.blocks import Scope
 from pyredisson._api.aio.locks import FencedLock, Lost
 from pyredisson._api.holds import tell_failed_release
 from pyredisson._api.terms import AnyElection, AnyTerm
 from pyredisson._backends.aio.operations import call_in, until_ended
+from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._core import AcquireCall
 from pyredisson._diagnostics import logger, readable
 from pyredisson.errors import ClosedError, RedissonError
@@ -32,9 +33,9 @@ class Election(AnyElection[FencedLock, Term]):
     `election.run(work)` calls `work(term)` whenever it leads. A candidate has one term at a time.
     """
 
-    _event = asyncio.Event
-    _stop: asyncio.Event
-    _block: Holding[FencedLock] | None = None
+    _event = AioWakeup
+    _stop: AioWakeup
+    _scope: Scope
     _task: asyncio.Task[None] | None = None
     """The task of `start`."""
     _ending: asyncio.Future[Any] | None = None
@@ -51,8 +52,7 @@ class Election(AnyElection[FencedLock, Term]):
     async def __aenter__(self) -> Term:
         self._begin()
         try:
-            block = self._block = self._lock.hold()
-            scope = Scope(self._lock, block)
+            scope = self._scope = Scope(self._lock, self._lock)
             term = await self._campaign()
             if term is None:
                 raise ClosedError(f"the election {readable(self._logic.key)!r} is closed")
@@ -64,13 +64,11 @@ class Election(AnyElection[FencedLock, Term]):
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        block, self._block = self._block, None
-        assert block is not None
         try:
             await self._end_term()
         finally:
             try:
-                await block.__aexit__(kind, error, trace)
+                await self._scope.leave(error)
             finally:
                 self._abandon()
 
@@ -85,12 +83,8 @@ class Election(AnyElection[FencedLock, Term]):
         terms.check_callback(work, "work")
         self._begin()
         try:
-            while await self._take_part(work):
-                try:
-                    await asyncio.wait_for(self._stop.wait(), terms.pause())
-                except TimeoutError:
-                    continue
-                return
+            while await self._take_part(work) and not await self._stop.wait(terms.pause()):
+                continue
         except ClosedError:
             if not self._logic.session.closed:
                 raise
@@ -105,7 +99,6 @@ class Election(AnyElection[FencedLock, Term]):
 
     async def close(self) -> None:
         """Takes part no more. In the background it resigns; a block, or work in progress, goes on to its end."""
-        self._closed = True
         self._stop.set()
         call, task = self._call, self._task
         if call is not None:
@@ -122,7 +115,7 @@ class Election(AnyElection[FencedLock, Term]):
         call = self._call = AcquireCall(self._owner, None, None)
         try:
             # It may also be closed while the server replies.
-            if self._closed or not await self._logic._acquire(call) or self._closed:
+            if self._stop.is_set() or not await self._logic._acquire(call) or self._stop.is_set():
                 return None
             term = self._term = Term(self._logic, call.hold, call.token, self._lock.lost)
         finally:
@@ -244,7 +237,7 @@ class Election(AnyElection[FencedLock, Term]):
 
     async def _run_in_background(self) -> None:
         try:
-            await self.run(lambda _: self._stop.wait())
+            await self.run(lambda _: self._stop.wait(None))
         except Exception:  # noqa: BLE001
             # What waiting doesn't mend, as a wrong password. There is no caller to raise it to.
             logger.exception("the election %r ends", readable(self._logic.key))

@@ -91,7 +91,6 @@ class Election(AnyElection[FencedLock, Term]):
 
     def close(self) -> None:
         """Takes part no more. In the background it resigns; a block, or work in progress, goes on to its end."""
-        self._closed = True
         self._stop.set()
         call, waiting, thread = self._call, self._waiting, self._thread
         if waiting is not None:
@@ -106,7 +105,7 @@ class Election(AnyElection[FencedLock, Term]):
         call = self._call = AcquireCall(self._owner, None, None)
         try:
             # After the call can be found by `close`. It may also be closed while the server replies.
-            if self._closed or not Run(self._logic._acquire, call).result or self._closed:
+            if self._stop.is_set() or not Run(self._logic._acquire, call).result or self._stop.is_set():
                 return None
             term = self._term = Term(self._logic, call.hold, call.token, self._lock.lost)
         finally:
@@ -172,7 +171,7 @@ class Election(AnyElection[FencedLock, Term]):
         wakeup = self._waiting = ThreadWakeup()
         try:
             # `close` either sets the wakeup, or is seen here.
-            if not self._closed:
+            if not self._stop.is_set():
                 wait_for_end(term._hold, None, wakeup)
         finally:
             self._waiting = None
