@@ -30,12 +30,17 @@ class ClientConnections(AnyClient):
 
         Waiting tasks get `ClosedError`. What could not be released is logged, and ends with its lease.
         """
+        # The futures of what ends a little later.
+        ending: list[asyncio.Future[Any]] = []
         try:
             # Everything is stopped before the first `await`, at which this task may be cancelled.
             try:
                 self._lifecycle.end()
             finally:
-                ending = self._stop_connections()
+                try:
+                    ending += self._listener.stop()
+                finally:
+                    ending += self._runtime.stop()
             if ending:
                 # Calls under way end first: what they don't release themselves is part of the final release.
                 await asyncio.wait(ending, timeout=CLOSE_TIMEOUT)
@@ -45,15 +50,6 @@ class ClientConnections(AnyClient):
         await asyncio.wait([final_release], timeout=2 * CLOSE_TIMEOUT)
         if final_release.done():
             final_release.result()
-
-    def _stop_connections(self) -> list[asyncio.Future[Any]]:
-        """Stops the listener and the runtime; returns the futures of what ends a little later."""
-        ending: list[asyncio.Future[Any]] = []
-        try:
-            ending += self._listener.stop()
-        finally:
-            ending += self._runtime.stop()
-        return ending
 
     def _connect(self, servers: Servers, post: Callable[[bytes], None]) -> Made:
         """Makes runtime, listener and channels. Called for a new client, and again in a forked child."""

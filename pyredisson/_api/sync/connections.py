@@ -27,20 +27,17 @@ class ClientConnections(AnyClient):
 
         Waiting threads get `ClosedError`. What could not be released is logged, and ends with its lease.
         """
-        # Here and in `_close_connections` each step is taken even if a KeyboardInterrupt strikes in the step before it.
+        # Each step is taken even if a KeyboardInterrupt strikes in the step before it.
         try:
+            self._lifecycle.end()
+        finally:
             try:
-                self._lifecycle.end()
+                self._listener.close()
             finally:
-                self._close_connections()
-        finally:
-            self._lifecycle.send_final_releases()
-
-    def _close_connections(self) -> None:
-        try:
-            self._listener.close()
-        finally:
-            run(self._runtime.close)
+                try:
+                    run(self._runtime.close)
+                finally:
+                    self._lifecycle.send_final_releases()
 
     def _connect(self, servers: Servers, post: Callable[[bytes], None]) -> Made:
         """Makes runtime, listener and channels. Called for a new client, and again in a forked child."""
