@@ -59,17 +59,6 @@ class Dashboard:
         folder = resources.files("pyredisson.dashboard") / "page"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
-    def routes(self) -> list[Route]:
-        return [
-            Route("/", self.asset),
-            Route("/page/{name}", self.asset),
-            Route("/healthz", self.health),
-            Route("/events", self.events),
-            Route("/metrics", self.metrics),
-            Route("/api/unlock", self.unlock, methods=["POST"]),
-            Route("/api/{view}", self.once),
-        ]
-
     # --- The page
 
     async def asset(self, request: Request) -> Response:
@@ -202,10 +191,17 @@ def make_app(
             finally:
                 await cancel_and_wait(task)
 
-    guard = Middleware(Guard, token=token, hosts=hosts)
-    return Starlette(
-        routes=Dashboard(collector, allow_unlock=allow_unlock).routes(), middleware=[guard], lifespan=running
-    )
+    dashboard = Dashboard(collector, allow_unlock=allow_unlock)
+    routes = [
+        Route("/", dashboard.asset),
+        Route("/page/{name}", dashboard.asset),
+        Route("/healthz", dashboard.health),
+        Route("/events", dashboard.events),
+        Route("/metrics", dashboard.metrics),
+        Route("/api/unlock", dashboard.unlock, methods=["POST"]),
+        Route("/api/{view}", dashboard.once),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, hosts=hosts)], lifespan=running)
 
 
 def _detail(query: Query, snapshot: Snapshot) -> bytes | None:
@@ -242,9 +238,7 @@ async def _json(request: Request) -> dict[str, Any]:
 class _Server(uvicorn.Server):
     """Says when it is ready, and leaves the signals to `serve`."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
+    ready: Callable[[], None]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -253,7 +247,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            self.ready()
 
 
 async def serve(
@@ -304,7 +298,8 @@ async def serve(
     # uvicorn would end the process if it can't listen.
     with socket.create_server((str(address), int(number)), family=family, backlog=256) as listening:
         url = f"http://{shown}:{listening.getsockname()[1]}/{fragment}"
-        server = _Server(served, lambda: ready(url))
+        server = _Server(served)
+        server.ready = lambda: ready(url)
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signal_number, end)
         await server.serve(sockets=[listening])
