@@ -153,16 +153,15 @@ class AnyHolding(Generic[AnyHoldable]):
 
 
 class AnyLost:
-    __slots__ = ("_hold", "_lock", "_logic")
+    __slots__ = ("_hold", "_lock")
 
-    def __init__(self, hold: holds.Hold | GroupHold | None, logic: LockLogic | GroupLogic, lock: object) -> None:
+    def __init__(self, hold: holds.Hold | GroupHold | None, lock: Holdable) -> None:
         self._hold: Any = hold
-        self._logic = logic
         self._lock = lock
 
     def is_set(self) -> bool:
         """Whether a hold was lost: gone on the server, or its lease over by our clock. Sends nothing."""
-        return self._hold is not None and self._logic.expire_if_due(self._hold) and self._hold.state is LOST
+        return self._hold is not None and self._lock._logic.expire_if_due(self._hold) and self._hold.state is LOST
 
     def __repr__(self) -> str:
         state = "no hold" if self._hold is None else "lost" if self.is_set() else self._hold.state.value
@@ -214,7 +213,6 @@ class AnyClient:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._on_cluster = config.topology == "cluster"
         self._callers = self._new_callers()
         self._lifecycle = ClientLifecycle(config, self._callers.begin, self._connect)
         self._session = self._lifecycle.session
@@ -263,7 +261,7 @@ class AnyClient:
         return f"<{package_of(type(self))}.Client {self.id} at {self._session.server}>"
 
     def _key(self, name: Name) -> bytes:
-        return key_of(name, self._config.name_mapper, self._on_cluster)
+        return key_of(name, self._config.name_mapper, self._config.topology == "cluster")
 
     def _kept(self, name: Name) -> Name | None:
         """The name, if it can't be computed from the key; else None, so that a million locks don't store it twice."""

@@ -76,7 +76,7 @@ class Lockable(Enterable):
     @property
     def lost(self) -> Lost:
         """Whether the calling task's present hold is lost, as an object that may be passed to other tasks."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
+        return Lost(self._logic.hold_of(self._owner().id), self)
 
 
 class Lock(LockReleases, Lockable, AnyLock):

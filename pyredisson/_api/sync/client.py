@@ -150,7 +150,7 @@ class Client(ClientConnections):
         handed = HandedOff.of(token)
         kind, make = LOCKS[handed.kind]
         # The key was made of the name by the former owner's client.
-        key = key_of(handed.key_bytes, None, self._on_cluster)
+        key = key_of(handed.key_bytes, None, self._config.topology == "cluster")
         renewed = handed.lease / 1000 if handed.lease not in (0, self._session.lease_ms) else None
         kept = handed.name or (None if handed.key.encode("utf-8", "replace") == key else key)
         made = kind(make(self._session, key), self._callers, None, kept)

@@ -75,7 +75,7 @@ class Lockable(Enterable):
     @property
     def lost(self) -> Lost:
         """Whether the calling thread's present hold is lost, as an object that may be passed to other threads."""
-        return Lost(self._logic.hold_of(self._owner().id), self._logic, self)
+        return Lost(self._logic.hold_of(self._owner().id), self)
 
 
 class Lock(LockReleases, Lockable, AnyLock):
