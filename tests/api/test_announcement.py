@@ -15,20 +15,19 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 import pyredisson
 from pyredisson._protocol.node import Handshake
-from pyredisson._protocol.scripts import script
 from pyredisson.identity import Identity, _program, connection_name, identity
 from pyredisson.logic import announcement, watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, eventually, fails, in_turn
 from tests.support.children import Child
-from tests.support.faults import ACQUIRE, FLAGS, RELEASE, RENEW
+from tests.support.faults import ACQUIRE, RELEASE, RENEW, sha
 from tests.support.kinds import acquired
 
 from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of, use
 
 pytestmark = pytest.mark.usefixtures("announced")
 
-ANNOUNCE = script("client_announce", with_shebang=FLAGS).sha
+ANNOUNCE = sha("client_announce")
 LEASE = 1.5
 """Seconds. A hold is listed after a third of it, which is less than a second."""
 NAME = "a b"

@@ -12,13 +12,12 @@ import pytest
 from redis.exceptions import ConnectionError, TimeoutError
 
 import pyredisson
-from pyredisson._protocol.scripts import script
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits import count_down_latch, permit_wait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, finished, lasting
-from tests.support.faults import FLAGS, LOSSES, InterruptAt, Lose
+from tests.support.faults import LOSSES, InterruptAt, Lose, sha
 
 from .kinds import PERMITS
 from .permits import CHANNEL, CLAIM, ID, TURN, Permits, Stock
@@ -343,7 +342,7 @@ class TestLatch:
         assert (await other.result(), done.gets()) == (True, before + 3)
 
 
-ACQUIRE, UNDO = (script(f"semaphore_{name}", with_shebang=FLAGS).sha for name in ("acquire", "undo"))
+ACQUIRE, UNDO = (sha(f"semaphore_{name}") for name in ("acquire", "undo"))
 COUNTED: dict[str, list[tuple[str, str, list[int], Any, int]]] = {
     "latch": [
         *(("latch_set", "try_set_count", [2], True, 2), ("latch_count_down", "count_down", [], None, 1)),
@@ -369,7 +368,7 @@ async def test_each_call_counts_once(backend: Backend, state: ServerState, proxy
     if kind == "semaphore":
         await counter.try_set_permits(5)
     for name, call, arguments, result, count in COUNTED[kind]:
-        fault = lose(proxy, script(name, with_shebang=FLAGS).sha)
+        fault = lose(proxy, sha(name))
         assert await getattr(counter, call)(*arguments) == result, call
         assert (fault.happened.is_set(), int(state.redis.get("done") or 0)) == (True, count), call
 

@@ -12,19 +12,18 @@ import pytest
 from redis.exceptions import ConnectionError, TimeoutError
 
 from pyredisson import ClosedError, LockAlreadyHeldError, LockLostError, LockNotHeldError
-from pyredisson._protocol.scripts import script
 from pyredisson.logic.locks.moving import HandedOff
 from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, Backend, cancel_after, fails, in_turn
 from tests.support.children import Child
-from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.faults import LOSSES, Lose, sha
 from tests.support.inspecting import Recorder, told
 from tests.support.kinds import KINDS, acquired
 
 from .kinds import LONG, REENTRANT, assert_lost, kinds, left, lock_of, rival_of, sleeping, use
 from .test_lock_lost import LEASE, kept
 
-MOVES = {kind: script("read_move" if kind == "read" else "lock_move", with_shebang=FLAGS).sha for kind in KINDS}
+MOVES = {kind: sha("read_move" if kind == "read" else "lock_move") for kind in KINDS}
 """What a proxy finds the commands by."""
 PROD = "prod:{}".format
 GONE = "isn't there"

@@ -8,11 +8,10 @@ from typing import Any, Self
 import pytest
 from redis.exceptions import ResponseError
 
-from pyredisson._protocol.scripts import script
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, finished, in_turn
-from tests.support.faults import FLAGS, LOSSES, Lose
+from tests.support.faults import LOSSES, Lose, sha
 from tests.support.inspecting import session_of
 
 from .kinds import BY_TIME, LONG, WAITERS, Orders, handle_of, left, rival_of, set_permits, sleeping
@@ -24,7 +23,7 @@ HAND_OVER = {
     "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
     "read": b":1:write\r\n$40\r\n",
     "write": b":1:write\r\n$44\r\n",
-    "semaphore": script("semaphore_hand_over", with_shebang=FLAGS).sha,
+    "semaphore": sha("semaphore_hand_over"),
 }
 PERMITS = 4
 kinds = pytest.mark.parametrize("kind", HAND_OVER)

@@ -20,7 +20,6 @@ from redis import Redis
 import pyredisson
 import pyredisson.asyncio
 from pyredisson import Holder, LockLostError, LockNotHeldError, LockTimeoutError, PermitNotHeldError
-from pyredisson._protocol.scripts import script
 from pyredisson.identity import identity
 from pyredisson.inspection.deadlocks import DeadlockSearch
 from pyredisson.logic import waits
@@ -28,7 +27,7 @@ from pyredisson.logic.groups import multi_lock, red_lock
 from pyredisson.logic.waiting import Waiter
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend, OtherOwner, fails, finished, in_turn
-from tests.support.faults import FLAGS
+from tests.support.faults import sha
 from tests.support.inspecting import Scene, confirmed, inspector, session_of, state_of, waiting_field
 from tests.support.kinds import KINDS, acquired
 
@@ -134,7 +133,7 @@ async def test_an_unread_announcement_hides_nobody(backend: Backend, redis: Any,
     # It may be Java's, or not.
     assert (await lock.holder()).foreign is None
     # Nor does a server that can't be asked hide a timeout.
-    proxy.cut_reply(script("lock_holder", with_shebang=FLAGS).sha)
+    proxy.cut_reply(sha("lock_holder"))
     assert (await refused(lock, "can't be told")).holder is None
 
 

@@ -10,11 +10,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 import pyredisson
-from pyredisson._protocol.scripts import script
 from pyredisson.logic import renewer
 from pyredisson.testing import Proxy
 from tests.support.backends import fails, in_turn
-from tests.support.faults import FLAGS
+from tests.support.faults import sha
 
 from .permits import CHANNEL, FOREVER, ID, USED, Stock
 
@@ -284,7 +283,7 @@ class TestRenewal:
     async def test_a_release_is_no_loss(self, stock: Stock, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
         """A renewal that is under way meanwhile finds the permit gone."""
         semaphore = await made(stock, 1, proxy.url, lock_watchdog_timeout=1.5)
-        renewal = proxy.hold_request(script("permit_renew", with_shebang=FLAGS).sha)
+        renewal = proxy.hold_request(sha("permit_renew"))
         permit = await semaphore.acquire(renew=True)
         await stock.backend.until(renewal.held.is_set)
         caplog.set_level(logging.WARNING, "pyredisson")

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from pyredisson import ClosedError
-from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, ServerState, finished, lasting, waiters
-from tests.support.faults import FLAGS
+from tests.support.faults import sha
 from tests.support.inspecting import session_of
 from tests.support.kinds import KINDS, acquired
 
@@ -297,7 +296,7 @@ async def test_a_client_is_woken_while_its_call_asks(backend: Backend, state: Se
     lock = client.get_lock("orders")
     assert not await lock.try_lock(wait_time=0.1)
     await backend.until(lambda: not state.redis.exists(WAITING))
-    refused = proxy.hold_reply(script("lock_acquire", with_shebang=FLAGS).sha)
+    refused = proxy.hold_reply(sha("lock_acquire"))
     other = await backend.begin(lock.lock, refused.held.is_set)
     [member] = state.redis.zrange(WAITING, 0, -1)
     # As a release does.

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from redis import Redis, RedisError
 
-from pyredisson._protocol.scripts import script
 from pyredisson.testing import Proxy
 from tests.support.backends import RawBackend, eventually
 from tests.support.children import Child
-from tests.support.faults import FLAGS
+from tests.support.faults import sha
 from tests.support.kinds import LOCKS
 
 GROUPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -50,11 +49,6 @@ def given_back(admin: Redis, *names: str) -> None:
     for name in names or ("a",):
         admin.delete(name)
         admin.publish(f"redisson_lock__channel:{{{name}}}", "0")
-
-
-def sha(name: str) -> bytes:
-    """A proxy finds a request by it."""
-    return script(name, with_shebang=FLAGS).sha
 
 
 def lock_of(client: Any, kind: str, owner: Any = None) -> Any:

@@ -15,10 +15,10 @@ from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import RawBackend, cancel_after, eventually, finished, in_turn
 from tests.support.children import CHILD_LIMIT
-from tests.support.faults import ACQUIRE, AtSteps, ctrl_c
+from tests.support.faults import ACQUIRE, AtSteps, ctrl_c, sha
 from tests.support.kinds import LOCKS
 
-from .kinds import KINDS, Output, Start, Used, excluding, kinds, lock_of, prepare, sha, used
+from .kinds import KINDS, Output, Start, Used, excluding, kinds, lock_of, prepare, used
 
 STEPS = 40
 """More turns of the event loop than an acquire takes; each is one round trip at most."""

@@ -13,9 +13,9 @@ from pyredisson._core import command
 from pyredisson.logic.exactly_once import REMEMBERED
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import RawBackend
-from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose
+from tests.support.faults import ACQUIRE, FORCE_RELEASE, LOSSES, RELEASE, Lose, sha
 
-from .kinds import PERMITS, Used, do_all, excluding, kinds, locks, prepare, sha, taken, taken_by_another, used
+from .kinds import PERMITS, Used, do_all, excluding, kinds, locks, prepare, taken, taken_by_another, used
 from .stub import Stub
 
 TIMEOUT = 0.25

@@ -19,9 +19,9 @@ from pyredisson.logic import channels
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner, RawBackend, _finished, asleep, finished, listeners, scripts_run
 from tests.support.children import CHILD_LIMIT, forked
-from tests.support.faults import LOSSES, Lose
+from tests.support.faults import LOSSES, Lose, sha
 
-from .kinds import Log, Patch, Start, Used, do_all, given_back, lock_of, sha, taken_by_another
+from .kinds import Log, Patch, Start, Used, do_all, given_back, lock_of, taken_by_another
 
 NOTICE = sha("lock_wake_waiters")
 ACQUIRE, HEARTBEAT = sha("fair_acquire"), sha("fair_heartbeat")

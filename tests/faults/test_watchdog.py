@@ -18,10 +18,10 @@ from pyredisson.logic.renewer import Renewer
 from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, RawBackend, eventually, within
-from tests.support.faults import LOSSES, RELEASE, RENEW, Append, Credentials, Lose
+from tests.support.faults import LOSSES, RELEASE, RENEW, Append, Credentials, Lose, sha
 from tests.support.kinds import LOCKS
 
-from .kinds import Log, Output, Patch, Trouble, busy, do_all, lock_of, out_of_memory, sha, taken, unreachable, usual
+from .kinds import Log, Output, Patch, Trouble, busy, do_all, lock_of, out_of_memory, taken, unreachable, usual
 
 LEASE, LONGER = 2.0, 3.0
 

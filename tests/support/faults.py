@@ -32,12 +32,14 @@ handlers_may_raise = pytest.mark.skipif(
     sys.version_info[:2] == (3, 14),
     reason="CPython 3.14 can leave a mutex locked when a signal handler raises (docs/compatibility.md)",
 )
-SCRIPTS = {
-    name: script(f"lock_{name}", with_shebang=FLAGS) for name in ("acquire", "release", "force_release", "renew")
-}
-ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = (each.sha for each in SCRIPTS.values())
-"""The SHA1 of each script of the lock: a proxy finds a request by it."""
 
+
+def sha(name: str) -> bytes:
+    """The SHA1 of a script: a proxy finds a request by it."""
+    return script(name, with_shebang=FLAGS).sha
+
+
+ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = map(sha, ("lock_acquire", "lock_release", "lock_force_release", "lock_renew"))
 Lose = Callable[[Proxy, bytes], Fault]
 LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
