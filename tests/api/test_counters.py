@@ -16,7 +16,7 @@ from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits import count_down_latch, permit_wait
 from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, finished, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, finished, within
 from tests.support.faults import LOSSES, InterruptAt, Lose, sha
 
 from .kinds import PERMITS
@@ -56,7 +56,7 @@ async def test_every_way_to_add_permits_wakes_waiters_of_other_clients(stock: St
 
 async def test_the_time_to_wait(stock: Stock) -> None:
     semaphore = await stock.made(2)
-    with lasting(0.2, WOKEN):
+    with within(WOKEN, least=0.2):
         assert not await semaphore.try_acquire(3, 0.2)
     assert (stock.free(), stock.used()) == (2, set())
     # Giving up left nothing to be undone.
@@ -216,7 +216,7 @@ class TestClaims:
 
     async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(self, stock: Stock) -> None:
         semaphore = await stock.made(3)
-        with lasting(0.2, WOKEN):
+        with within(WOKEN, least=0.2):
             stock.redis.set(CLAIM, "3 dead", px=400)
             assert await semaphore.try_acquire(1, TIME_LIMIT)
 
@@ -313,10 +313,10 @@ class TestLatch:
         await done.backend.until(lambda: done.listeners() == 2)
         await done.latch.count_down()
         assert await done.latch.wait(0) is False
-        with lasting(0.2, WOKEN):
+        with within(WOKEN, least=0.2):
             assert await done.latch.wait(timedelta(seconds=0.2)) is False
         assert not any(other.done() for other in others)
-        with lasting(0, WOKEN):
+        with within(WOKEN):
             if way == "no message":
                 done.redis.delete("done")
             else:

@@ -24,7 +24,7 @@ from tests.support.backends import (
     fails,
     finished,
     in_turn,
-    lasting,
+    within,
 )
 from tests.support.kinds import KINDS, acquired
 
@@ -135,7 +135,7 @@ async def test_a_wait_ends_in_time(backend: Backend, client: Any, state: ServerS
     await lock_of(client, rival_of(kind), owner=1).lock()
     lock = lock_of(client, kind)
     for attempt in (partial(lock.try_lock, timedelta(milliseconds=100)), partial(lock.acquire, timeout=0.1)):
-        with lasting(0.1, WOKEN):
+        with within(WOKEN, least=0.1):
             assert await attempt() is False
     await lock_of(client, rival_of(kind), owner=1).unlock()
     await backend.until(lambda: left(state.redis) == set())
@@ -171,7 +171,7 @@ async def test_what_lets_in_another_client(backend: Backend, state: ServerState,
         await holder.unlock()
         await backend.sleep(0.02)
         assert not other.done()
-    with lasting(0, WOKEN):
+    with within(WOKEN):
         await getattr(holder, way)()
         await other.result()
     assert any(owner.startswith(f"{another.id}:2") for owner in state.holds("orders"))
@@ -394,7 +394,7 @@ class TestSpinLock:
     async def test_it_asks_at_the_end_of_the_holders_lease(self, backend: Backend, state: ServerState) -> None:
         state.redis.hset("orders", "dead", 1)
         before = state.scripts()
-        with lasting(0.15, WOKEN):
+        with within(WOKEN, least=0.15):
             state.redis.pexpire("orders", 200)
             await backend.connect().get_spin_lock("orders", ConstantBackoff(30)).lock()
         assert state.scripts() <= before + 3

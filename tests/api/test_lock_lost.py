@@ -15,7 +15,7 @@ import pytest
 from pyredisson import ClosedError, LockLostError, LockNotHeldError
 from pyredisson.asyncio import Client, Lock
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, in_turn, lasting
+from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, in_turn, within
 from tests.support.faults import RENEW
 from tests.support.kinds import KINDS, acquired
 
@@ -44,7 +44,7 @@ class TestEvent:
         waits = [await lock.lost.wait(), await lock.lost.wait(timedelta(seconds=1))]
         assert [lock.lost.is_set(), *waits] == [False] * 3
         async with lock.hold(lease_time=60):
-            with lasting(0.1, WOKEN):
+            with within(WOKEN, least=0.1):
                 assert (await lock.lost.wait(0.1), lock.lost.is_set()) == (False, False)
         await lock.lock(0.5)
         lost = lock.lost
@@ -232,7 +232,7 @@ class TestCallback:
         await backend.until(lambda: sorted(calls) == ["orders", "stock"])
         for name in ("orders", "stock"):
             assert await (await acquired(client.get_lock(name), 60)).is_held()
-        with lasting(0, TIME_LIMIT / 2):
+        with within(TIME_LIMIT / 2):
             await client.close()
         assert ended == []
         leave.set()

@@ -12,7 +12,7 @@ from pyredisson import LockLostError, LockTimeoutError
 from pyredisson.logic.groups import parallel, red_lock
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, Backend, fails, lasting, scripts_run
+from tests.support.backends import TIME_LIMIT, Backend, fails, scripts_run, within
 from tests.support.faults import ACQUIRE
 from tests.support.kinds import acquired
 
@@ -144,7 +144,7 @@ class TestMajority:
         await it.backend.sleep(0.3)
         assert not other.done()
         # Polling would be as good as this once in ten times.
-        with lasting(0, TIME_LIMIT if crashed else PROMPT):
+        with within(TIME_LIMIT if crashed else PROMPT):
             await holder.unlock()
             await other.result()
 
@@ -152,8 +152,8 @@ class TestMajority:
 class TestServersThatFail:
     async def test_one_is_down(self, far: Red, proxies: list[Proxy]) -> None:
         proxies[1].refuse(True)
-        with lasting(0, 2 * PROMPT):
-            with lasting(0, PROMPT):
+        with within(2 * PROMPT):
+            with within(PROMPT):
                 red = await far.lock()
             assert (far.held(), await red.is_held()) == ([[b"1"], [], [b"1"]], True)
             async with red:
@@ -184,7 +184,7 @@ class TestServersThatFail:
         silent = proxies[:2] if most else proxies[2:]
         for proxy in silent:
             proxy.stall()
-        with lasting(0.25 if most else 0, PROMPT):
+        with within(PROMPT, least=0.25 if most else 0):
             if most:
                 assert not await red.try_lock()
             else:
@@ -219,7 +219,7 @@ class TestServersThatFail:
         await fails(LockLostError, held.unlock)
         for proxy in proxies[:2]:
             proxy.resume() if silent else proxy.refuse(False)
-        with lasting(0, TIME_LIMIT):
+        with within(TIME_LIMIT):
             await wanted.lock()
         assert not await far.backend.as_another_owner(held.try_lock)
         await wanted.unlock()
@@ -252,7 +252,7 @@ class TestValidity:
         monkeypatch.setattr(red_lock, "DRIFT", 0.5)
         red = it.make()
         async with it.backend.connect().get_lock("another"):
-            with lasting(1.9, 3.8):
+            with within(3.8, least=1.9):
                 await red.lock(4)
                 assert await red.lost.wait(TIME_LIMIT)
             assert all(redis.pttl("a") > 0 for redis in it.redises)

@@ -8,7 +8,7 @@ import pytest
 
 from pyredisson import ClosedError
 from pyredisson.testing import Proxy
-from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, ServerState, finished, lasting, waiters
+from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, ServerState, finished, waiters, within
 from tests.support.faults import sha
 from tests.support.inspecting import session_of
 from tests.support.kinds import KINDS, acquired
@@ -124,7 +124,7 @@ class TestCalls:
 async def test_the_end_of_the_holders_lease_wakes(orders: Orders, state: ServerState, lock: Any, kind: str) -> None:
     """A dead holder sends no message."""
     hold = {"read": orders.java_writes, "write": orders.java_reads}.get(kind, partial(hold_elsewhere, state))
-    with lasting(0.25, WOKEN):
+    with within(WOKEN, least=0.25):
         hold(300)
         await lock.lock()
 
@@ -141,7 +141,7 @@ async def test_a_wait_ends_in_time_under_steady_contention(backend: Backend, sta
 
     other = backend.spawn(contend)
     before = state.scripts()
-    with lasting(1, 1 + WOKEN):
+    with within(1 + WOKEN, least=1):
         assert await backend.connect().get_lock("orders").try_lock(wait_time=1) is False
     assert state.scripts() > before + 5
     stop = True

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -225,11 +225,6 @@ def raises(error: Errors, call: Callable[..., Any], *args: Any, match: str | Non
     __tracebackhide__ = True
     with pytest.raises(error, match=match):
         call(*args, **kwargs)
-
-
-def lasting(least: float, most: float) -> AbstractContextManager[None]:
-    """The block lasts for that many seconds at least, and for less than `most`."""
-    return within(most, least=least)
 
 
 class Flag:

@@ -8,7 +8,7 @@ import pytest
 REAL = {"proxy", "proxies", "own_server", "child", "tls_server", "servers", "redises"}
 """Fixtures with processes and sockets of their own, beside the server of all tests."""
 TIMES = re.compile(
-    r"\d\.\d|\d_000|sleep\(|monotonic|watchdog_timeout|timedelta|ttl\(|time_to_live|TIME_LIMIT|WORK_LIMIT|WOKEN|lasting|BY_TIME"
+    r"\d\.\d|\d_000|sleep\(|monotonic|watchdog_timeout|timedelta|ttl\(|time_to_live|TIME_LIMIT|WORK_LIMIT|WOKEN|within\(|BY_TIME"
 )
 """What a test's text contains that depends on real time: fractions of seconds, milliseconds, pauses, clocks, bounds."""
 
