@@ -1,7 +1,6 @@
 """Ctrl-C at each moment of a call, and at chosen ones: nothing is left behind, nobody else waits longer."""
 
 import contextlib
-import gc
 import inspect
 import math
 import signal
@@ -10,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -31,7 +30,7 @@ from pyredisson.logic.permits.semaphore import SemaphoreLogic
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import RawBackend, asleep, eventually, listeners
 from tests.support.children import CHILD_LIMIT
-from tests.support.faults import ACQUIRE, InterruptAt, handlers_may_raise
+from tests.support.faults import ACQUIRE, InterruptAt, handlers_may_raise, traced
 from tests.support.inspecting import Recorder, check_pairs, everything_told, told, whats
 
 from .kinds import PERMITS, Start, given_back, prepare, semaphore_of, taken, taken_by_another, used
@@ -55,18 +54,9 @@ class Interrupt:
         self.where = ""
         """Empty: there was no such moment."""
 
-    @contextmanager
-    def here(self) -> Iterator[None]:
+    def here(self) -> AbstractContextManager[None]:
         # An interrupt in a finalizer that the garbage collector runs is lost: Python only reports it.
-        collects = gc.isenabled()
-        gc.disable()
-        sys.setprofile(self._profile)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
-            if collects:
-                gc.enable()
+        return traced(self._profile, sys.setprofile)
 
     def _profile(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code

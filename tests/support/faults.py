@@ -67,16 +67,16 @@ class Credentials(CredentialProvider):
 
 
 @contextmanager
-def traced(trace: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
+def traced(trace: Callable[[FrameType, str, Any], Any], begin: Callable[[Any], None] = sys.settrace) -> Iterator[None]:
     """Has what this thread executes traced, without collections of garbage: the finalizer of a client of an earlier
-    test may call the same functions, and would be interrupted instead."""
+    test may call the same functions, and would be interrupted instead. `begin`: or `sys.setprofile`."""
     collects = gc.isenabled()
     gc.disable()
-    sys.settrace(trace)
+    begin(trace)
     try:
         yield
     finally:
-        sys.settrace(None)
+        begin(None)
         if collects:
             gc.enable()
 
