@@ -14,22 +14,18 @@ from tests.support.garbage import only_collections_asked_for
 from .kinds import NoThread
 
 
-@pytest.fixture(params=["threads", "asyncio"])
-async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
-    async with RawBackend(request.param) as each:
-        yield each
+def on(*names: str) -> Any:
+    """A fixture: the test runs on each of these backends."""
 
-
-def only(name: str) -> Any:
-    @pytest.fixture
-    async def backend() -> AsyncIterator[RawBackend]:
-        async with RawBackend(name) as each:
+    @pytest.fixture(params=names)
+    async def backend(request: pytest.FixtureRequest) -> AsyncIterator[RawBackend]:
+        async with RawBackend(request.param) as each:
             yield each
 
     return backend
 
 
-tasks, threads = only("asyncio"), only("threads")
+backend, threads, tasks = on("threads", "asyncio"), on("threads"), on("asyncio")
 
 
 @pytest.fixture

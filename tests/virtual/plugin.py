@@ -48,7 +48,7 @@ SERVER_ONLY = re.compile(r"acl_setuser|Server\((users|password|config)=|max(memo
 REAL_ONLY = {
     "access rights": (
         "faults/test_lost_replies.py::test_a_release_in_doubt_that_another_server_answers[asyncio-lock-unknown]",
-        "faults/test_bounds.py::test_a_connection_that_many_tasks_need[wrong-AuthenticationError-100]",
+        "faults/test_bounds.py::test_a_connection_that_many_tasks_need[asyncio-wrong-AuthenticationError-100]",
         "faults/test_waiting.py::test_a_refusal_belongs_to_the_command_that_was_refused",
     ),
     "addresses, access rights, TLS, several kinds of servers": ("api/test_lock_connect.py",),
@@ -65,7 +65,7 @@ REAL_ONLY = {
         "faults/test_waiting.py::test_the_process_is_forked",
         "faults/test_outages.py::test_several_idle_connections_cost_one_try",
         "faults/test_closing.py::TestTasks::test_where_no_thread_is_free",
-        "faults/test_dropped_clients.py::test_in_asyncio[True]",
+        "faults/test_dropped_clients.py::test_in_asyncio[asyncio-True]",
         "faults/test_threads.py",
         "faults/test_watchdog.py::TestNoLockIsLost::test_two_threads_serve_all_locks",
         "faults/test_watchdog.py::test_a_loop_that_was_started_twice_runs_once",
