@@ -408,9 +408,8 @@ class RawBackend:
         self, error: Errors, call: Callable[..., Any], *args: Any, match: str | None = None, **options: Any
     ) -> BaseException:
         """The error that a call of the client raises, which is of this kind."""
-        with pytest.raises(error, match=match) as raised:
-            await self.do(call(*args, **options))
-        return raised.value
+        __tracebackhide__ = True
+        return await fails(error, lambda: self.do(call(*args, **options)), match=match)
 
     async def run_blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a blocking function that isn't the client's, so that it doesn't block the event loop."""
