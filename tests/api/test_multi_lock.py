@@ -9,6 +9,7 @@ import pyredisson.asyncio
 from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
+from tests.faults.kinds import given_back, taken_by_another
 from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, asleep, fails, finished, in_turn, listeners
 from tests.support.kinds import LOCKS, acquired
 
@@ -38,14 +39,6 @@ class Locks:
     def keys(self) -> list[bytes]:
         return sorted(self.redis.keys())
 
-    def somebody_takes(self, name: str) -> None:
-        self.redis.hset(name, "another:1", 1)
-
-    def somebody_frees(self, *names: str) -> None:
-        self.redis.delete(*names)
-        for name in names:
-            self.redis.publish(f"redisson_lock__channel:{{{name}}}", "0")
-
 
 @pytest.fixture
 def short_member_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +65,7 @@ class TestAllOrNothing:
     async def test_if_one_is_held_none_is_acquired(self, locks: Locks) -> None:
         """Outer holds stay."""
         group = locks.group("abcd")
-        locks.somebody_takes("c")
+        taken_by_another(locks.redis, "c")
         assert not await group.try_lock()
         said = r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"
         await fails(LockTimeoutError, group.hold(wait_time=0).__aenter__, match=said)
@@ -130,7 +123,7 @@ class TestOrder:
         other = await locks.backend.begin(group.lock, lambda: locks.redis.exists("a"))
         await locks.backend.until(lambda: locks.redis.eval(TAKE_IF_FREE, 1, "a", "java:1") == 1)
         assert not other.done()
-        locks.somebody_frees("a", "b")
+        given_back(locks.redis, "a", "b")
         await other.result()
         assert locks.counts() == [[b"1"], [b"1"]]
 
@@ -208,14 +201,14 @@ class TestLease:
     async def test_it_doesn_t_grow_with_the_rounds(self, locks: Locks) -> None:
         """In each round the other member is somebody else's. The group sleeps until it is free, and holds nothing."""
         group, redis = locks.group(), locks.redis
-        locks.somebody_takes("b")
+        taken_by_another(locks.redis, "b")
         other = locks.backend.spawn(lambda: group.lock(lease_time=2))
         for held, free in ("ba", "ab", "ba"):
             await locks.backend.until(lambda: asleep(locks.client, held) and not redis.exists(free))  # noqa: B023
             assert not other.done()
-            locks.somebody_takes(free)
-            locks.somebody_frees(held)
-        locks.somebody_frees("a")
+            taken_by_another(locks.redis, free)
+            given_back(locks.redis, held)
+        given_back(locks.redis, "a")
         await other.result()
         assert [1500 < redis.pttl(name) <= 2000 for name in "ab"] == [True, True]
 
@@ -224,13 +217,13 @@ class TestLease:
         other = await locks.backend.begin(lambda: group.lock(2), lambda: listeners(locks.redis, "b"))
         await locks.backend.until(lambda: locks.redis.exists("a"))
         locks.redis.delete("a")
-        locks.somebody_takes("a")
+        taken_by_another(locks.redis, "a")
         # The loss is found by the extension, which is made when some of the lease is over.
         await locks.backend.sleep(0.3)
         await holder.unlock()
         await locks.backend.until(lambda: not locks.redis.exists("b"))
         assert not other.done()
-        locks.somebody_frees("a")
+        given_back(locks.redis, "a")
         await other.result()
         assert (locks.counts(), locks.redis.hexists("a", "another:1")) == ([[b"1"], [b"1"]], False)
 
