@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 from pyredisson import LockNotHeldError, LockTimeoutError, StaleTokenError, fencing
 from pyredisson.fencing import _is_in_transaction
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, finished, in_turn
+from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, finished, in_turn, listeners
 from tests.support.faults import LOSSES, Lose
 
 from .kinds import COUNTER, WAYS, assert_lost, use
@@ -89,7 +89,7 @@ class TestTokens:
             return mine, known
 
         for wait in (waiter.lock_and_get_token, partial(waiter.try_lock_and_get_token, wait_time=TIME_LIMIT)):
-            other = await backend.begin(partial(take, wait), lambda: state.listeners("orders") == 1)
+            other = await backend.begin(partial(take, wait), lambda: listeners(state.redis, "orders") == 1)
             await holder.unlock()
             mine, known = await other.result()
             assert mine == known > token

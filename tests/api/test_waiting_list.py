@@ -107,7 +107,7 @@ class TestCalls:
         """A client that listens since before its first attempt has missed nothing."""
         holder = await acquired(backend.connect().get_lock("orders"))
         client = backend.connect(local_hand_over_time=LONG)
-        while not state.listeners("orders"):
+        while not listening(state.redis, "lock"):
             assert not await client.get_lock("orders").try_lock(wait_time=0.1)
         # It leaves the list in the background.
         await backend.until(lambda: not state.redis.exists("pyredisson_waiting:{orders}"))
@@ -316,7 +316,7 @@ async def test_three_behind_redisson(backend: Backend, state: ServerState, leave
     """The first two listen to both messages of Redisson. `leaves`: the first gives up, so the third has to listen."""
     hold_elsewhere(state)
     attempt = partial(backend.connect().get_lock("orders").try_lock, 2 if leaves else WORK_LIMIT)
-    giving_up = await backend.begin(attempt, lambda: state.listeners("orders") == 1)
+    giving_up = await backend.begin(attempt, lambda: listening(state.redis, "lock") == 1)
     others = await waiting_in_turn(backend, state.redis, 2, present=1)
     await backend.until(lambda: state.redis.pubsub_numsub(CHANNEL)[0][1] == 2)
     if leaves:

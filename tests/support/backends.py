@@ -119,10 +119,6 @@ class ServerState:
         """The owners and the number of their holds, as stored in the lock's hash."""
         return {owner.decode(): count.decode() for owner, count in self.redis.hgetall(key).items()}
 
-    def listeners(self, key: str) -> int:
-        """How many clients wait for that lock, and have subscribed to the channels on which they are woken."""
-        return listeners(self.redis, key)
-
     def scripts(self) -> int:
         return scripts_run(self.redis)
 
