@@ -3,7 +3,6 @@
 import asyncio
 import builtins
 import gc
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from pyredisson._client.topology import keeper
 from pyredisson.logic.retry import MOST_REDIRECTS
 from pyredisson.testing import Cluster, ClusterNode
 from tests.api.kinds import CLIENTS, FAIR_KEYS, QUEUE, SCORES, WAITERS
-from tests.support.backends import Backend, eventually, fails, in_turn, waiters
+from tests.support.backends import Backend, eventually, fails, in_turn, our_threads, waiters
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
 from tests.support.inspecting import Scene, confirmed
 from tests.support.kinds import KINDS
@@ -370,7 +369,7 @@ def test_a_multi_lock_of_several_nodes(cluster: Cluster, client: pyredisson.Clie
 
     check_at_each_line(cluster, lambda: client, partial(lock_and_unlock, lock=group))
     # They end a moment after they have told the caller.
-    eventually(lambda: not threads("pyredisson-background"))
+    eventually(lambda: not our_threads("pyredisson-background"))
 
 
 def test_a_waiter_is_collected_while_a_listener_is_opened(cluster: Cluster) -> None:
@@ -392,13 +391,9 @@ def test_a_waiter_is_collected_while_a_listener_is_opened(cluster: Cluster) -> N
         assert not registry.waiting
 
 
-def threads(name: str = "pyredisson-") -> int:
-    return sum(thread.name.startswith(name) for thread in threading.enumerate())
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluster, backend: Backend) -> None:
-    before = threads()
+    before = our_threads()
     seen = partial(connections, "to-be-collected", *cluster.masters())
 
     async def use() -> weakref.ref[Any]:
@@ -414,5 +409,5 @@ async def test_a_dropped_client_that_has_waited_on_several_nodes(cluster: Cluste
     reference = await use()
     await backend.until(lambda: gc.collect() >= 0 and reference() is None)
     await backend.until(lambda: seen() == 0)
-    await backend.until(lambda: threads() <= before)
+    await backend.until(lambda: our_threads() <= before)
     assert "pyredisson-listener" not in {task.get_name() for task in asyncio.all_tasks()}

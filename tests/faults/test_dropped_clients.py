@@ -16,7 +16,7 @@ from redis import Redis, RedisError
 
 import pyredisson.asyncio
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import RawBackend, cancel_after, eventually
+from tests.support.backends import RawBackend, cancel_after, eventually, our_threads
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
 from tests.support.inspecting import Recorder, check_pairs
@@ -25,10 +25,6 @@ from .kinds import away, connections
 
 NAME = "to-be-dropped"
 pytestmark = pytest.mark.usefixtures("only_new_garbage")
-
-
-def threads() -> int:
-    return sum(thread.name.startswith("pyredisson-") for thread in threading.enumerate())
 
 
 def is_freed(reference: weakref.ref[Any]) -> bool:
@@ -50,7 +46,7 @@ def warned() -> Iterator[None]:
 
 def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -> None:
     """With the threads of its observer, which was told of everything, and with its announcement."""
-    before, recorder = threads(), Recorder()
+    before, recorder = our_threads(), Recorder()
 
     def use() -> weakref.ref[object]:
         client = pyredisson.connect(server.url, client_name=NAME, observer=recorder, lock_watchdog_timeout=3)
@@ -63,7 +59,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
     with warned():
         lifecycle_reference = use()
         eventually(lambda: is_freed(lifecycle_reference))
-    eventually(lambda: not connections(admin, NAME) and threads() <= before and not admin.keys())
+    eventually(lambda: not connections(admin, NAME) and our_threads() <= before and not admin.keys())
     check_pairs(recorder.events)
     assert recorder.events
 
@@ -71,7 +67,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
 @pytest.mark.parametrize("other_thread", [False, True])
 async def test_in_asyncio(tasks: RawBackend, server: Server, admin: Redis, other_thread: bool) -> None:
     """The collector may run on another thread."""
-    before = threads()
+    before = our_threads()
 
     async def use() -> weakref.ref[object]:
         client = pyredisson.asyncio.connect(server.url, client_name=NAME)
@@ -84,7 +80,7 @@ async def test_in_asyncio(tasks: RawBackend, server: Server, admin: Redis, other
         lifecycle_reference = await use()
 
         def is_gone() -> bool:
-            return is_freed(lifecycle_reference) and not connections(admin, NAME) and threads() <= before
+            return is_freed(lifecycle_reference) and not connections(admin, NAME) and our_threads() <= before
 
         await (asyncio.to_thread(eventually, is_gone) if other_thread else tasks.until(is_gone))
 

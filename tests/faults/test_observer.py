@@ -15,7 +15,7 @@ from pyredisson._client.callbacks import Delivery
 from pyredisson.events import Event
 from pyredisson.logic.observing import Observing
 from pyredisson.testing import Server
-from tests.support.backends import TIME_LIMIT, eventually
+from tests.support.backends import TIME_LIMIT, eventually, our_threads
 from tests.support.children import forked
 from tests.support.garbage import DuringCall, Garbage, collect_at_each_line, only_collections_asked_for
 from tests.support.inspecting import Recorder, check_pairs, told, whats
@@ -276,11 +276,11 @@ class TestTheEnd:
         client = pyredisson.connect(server.url, observer=recorder)
         use(client)
         client.close()
-        eventually(lambda: not observer_threads())
+        eventually(lambda: not our_threads("pyredisson-observer"))
         observing: Any = client._session.observing
         observing.emit("renewed", count=1, late=0.0)
         eventually(lambda: whats(recorder.events)[2:] == ["renewed"])
-        eventually(lambda: not observer_threads())
+        eventually(lambda: not our_threads("pyredisson-observer"))
 
     @pytest.mark.parametrize("kind", ["threads", "asyncio", "hanging"])
     def test_exit_of_the_interpreter(self, server: Server, child: Start, kind: str) -> None:
@@ -313,10 +313,6 @@ else:
 if kind == "hanging":
     hangs.wait()
 """
-
-
-def observer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "pyredisson-observer"]
 
 
 def test_no_thread_can_be_started(server: Server, no_thread: NoThread, caplog: Log) -> None:

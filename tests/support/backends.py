@@ -56,6 +56,11 @@ def within(seconds: float, note: str = "out of bounds", *, least: float = 0.0) -
     assert least <= took < seconds, f"it took {took:.2f} s: {note}"
 
 
+def our_threads(name: str = "pyredisson-") -> int:
+    """How many threads of the library there are, or of those whose names begin like this."""
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
 async def cancel_after(turns: int, task: asyncio.Task[object]) -> bool:
     """Cancels the task after so many iterations of the event loop; returns whether that ended it."""
     for _ in range(turns):
