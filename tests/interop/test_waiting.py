@@ -1,7 +1,7 @@
 """Waiters of both sides: in the queue of a fair lock, readers and writers, and what messages wake on a cluster."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.support.inspecting import state_of
 
 from .conftest import Connect, on_a_cluster
 from .jvm import JavaClient, Jvm, Pending, now
-from .targets import BEFORE_SLEEP, WOKEN, Target, acquired, timed, wakes
+from .targets import BEFORE_SLEEP, WOKEN, Target, acquired, python_lock, timed, wakes
 from .test_locks import hand_over
 
 NAME = "orders"
@@ -140,12 +140,7 @@ async def test_a_killed_waiter_in_java(line: Line, backend: Backend, own_jvm: Jv
 # Readers and writers
 
 
-def reader(client: Any) -> Any:
-    return client.get_read_write_lock(NAME).read_lock()
-
-
-def writer(client: Any) -> Any:
-    return client.get_read_write_lock(NAME).write_lock()
+reader, writer = (partial(python_lock, kind=kind, name=NAME) for kind in ("ReadLock", "WriteLock"))
 
 
 @pytest.mark.parametrize("last", ["java", "python"])
