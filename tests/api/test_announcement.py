@@ -21,6 +21,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import Backend, eventually, fails, in_turn
 from tests.support.children import Child
 from tests.support.faults import ACQUIRE, RELEASE, RENEW, sha
+from tests.support.inspecting import key_of
 from tests.support.kinds import acquired
 
 from .kinds import PERMITS, held, lock_of, rival_of, take, turn_of, use
@@ -31,10 +32,6 @@ ANNOUNCE = sha("client_announce")
 LEASE = 1.5
 """Seconds. A hold is listed after a third of it, which is less than a second."""
 NAME = "a b"
-
-
-def key_of(client: Any) -> str:
-    return f"pyredisson_client:{{{client.id}}}"
 
 
 def announced(admin: Any, client: Any) -> dict[str, str]:

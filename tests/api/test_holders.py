@@ -28,7 +28,7 @@ from pyredisson.logic.waiting import Waiter
 from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, Backend, OtherOwner, fails, finished, in_turn
 from tests.support.faults import sha
-from tests.support.inspecting import Scene, confirmed, inspector, session_of, state_of, waiting_field
+from tests.support.inspecting import Scene, confirmed, inspector, key_of, session_of, state_of, waiting_field
 from tests.support.kinds import KINDS, acquired
 
 from .kinds import GROUPS, PERMITS, assert_lost, held, lock_of, rival_of, take, turn_of
@@ -374,7 +374,7 @@ class TestWaiters:
         client = backend.connect()
         attempt = partial(client.get_lock("orders").try_lock, 1.5)
         other = await backend.begin(attempt, lambda: waiting_field(admin, client))
-        admin.delete(f"pyredisson_client:{{{client.id}}}")
+        admin.delete(key_of(client))
         third = await backend.begin(attempt, lambda: len(waiting_field(admin, client)) == 2)
         assert await finished([other, third]) == [False, False]
         # Nothing else changes.
@@ -400,9 +400,9 @@ class TestWaiters:
 
     async def test_what_somebody_else_writes(self, backend: Backend, client: Any, admin: Redis) -> None:
         await client.get_lock("orders").lock()
-        await backend.until(lambda: bool(admin.exists(f"pyredisson_client:{{{client.id}}}")))
+        await backend.until(lambda: bool(admin.exists(key_of(client))))
         lines = "\n1 lock 5\nx lock 5 1 orders\n9999999999999999999 lock x 1 orders"
-        admin.hset(f"pyredisson_client:{{{client.id}}}", "waiting", lines)
+        admin.hset(key_of(client), "waiting", lines)
         [waiter] = await client.get_lock("orders").waiters()
         assert (waiter.owner_id, waiter.since) == (None, None)
 

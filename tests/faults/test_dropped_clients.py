@@ -19,7 +19,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import RawBackend, cancel_after, eventually, our_threads
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
-from tests.support.inspecting import Recorder, check_pairs
+from tests.support.inspecting import Recorder, check_pairs, key_of
 
 from .kinds import away, connections
 
@@ -50,7 +50,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
 
     def use() -> weakref.ref[object]:
         client = pyredisson.connect(server.url, client_name=NAME, observer=recorder, lock_watchdog_timeout=3)
-        key = f"pyredisson_client:{{{client.id}}}"
+        key = key_of(client)
         with client.get_lock("a"), client.get_lock("b", owner=1):
             assert not client.get_lock("b").try_lock(0.05)
             eventually(lambda: any(field.startswith(b"h:") for field in admin.hkeys(key)))

@@ -19,6 +19,7 @@ from pyredisson.logic.watchdog import Watchdog
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, RawBackend, eventually, within
 from tests.support.faults import LOSSES, RELEASE, RENEW, Append, Credentials, Lose, sha
+from tests.support.inspecting import key_of
 from tests.support.kinds import LOCKS
 
 from .kinds import Log, Output, Patch, Trouble, busy, do_all, lock_of, out_of_memory, taken, unreachable, usual
@@ -329,10 +330,6 @@ RIGHTS = (
     "+hello +ping +select +client +info +eval +evalsha +hset "
     "+hget +hmget +hdel +time +hkeys +hexists +exists +del +pttl +pexpire +publish +subscribe +unsubscribe"
 )
-
-
-def key_of(client: Any) -> str:
-    return f"pyredisson_client:{{{client.id}}}"
 
 
 def is_complete(admin: Any, client: Any) -> bool:

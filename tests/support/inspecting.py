@@ -104,9 +104,14 @@ def announce_deadlock(redis: Any) -> None:
             redis.pexpire(held, 30_000)
 
 
+def key_of(client: Any) -> str:
+    """Where the client announces itself."""
+    return f"pyredisson_client:{{{client.id}}}"
+
+
 def waiting_field(redis: Any, client: Any) -> list[str]:
     """What the client says of its waits."""
-    return (redis.hget(f"pyredisson_client:{{{client.id}}}", "waiting") or b"").decode().splitlines()
+    return (redis.hget(key_of(client), "waiting") or b"").decode().splitlines()
 
 
 class Scene:
