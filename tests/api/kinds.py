@@ -10,6 +10,7 @@ import pytest
 
 from pyredisson import LockLostError
 from pyredisson.asyncio import ReadLock, WriteLock
+from tests.lua.read_write import CLAIM, Java
 from tests.support.backends import Backend, OtherOwner, ServerState, asleep, fails, listeners, permit_waiters, waiters
 from tests.support.kinds import KINDS
 
@@ -146,11 +147,6 @@ def whole(redis: Any, kind: str, permits: int = 1) -> bool:
 
 READ_WRITE_CHANNEL = "redisson_rwlock:{orders}"
 """Of Redisson. A client that waits behind one of pyredisson listens to its own channel only."""
-CLAIM, TURN = "pyredisson_rwlock_writer:{orders}", "pyredisson_rwlock_turn:{orders}"
-
-
-def lease_key(owner: str, hold: int = 1) -> str:
-    return f"{{orders}}:{owner}:rwlock_timeout:{hold}"
 
 
 class Orders:
@@ -188,11 +184,7 @@ class Orders:
         return self._state.holds("orders")
 
     def java_reads(self, lease: int) -> None:
-        """What Redisson's script leaves."""
-        self.redis.hset("orders", mapping={"mode": "read", JAVA: 1})
-        self.redis.set(lease_key(JAVA), "1", px=lease)
-        self.redis.pexpire("orders", max(lease, self.redis.pttl("orders")))
+        assert Java(self.redis.execute_command).read(JAVA, lease)
 
     def java_writes(self, lease: int) -> None:
-        self.redis.hset("orders", mapping={"mode": "write", JAVA + ":write": 1})
-        self.redis.pexpire("orders", lease)
+        assert Java(self.redis.execute_command).write(JAVA + ":write", lease)

@@ -5,10 +5,11 @@ import time
 import pytest
 
 from pyredisson import ClosedError, LockNotHeldError, LockUpgradeError
+from tests.lua.read_write import CLAIM, TURN, lease_key
 from tests.support.backends import TIME_LIMIT, fails, finished, in_turn
 from tests.support.kinds import acquired
 
-from .kinds import CLAIM, JAVA, READ_WRITE_CHANNEL, TURN, WAYS, Orders, assert_lost, lease_key, lock_of
+from .kinds import JAVA, READ_WRITE_CHANNEL, WAYS, Orders, assert_lost, lock_of
 
 WATCHDOG = 1.2
 
@@ -144,7 +145,7 @@ class TestNested:
     @pytest.mark.parametrize(("outer", "inner"), [(60, 0.05), (60, None), (1, 60)])
     async def test_the_longest_lease(self, watched: Orders, kind: str, outer: float, inner: float | None) -> None:
         """Also after the inner hold, and not only for us: a reader in Java that leaves asks the timeout keys."""
-        keys = ["orders"] if kind == "lock" else ["orders", lease_key(f"{watched.client.id}:1")]
+        keys = ["orders"] if kind == "lock" else ["orders", lease_key(f"{watched.client.id}:1", 1)]
         lock = await acquired(lock_of(watched.client, kind, owner=1), outer)
         await lock.lock(inner)
         assert watched.redis.pttl("orders") > 50_000
@@ -207,6 +208,6 @@ async def test_claims_of_a_writer_that_waits(orders: Orders) -> None:
     await orders.claimed()
     assert not await orders.read(3).try_lock()
     await read.unlock()
-    orders.redis.delete("orders", lease_key(JAVA))
+    orders.redis.delete("orders", lease_key(JAVA, 1))
     orders.redis.publish(READ_WRITE_CHANNEL, "0")
     await finished(writers)
