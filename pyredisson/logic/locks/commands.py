@@ -44,6 +44,7 @@ class LockCommands:
     member_suffix = b""
     """What follows the client's name in the list, see `waiting_list.lua`."""
     channel_prefix = b"redisson_lock__channel"
+    """Of Redisson's channel; empty: there is none."""
     released_message = b"0"
     """What `wake_waiters` publishes. A release script publishes a message of its own."""
     owner_suffix = b""
@@ -67,7 +68,7 @@ class LockCommands:
     @property
     def channel(self) -> bytes:
         """Where a release is published, for Redisson; empty: nowhere. Computed: a program may have very many locks."""
-        return prefixed(self.channel_prefix, self.key)
+        return self.channel_prefix and prefixed(self.channel_prefix, self.key)
 
     @property
     def _waking(self) -> tuple[bytes, int]:
@@ -90,7 +91,7 @@ class LockCommands:
            attempt follows after `lock_watchdog_timeout` at the latest.
         """
         session = self.session
-        lasts = session.list_lasts if waits else 0
+        lasts = session.list_lasts if waits and self.has_list else 0
         return pack(session.runtime.scripts.lock_acquire, self.key, *self.list_keys, owner, count, lease, member, lasts)
 
     def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
@@ -100,7 +101,7 @@ class LockCommands:
         """
         session = self.session
         # Not `self.channel`, nor `_waking`: before Python 3.12 a property costs much more than this call.
-        channel = prefixed(self.channel_prefix, self.key)
+        channel = self.channel_prefix and prefixed(self.channel_prefix, self.key)
         words = (channel, owner, count, self.wake_channels, session.patience, int(late))
         return pack(session.runtime.scripts.lock_release, self.key, *self.list_keys, *words)
 

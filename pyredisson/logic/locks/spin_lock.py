@@ -1,6 +1,6 @@
 """The lock whose waiters make attempts again and again, without a channel."""
 
-from pyredisson._core import AcquireCall, pack
+from pyredisson._core import AcquireCall
 from pyredisson.backoff import Backoff
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
@@ -18,18 +18,7 @@ class SpinLockCommands(LockCommands):
 
     kind = "spin"
     has_list = False
-
-    @property
-    def channel(self) -> bytes:
-        return b""
-
-    def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
-        return super().acquire(owner, count, lease, waits=False, member=member)
-
-    def release(self, owner: bytes, count: int, *, late: bool = False) -> bytes:
-        # With an empty channel the script publishes nothing to Redisson.
-        words = (b"", owner, count, *self._waking, int(late))
-        return pack(self.session.runtime.scripts.lock_release, self.key, *self.list_keys, *words)
+    channel_prefix = b""
 
 
 class SpinLockLogic(LockLogic):
