@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -275,9 +275,6 @@ class HoldTable(HoldTableFields):
         hold = self.table.get(key)
         return hold if hold is not None and not self.expire_if_due(hold) else None
 
-    def of_lock(self, identity: Hashable) -> list[Hold]:
-        return [hold for hold in list(self.table.values()) if hold.key[0] == identity]
-
     # Nothing -> HELD
 
     def add(self, hold: Hold, call: AcquireCall) -> None:
@@ -288,14 +285,6 @@ class HoldTable(HoldTableFields):
         # One step of the core: no interrupt strikes between the entry in the table and the note on the call, by which
         # an interrupted acquire is released.
         replace_hold(self.table, hold, call)
-
-    def add_level(self, hold: Hold, call: AcquireCall, valid_until: float) -> bool:
-        """Counts one more level of a held hold; False: it is in another state by now."""
-        return hold.add_level(call, valid_until, HELD)
-
-    def extend(self, hold: Hold, valid_until: float) -> None:
-        """The server has confirmed the hold until then, at least."""
-        hold.lengthen(0, valid_until, HELD)
 
     def add_permit(self, hold: Hold) -> None:
         """Records a permit that the watchdog renews. No other hold has its key."""
@@ -367,11 +356,6 @@ class HoldTable(HoldTableFields):
         """A held hold is lost. It stays in the table until its owner releases it. Once; else nothing happens."""
         if hold.change_state(HELD, LOST, reason):
             self._report_loss(hold, reason)
-
-    def take_away(self, holds: Iterable[Hold], reason: str) -> None:
-        """These holds are lost, because the server has removed their lock by force."""
-        for hold in holds:
-            self.declare_lost(hold, reason)
 
     # HELD or RELEASING -> LOST
 

@@ -357,7 +357,7 @@ class Renewer(LoopOwner):
         """What the server has said of each hold."""
         ends = sent_at + self._lease_seconds
         first = due = self._watchdog.next_renewal(batch, sent_at)
-        wheel, extend = self._watchdog.wheel, self._holds.extend
+        wheel = self._watchdog.wheel
         if self._watchdog.observing is not None and batch.lease:
             self._tell_renewed(self._watchdog.observing, batch, reply)
         for hold, known in zip(batch.holds, reply, strict=True):
@@ -367,11 +367,11 @@ class Renewer(LoopOwner):
             if known != 1:
                 self._lose(hold, batch.reason)
             elif hold.leases is None:
-                extend(hold, ends)
+                hold.lengthen(0, ends, HELD)
                 wheel.add(hold, due)
             elif batch.lease:
                 if lease := hold.next_lease(self._lease_ms, sent_at):
-                    extend(hold, sent_at + min(lease, batch.lease) / 1000)
+                    hold.lengthen(0, sent_at + min(lease, batch.lease) / 1000, HELD)
                 # A lease that is fixed, or is renewed no more, may end before the next round.
                 tick = min(self._watchdog.next_renewal_of(hold, sent_at, due), int(hold.valid_until * 1000) + 1)
                 wheel.add(hold, tick)

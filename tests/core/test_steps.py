@@ -214,7 +214,7 @@ class TestRelease:
         hold = scene.hold()
         ended: list[Hold] = []
         hold.listen(ended.append)
-        assert scene.holds.add_level(hold, scene.attempt(), 130.0)
+        assert hold.add_level(scene.attempt(), 130.0, HELD)
         assert scene.holds.begin_level_release(hold) == 1
         assert scene.holds.drop_level(hold, ReleaseCall()) == 1
         assert (hold.state, scene.holds.table) == (HELD, {KEY: hold})

@@ -149,14 +149,6 @@ class SideLogic(LockLogic):
         super().__init__(session, key)
         self.identity = (key, self.commands.side)
 
-    async def force_release(self) -> bool:
-        """As for a lock. It also ends what the writer reads."""
-        others = self.session.holds.of_lock(self.commands.other_identity)
-        removed = await super().force_release()
-        if removed:
-            self.session.holds.take_away(others, "it was taken away by force_unlock() of the other side")
-        return removed
-
     @property
     def writers(self) -> WriterQueue | None:
         """The writers of this client that wait; None: there is no queue."""
@@ -166,9 +158,6 @@ class SideLogic(LockLogic):
     @property
     def label(self) -> str:
         return f"{readable(self.commands.side)} {super().label}"
-
-    def _identities(self) -> Sequence[Hashable]:
-        return (self.identity, self.commands.other_identity)
 
     @property
     def blocked_by(self) -> Sequence[Hashable]:

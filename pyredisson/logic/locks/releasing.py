@@ -205,7 +205,7 @@ class ReleasingLock(LockStatus):
         if call.lease.__class__ is RenewedLease:
             call.lease = call.lease.begin(call.sent_at)
         if target is not None:
-            if session.holds.add_level(target, call, valid_until):
+            if target.add_level(call, valid_until, HELD):
                 session.watchdog.watch_nested(target, call.sent_at)
                 return True
             if target.state is not LOST:

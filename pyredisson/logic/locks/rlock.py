@@ -308,15 +308,17 @@ class LockLogic(MovingLock):
         return await self.force_release()
 
     async def force_release(self) -> bool:
-        """Removes the lock, whoever holds it; returns whether it was held."""
+        """Removes the lock, with both sides of a read-write lock, whoever holds it; returns whether it was held."""
         return await self._remove(self.commands.force_release(), "force_unlock()")
 
     async def _remove(self, payload: bytes, operation: str) -> bool:
-        holds = self.session.holds.of_lock(self.identity)
+        table = list(self.session.holds.table.values())
+        taken = [hold for identity in self._identities() for hold in table if hold.key[0] == identity]
         # Not sent again: a second run may remove the hold of the next owner.
         removed = bool(await self._query(payload, idempotent=False) == 1)
-        if removed:
-            self.session.holds.take_away(holds, f"it was taken away by {operation}")
+        for hold in taken if removed else ():
+            side = "" if hold.key[0] == self.identity else " of the other side"
+            self.session.holds.declare_lost(hold, f"it was taken away by {operation}{side}")
         return removed
 
 

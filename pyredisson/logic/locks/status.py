@@ -186,8 +186,9 @@ class LockStatus:
         return LockLostError(text, name=readable(self.key), owner=readable(owner.name))
 
     def _identities(self) -> Sequence[Hashable]:
-        """All that the lock is in the table of holds."""
-        return (self.identity,)
+        """All that the lock is in the table of holds: also the other side of a read-write lock."""
+        other = self.commands.other_identity
+        return (self.identity,) if other is None else (self.identity, other)
 
     @property
     def blocked_by(self) -> Sequence[Hashable]:
