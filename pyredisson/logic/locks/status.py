@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -26,27 +25,6 @@ from pyredisson.version import VERSION
 
 WRITER = b":write"
 """The end of a writer's name."""
-
-
-class Found(NamedTuple):
-    """The owners of a lock."""
-
-    holder: Holder
-    field: bytes
-    """The holder's name on the server."""
-    owners: int
-    """How many owners hold the lock: several if they only read."""
-    own: bool
-    """Whether the holder belongs to the client that has asked."""
-
-    def text(self) -> str:
-        """The words of a message, after the name of the lock."""
-        name = f"{readable(self.field)} of this client" if self.own else who(self.holder, self.field)
-        if self.holder.kept:
-            return f"is kept for another {self.holder.time_to_live:.1f} s after a run on {name}"
-        if self.owners > 1:
-            name = f"{self.owners} readers, one of them {name}"
-        return f"is held by {name}, {for_how_long(self.holder)}"
 
 
 class LockStatus:
@@ -110,37 +88,37 @@ class LockStatus:
 
     async def holder(self) -> Holder | None:
         """Who holds the lock; None: nobody. Of several readers one, and of a writer that also reads the writer."""
-        found = await self._find(self._query)
-        return None if found is None else found.holder
+        _, holder = await self.who_holds_it(self._query)
+        return holder
 
     async def who_holds_it(self, ask: Callable[[bytes], Awaitable[Reply]]) -> tuple[str, Holder | None]:
-        """The words that follow the lock's name in a message, and the holder."""
-        found = await self._find(ask)
-        return ("is free", None) if found is None else (found.text(), found.holder)
+        """The words that follow the lock's name in a message, and the holder. `ask` sends a command.
 
-    async def _find(self, ask: Callable[[bytes], Awaitable[Reply]]) -> Found | None:
-        """Who holds the lock: the writer, or of several readers the first one by name. `ask` sends a command.
-
-        The announcement is read with a second command. It adds what it can, and raises nothing: it may be on another
-        server of a cluster, and the user may have no right to read it.
+        The holder is the writer, or of several readers the first one by name. The announcement is read with a second
+        command. It adds what it can, and raises nothing: it may be on another server of a cluster, and the user may
+        have no right to read it.
         """
         ttl, count, *fields = await ask(pack(self.session.runtime.scripts.lock_holder, self.key))
         if not fields:
-            return None
+            return "is free", None
         field: bytes = fields[0] if fields[0].endswith(WRITER) else min(fields)
         if field.endswith(WRITER):
             # A writer may read, too.
             count = 1
         holder = holder_of(field, ttl)
-        own = holder.client_id == self.session.id
-        if own:
+        if own := holder.client_id == self.session.id:
             holder = self._own(holder, field)
         elif holder.client_id is not None:
             rest = field.partition(b":")[2]
             payload = command(b"HMGET", client_key(holder.client_id), *ANNOUNCED, hold_field(rest, self.key))
             with contextlib.suppress(NoReply, RedisError):
                 holder = with_announcement(holder, await retry.send_once(self.session.runtime, payload))
-        return Found(holder, field, count, own)
+        name = f"{readable(field)} of this client" if own else who(holder, field)
+        if holder.kept:
+            return f"is kept for another {holder.time_to_live:.1f} s after a run on {name}", holder
+        # Only readers are several.
+        name = name if count <= 1 else f"{count} readers, one of them {name}"
+        return f"is held by {name}, {for_how_long(holder)}", holder
 
     def _own(self, holder: Holder, field: bytes) -> Holder:
         """A holder of this client, with what the client knows without asking."""
