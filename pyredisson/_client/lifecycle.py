@@ -26,7 +26,7 @@ from pyredisson.logic.observing import Observing
 from pyredisson.logic.permits.permit_queue import PermitRegistry
 from pyredisson.logic.ports import Granted, Nodes, Runtime, Sender
 from pyredisson.logic.renewer import ROUNDS_PER_LEASE
-from pyredisson.logic.session import Registries, Resources, Session
+from pyredisson.logic.session import Resources, Session
 
 SHORTEST_REPLY_TIMEOUT = 0.05
 """Seconds: the shortest timeout of the watchdog's commands, which depends on the lease."""
@@ -40,8 +40,8 @@ DELIVERY_TIMEOUT = 0.2
 """Seconds that an observer has for the last events of a client that is closed."""
 
 
-def registries() -> Registries:
-    return Registries(FairQueues(), GroupRegistry(), PermitRegistry())
+def registries() -> tuple[FairQueues, GroupRegistry, PermitRegistry]:
+    return FairQueues(), GroupRegistry(), PermitRegistry()
 
 
 class Connections(Runtime, Nodes, Protocol):
@@ -101,7 +101,7 @@ class ClientLifecycle:
         self._runtime, self._drop_subscriptions, channels = self._connect(self.servers, post)
         self._watchdog_runtime = self.servers.watchdog_runtime()
         runtime, watchdog_runtime = self._runtime, self._watchdog_runtime
-        return Resources(client_id, runtime, watchdog_runtime, channels, registries(), runtime.acquiring, observing)
+        return Resources(client_id, runtime, watchdog_runtime, channels, *registries(), runtime.acquiring, observing)
 
     def expect_lease(self, lease: int) -> None:
         # With the usual timeout, one lost reply would cost a lock with a short lease.

@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from pyredisson.logic.permits.permit_queue import PermitRegistry
 
 
-class Registries(NamedTuple):
-    """What the primitives of one kind share in a client. The modules of that kind import this one, and not it them."""
-
-    fair_queues: FairQueues
-    groups: GroupRegistry
-    permits: PermitRegistry
-
-
 class Resources(NamedTuple):
     """What a session works with. A process that was forked needs others."""
 
@@ -47,7 +39,10 @@ class Resources(NamedTuple):
     watchdog_runtime: Runtime
     """The watchdog has connections of its own: a slow call must not delay a renewal."""
     channels: ChannelRegistry
-    registries: Registries
+    fair_queues: FairQueues
+    groups: GroupRegistry
+    permits: PermitRegistry
+    """These three are what the primitives of one kind share. The modules of that kind import this one, not it them."""
     acquiring: Acquiring | None = None
     """What sends acquires that replicas have to confirm. None: the runtime sends them, as any other command."""
     observing: Observing | None = None
@@ -108,8 +103,8 @@ class Session:
         Called again in the child after a fork, which becomes a new client. What it had is the parent's.
         """
         resources = self._host.open(self.repair)
-        self.id, self.runtime, watchdog_runtime, self.channels, registries, _, self.observing = resources
-        self.fair_queues, self.groups, self.permits = registries
+        self.id, self.runtime, watchdog_runtime, self.channels = resources[:4]
+        self.fair_queues, self.groups, self.permits, _, self.observing = resources[4:]
         self.clock = self.runtime.clock
         self.client = self.id.encode()
         self._members = itertools.count(1)

@@ -101,7 +101,8 @@ class Client(Process):
         waiters = ChannelRegistry(self.simulation.clock)
         self.subscription = Subscription(self, self._network, waiters)
         waiters.attach(self.subscription)
-        return Resources(self.name, *self._runtimes(post), waiters, registries())
+        runtime, watchdog_runtime = self._runtimes(post)
+        return Resources(self.name, runtime, watchdog_runtime, waiters, *registries())
 
     def _runtimes(self, post: Callable[[bytes], None]) -> tuple[Any, Any]:
         """For calls, and for the watchdog."""
