@@ -63,7 +63,7 @@ class Observing:
     # --- Adding events
 
     def emit(self, what: str, **fields: Any) -> None:
-        """Adds an event, if the observer has that method."""
+        """Adds an event, if the observer has that method. `fields`: see `_event`."""
         event = self._event(what, **fields)
         if event is not None:
             self._queue.append(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyredisson._diagnostics import logger, readable, tracing
@@ -12,6 +12,7 @@ from pyredisson._protocol.replies import Reply
 from pyredisson.errors import NotReplicatedError, NotSetError
 from pyredisson.logic import retry
 from pyredisson.logic.exactly_once import SessionSlot
+from pyredisson.logic.holds import Hold
 from pyredisson.logic.observing import end_of_acquire
 from pyredisson.logic.permits.commands import CounterCommands, PermitPoolCommands
 from pyredisson.logic.session import Session
@@ -102,20 +103,25 @@ class PermitPool(CounterLogic):
         if self.session.observing is not None:
             self.session.observing.wait_begins(call, self.commands, count=call.permits)
 
-    def tell_ended(self, what: str, call: PermitCall, error: BaseException | None = None) -> None:
-        """A call has ended. `what`: see `Observing.call_ended`."""
+    def tell_ended(
+        self, what: str, call: PermitCall, error: BaseException | None = None, holds: Sequence[Hold] = ()
+    ) -> None:
+        """A call has ended. `what`: see `Observing.call_ended`. `holds`: the permits that the watchdog renews."""
         if tracing.debug:
             said = end_of_acquire("are", acquired=what == "acquired", error=error)
             logger.debug("%d permits of semaphore %r %s", call.permits, readable(self.key), said)
         observing = self.session.observing
-        if observing is not None:
+        if observing is None:
+            return
+        # Each of them is a hold of its own.
+        for hold in holds:
+            observing.acquired(call, self.commands, None, hold, began=call.began)
+        if not holds:
             observing.call_ended(what, call, self.commands, began=call.began, count=call.permits, error=error)
 
     def tell_released(self, permits: int, holds: int = 0) -> None:
         """Permits are released. So many of them are holds, whose ends are told by themselves."""
         if tracing.debug:
             logger.debug("%d permits of semaphore %r are released", permits, readable(self.key))
-        observing = self.session.observing
-        if observing is not None and permits > holds:
-            name, kind = readable(self.key), self.commands.kind
-            observing.emit("released", name=name, kind=kind, count=permits - holds)
+        if self.session.observing is not None and permits > holds:
+            self.session.observing.emit("released", subject=self.commands, count=permits - holds)

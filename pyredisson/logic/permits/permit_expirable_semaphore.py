@@ -7,7 +7,7 @@ from binascii import hexlify, unhexlify
 from collections.abc import Iterable, Sequence
 from os import urandom
 
-from pyredisson._diagnostics import logger, readable, tracing
+from pyredisson._diagnostics import readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import Reply
 from pyredisson.errors import PermitNotHeldError
@@ -159,7 +159,7 @@ class PermitExpirableSemaphoreLogic(PermitPool):
                     self._renew(call.ids, call.sent_at)
                 session.check_open()
                 if tracing.on:
-                    self._tell_acquired(call)
+                    self.tell_ended("acquired", call, holds=self._holds_of(call.ids))
                 return [permit.hex() for permit in call.ids]
         except BaseException as error:
             # A cancellation, an interrupt or the end of the client, perhaps after the permits were acquired.
@@ -179,18 +179,6 @@ class PermitExpirableSemaphoreLogic(PermitPool):
             hold.begun = sent_at
             session.holds.add_permit(hold)
             session.watchdog.watch(hold, sent_at)
-
-    def _tell_acquired(self, call: ExpirableAcquire) -> None:
-        """Tells the log and the observer. Each permit that the watchdog renews is a hold of its own."""
-        observing = self.session.observing
-        holds = self._holds_of(call.ids) if observing is not None else []
-        if observing is None or not holds:
-            self.tell_ended("acquired", call)
-            return
-        if tracing.debug:
-            logger.debug("%d permits of semaphore %r are acquired", call.permits, readable(self.key))
-        for hold in holds:
-            observing.acquired(call, self.commands, None, hold, began=call.began)
 
     # Releasing
 
