@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from pyredisson._core import ReleaseCall, prefixed
+from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import logger, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import Reply, is_transient
@@ -44,7 +44,7 @@ class SessionSlot:
     """A slot of the session. It carries one call at a time."""
 
     suffix: bytes
-    """What follows `reply_cache` of an object in the key of this slot, before the kind of the object."""
+    """What the name of this slot's key for an object ends with, before the kind of the object."""
     number: int = 0
     """The sequence number of the present call. Its undo command has the next one."""
     in_doubt: bool = False
@@ -194,12 +194,3 @@ class SessionSlots:
             self._next_debug_check = now + DEBUG_CHECK_INTERVAL
             tracing.look()
         return now
-
-
-def reply_cache(key: bytes) -> bytes:
-    """The beginning of the keys in which the server keeps the replies to calls for the object with this key.
-
-    The suffix of a slot follows, then the kind of the object: by it a reader of the server's keys can tell a semaphore
-    from a latch, which both are a number.
-    """
-    return prefixed(b"pyredisson_once", key)

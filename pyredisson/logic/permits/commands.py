@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pyredisson._core import command, latch_channel, pack, prefixed, suffixed
 from pyredisson._protocol.scripts import ScriptSet
-from pyredisson.logic.exactly_once import SessionSlot, reply_cache
+from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.holds import Hold
 from pyredisson.logic.session import Session
 
@@ -47,10 +47,13 @@ class CounterCommands:
         self.session = session
         self.key = key
         self.channel = channel
-        self._reply_cache = reply_cache(key)
+        self._reply_cache = prefixed(b"pyredisson_once", key)
 
     def _replies(self, slot: SessionSlot) -> bytes:
-        """The key in which the server keeps the reply to the call on that slot."""
+        """The key in which the server keeps the reply to the call on that slot.
+
+        By the kind in it a reader of the server's keys can tell a semaphore from a latch, which both are a number.
+        """
         return b"%b%b:%b" % (self._reply_cache, slot.suffix, self.kind.encode())
 
     def read(self) -> bytes:
