@@ -72,22 +72,6 @@ _name_numbers = itertools.count(1)
 """Of names that must not be used twice, whichever threads make them."""
 
 
-class EpochNumbers:
-    """Numbers the epochs of all explicit owners of a client, so that no name is used twice."""
-
-    __slots__ = ("_numbers", "used")
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self.used = False
-        """Whether any explicit owner has begun a new epoch."""
-
-    def next_name(self, prefix: str) -> bytes:
-        """A name that no owner had before."""
-        self.used = True
-        return f"{prefix}:{next(self._numbers)}".encode()
-
-
 class Owner:
     """A thread, a task or an explicit id, and the name under which the server knows it.
 
@@ -95,34 +79,33 @@ class Owner:
     late. A late copy then names an owner that acquires nothing any more, and can't touch a later hold.
     """
 
-    __slots__ = ("__weakref__", "_epoch_numbers", "_prefix", "calls", "id", "name")
+    __slots__ = ("__weakref__", "_prefix", "_registry", "calls", "id", "name")
 
-    def __init__(self, client_id: str, owner_id: int, epoch_numbers: EpochNumbers | None = None) -> None:
-        """`epoch_numbers` is for explicit owners, which may be forgotten and made again with the same id."""
+    def __init__(self, client_id: str, owner_id: int, registry: OwnerRegistry | None = None) -> None:
+        """`registry` is for explicit owners, which may be forgotten and made again with the same id."""
         self.id = owner_id
-        self._epoch_numbers = epoch_numbers
+        self._registry = registry
         self.begin(client_id)
 
     def begin(self, client_id: str) -> None:
         """Starts as an owner without holds; called again after `fork`, where the client has a new id."""
         self._prefix = f"{client_id}:{self.id}"
         self.name = self._prefix.encode()
-        if self._epoch_numbers is not None and self._epoch_numbers.used:
+        if self._registry is not None and self._registry.has_epochs:
             # An owner of the same id may have had epochs before it was forgotten. Its names must not be used again.
-            self.name = self._epoch_numbers.next_name(self._prefix)
+            self.new_epoch()
         self.calls = OwnerCalls()
 
     def new_epoch(self) -> None:
         """Makes this owner acquire locks under a new name from now on; its present holds keep their name."""
-        if self._epoch_numbers is not None:
-            self.name = self._epoch_numbers.next_name(self._prefix)
-        else:
-            self.name = f"{self._prefix}:{next(_name_numbers)}".encode()
+        if self._registry is not None:
+            self._registry.has_epochs = True
+        self.name = f"{self._prefix}:{next(_name_numbers)}".encode()
 
     def for_one_call(self) -> Owner:
         """The same owner under names that no other call uses, so that the server can tell the calls apart."""
         other = copy(self)
-        other._epoch_numbers = None
+        other._registry = None
         other._prefix = f"{self._prefix}.{next(_name_numbers)}"
         other.name = other._prefix.encode()
         return other
@@ -130,9 +113,8 @@ class Owner:
 
 class OwnerRegistry:
     def __init__(self) -> None:
-        self._client_id = ""
-        self._automatic_ids = itertools.count(FIRST_AUTOMATIC_ID)
-        self._epoch_numbers = EpochNumbers()
+        self.has_epochs = False
+        """Whether any explicit owner has begun a new epoch."""
         self._explicit: dict[int, KeyedRef[int, Owner]] = {}
         """Explicit owners to which a handle, or a call in flight, refers."""
 
@@ -153,7 +135,7 @@ class OwnerRegistry:
         """The owner with an id that the user chose. It exists for as long as something refers to it."""
         known = self._explicit
         while True:
-            new = Owner(self._client_id, owner_id, self._epoch_numbers)
+            new = Owner(self._client_id, owner_id, self)
             reference = known.setdefault(owner_id, KeyedRef(new, self._forget, owner_id))
             owner = reference()
             if owner is not None:
