@@ -157,7 +157,8 @@ class ChannelRegistry:
     made by one call that allocates nothing else meanwhile: `list` of a dict's keys, not of its items.
     """
 
-    _subscriber: Subscriber
+    subscriber: Subscriber
+    """The subscription connection, which itself refers to this registry. It is set before any call waits."""
 
     notes_places = False
     """Whether each waiter is noted with the node of its channel."""
@@ -172,10 +173,6 @@ class ChannelRegistry:
         """All waiters of the client: the same ones, as there is one subscription connection."""
         self.by_name: dict[bytes, Channel] = {}
         """All channels. An attribute: each acquire looks whether there is any."""
-
-    def attach(self, subscriber: Subscriber) -> None:
-        """Sets the subscription connection, which itself refers to this registry."""
-        self._subscriber = subscriber
 
     def confirmed_channel(self, name: bytes) -> Channel | None:
         """The channel, if its messages arrive already."""
@@ -201,7 +198,7 @@ class ChannelRegistry:
         `events` is what the method of that name returned before the caller's latest attempt: a waiter that has missed
         nothing since then needs no other attempt.
         """
-        subscriber = self._subscriber
+        subscriber = self.subscriber
         with self.mutex:
             channel = self.by_name.get(name)
             if channel is None or channel.error is not None:
@@ -231,7 +228,7 @@ class ChannelRegistry:
         `anew`: the caller has joined `target` after its latest attempt. Returns whether it may have missed a message.
         `counted`: a channel to subscribe to as well, which counts the clients that listen; empty: none.
         """
-        subscriber = self._subscriber
+        subscriber = self.subscriber
         with self.mutex:
             channel = self.by_name.get(name)
             if not isinstance(channel, RelayChannel) or channel.error is not None:
@@ -374,7 +371,7 @@ class ChannelRegistry:
             for name in idle:
                 self.forget(name)
             if idle:
-                self._subscriber.unsubscribe(idle)
+                self.subscriber.unsubscribe(idle)
 
     def wake_all(self) -> None:
         """Wakes all waiters of the client: it was closed."""

@@ -103,7 +103,7 @@ class RoutedChannels(ChannelRegistry):
         self._place_of: dict[Wakeup, NodeChannels] = {}
         self._redirects: dict[bytes, int] = {}
         """How often a subscription was redirected since it was confirmed, or retried by a waiter."""
-        super().attach(self)
+        self.subscriber = self
 
     def open(self, listeners: Listeners) -> None:
         """Sets the subscription connections, which themselves refer to this registry."""

@@ -238,7 +238,7 @@ def test_a_reply_to_another_command_ends_the_connection() -> None:
 @pytest.mark.parametrize("order", [(b"own", b"shared"), (b"shared", b"own")])
 def test_a_waiter_of_two_channels_looks_again_when_both_are_heard(order: tuple[bytes, bytes]) -> None:
     registry, wakeup, woken = ChannelRegistry(float), ThreadWakeup(), []
-    registry.attach(Mock())
+    registry.subscriber = Mock()
     own = registry.join(b"own", wakeup, RelayedChannel)
     assert isinstance(own, RelayedChannel)
     registry.relay(b"shared", own, anew=True)
@@ -256,7 +256,7 @@ def test_a_channel_that_counts_listeners_is_the_last_to_be_heard_and_the_first_t
     """Otherwise it would count one too many, and a client of Redisson would not be woken."""
     now, wakeup, (channel, counted) = [0.0], ThreadWakeup(), (b"redisson_sc:{a}", b"pyredisson_sc:{a}")
     registry, subscriber = ChannelRegistry(lambda: now[0]), Mock()
-    registry.attach(subscriber)
+    registry.subscriber = subscriber
     own = registry.join(b"own", wakeup, RelayedChannel)
     assert isinstance(own, RelayedChannel)
     registry.relay(channel, own, anew=True, counted=counted)
@@ -269,7 +269,7 @@ def test_a_channel_that_counts_listeners_is_the_last_to_be_heard_and_the_first_t
 
 def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_readers() -> None:
     registry, wakeups, woken = ChannelRegistry(float), [ThreadWakeup() for _ in range(4)], []
-    registry.attach(Mock())
+    registry.subscriber = Mock()
     for wakeup, kind in zip(wakeups, (WRITER, WRITER, READER, READER), strict=True):
         registry.join(b"orders", wakeup, ReadWriteChannel, kind)
     wakeups[0].set()

@@ -95,7 +95,7 @@ class Nobody:
 
 def registry_with(kind: type[Channel], *needs: int) -> tuple[ChannelRegistry, list[ThreadWakeup]]:
     channels = ChannelRegistry(clock)
-    channels.attach(Nobody())
+    channels.subscriber = Nobody()
     signals = [ThreadWakeup() for _ in needs]
     for signal, need in zip(signals, needs, strict=True):
         channels.join(b"a", signal, kind, need)

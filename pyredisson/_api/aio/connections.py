@@ -58,7 +58,7 @@ class ClientConnections(AnyClient):
             self._runtime = AioRuntime(servers.node, post)
             channels = ChannelRegistry(clock)
             self._listener = AioListener(servers.node, channels)
-            channels.attach(self._listener)
+            channels.subscriber = self._listener
         else:
             self._runtime = RoutedAioRuntime(self._config, servers.scripts, servers.keeper, post)
             channels = RoutedChannels(clock, servers.table)

@@ -47,7 +47,7 @@ class ClientConnections(AnyClient):
             self._runtime = ThreadRuntime(servers.node, post, size)
             channels = ChannelRegistry(clock)
             self._listener = ThreadListener(servers.node, channels)
-            channels.attach(self._listener)
+            channels.subscriber = self._listener
         else:
             self._runtime = RoutedThreadRuntime(self._config, servers.scripts, servers.keeper, post, size)
             channels = RoutedChannels(clock, servers.table)

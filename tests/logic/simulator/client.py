@@ -99,8 +99,7 @@ class Client(Process):
         self.scripts = ScriptSet()
         self.scripts.use(with_shebang=self.simulation.random.random() < 0.5)
         waiters = ChannelRegistry(self.simulation.clock)
-        self.subscription = Subscription(self, self._network, waiters)
-        waiters.attach(self.subscription)
+        waiters.subscriber = self.subscription = Subscription(self, self._network, waiters)
         runtime, watchdog_runtime = self._runtimes(post)
         return Resources(self.name, runtime, watchdog_runtime, waiters, *registries())
 
