@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
@@ -55,20 +56,15 @@ def find_cycles(successors: Mapping[T, Collection[T]]) -> list[list[T]]:
     """Cycles of a graph, without a common node. At least one if there is any."""
     left, cycles = dict(successors), list[list[T]]()
     while True:
-        while ends := [node for node, others in left.items() if not any(other in left for other in others)]:
-            for node in ends:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            # Each node that it names is a successor of the next one, and the last node is the first one again.
+            cycles.append(error.args[1][:0:-1])
+            for node in cycles[-1]:
                 del left[node]
-        if not left:
+        else:
             return cycles
-        path: dict[T, None] = {}
-        node = next(iter(left))
-        while node not in path:
-            path[node] = None
-            node = next(other for other in left[node] if other in left)
-        nodes = list(path)
-        cycles.append(nodes[nodes.index(node) :])
-        for node in cycles[-1]:
-            del left[node]
 
 
 class Waits:
