@@ -271,9 +271,9 @@ def _held(client: Client, wanted: Wanted) -> Iterator[Held]:
         try:
             yield Held(f"lock {wanted.name!r}", environment, lock._logic.hold_of(lock._owner().id), math.inf)
         except NotStarted:
-            # Another machine may be able to do the job.
+            # The work that the lock was kept for has not begun. Another machine may be able to do the job.
             if isinstance(lock._logic.commands, KeepingCommands):
-                lock._logic.commands.keep_no_longer()
+                lock._logic.commands.keep_until = 0.0
             raise
 
 

@@ -27,7 +27,7 @@ class KeepingCommands(LockCommands):
 
     at_least = 0
     keep_until = 0.0
-    """The reading of the clock until which the lock is kept; 0.0: nothing was acquired yet."""
+    """The reading of the clock until which the lock is kept; 0.0: the next release frees it at once."""
 
     def acquire(self, owner: bytes, count: int, lease: int, *, waits: bool, member: bytes = b"") -> bytes:
         # A nested acquire doesn't begin the time again.
@@ -43,10 +43,6 @@ class KeepingCommands(LockCommands):
         # Each waiter for a fair lock has a channel of its own. Its client's heartbeats find out when the lock is free.
         words = (self.channel if self.has_list else b"", owner, rest, *self._waking, int(late))
         return pack(self.session.runtime.scripts.lock_keep, self.key, *self.list_keys, *words)
-
-    def keep_no_longer(self) -> None:
-        """The next release frees the lock at once: the work that it was kept for has not begun."""
-        self.keep_until = 0.0
 
 
 class KeepingFencedCommands(KeepingCommands, FencedLockCommands):
