@@ -90,7 +90,6 @@ class Session:
         self.server = config.describe()
         """Identifies the server, for groups of locks that are on several."""
         self.closed = False
-        self._release_when_owner_ends = config.release_when_owner_ends
         self._host = host
         self.run_callback = host.run_callback
         self.lost_callbacks = LostCallbacks(host.run_callback)
@@ -119,7 +118,7 @@ class Session:
             watchdog_runtime,
             self.lease_ms,
             self._host.start_loop,
-            release_when_owner_ends=self._release_when_owner_ends,
+            release_when_owner_ends=self.config.release_when_owner_ends,
             observing=self.observing,
         )
         self._host.expect_lease(self._shortest_lease)

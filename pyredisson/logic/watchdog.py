@@ -110,8 +110,7 @@ class Watchdog(LoopOwner, RenewalStep):
             # A fixed lease may end before, or a renewal be due.
             due = min(self.next_renewal_of(hold, now, due), due, int(hold.valid_until * 1000) + 1)
         self.wheel.add(hold, due)
-        if due < self._next_look:
-            self._start_or_wake()
+        self.look_by(due)
 
     def watch_nested(self, hold: Hold, now: float) -> None:
         """The same for a nested acquire, which may make the renewal earlier, but never later."""
