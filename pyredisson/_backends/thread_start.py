@@ -2,9 +2,10 @@
 
 import sys
 import threading
+from collections.abc import Callable
 
 
-def start_thread(thread: threading.Thread) -> None:
+def start_thread(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread:
     """Starts a thread. RuntimeError: no thread can be started, for example because the interpreter exits.
 
     Before 3.12 CPython would wait for ever while it exits, as no other thread runs any more.
@@ -14,9 +15,11 @@ def start_thread(thread: threading.Thread) -> None:
     """
     if sys.is_finalizing():
         raise RuntimeError("can't start a thread while the interpreter exits")
+    thread = threading.Thread(target=work, name=name, daemon=daemon)
     try:
         thread.start()
     except RuntimeError as error:
         if str(error) == "release unlocked lock" and error.__context__ is not None:
             raise error.__context__ from None
         raise
+    return thread

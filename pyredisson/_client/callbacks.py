@@ -107,10 +107,9 @@ class Delivery:
 
     def _start(self) -> None:
         # Two threads may start. The one that comes second ends at once.
-        thread = threading.Thread(target=self._work, name="pyredisson-observer", daemon=True)
         try:
             self._starting = True
-            start_thread(thread)
+            start_thread(self._work, "pyredisson-observer")
             self._start_failed = False
         except RuntimeError as error:
             if not self._start_failed:
@@ -259,12 +258,9 @@ class CallbackThreads:
             thread.join(max(0.0, deadline - monotonic()))
 
     def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name="pyredisson-on-lost", daemon=True)
-        self._threads[thread] = None
         try:
-            start_thread(thread)
+            self._threads[start_thread(self._work, "pyredisson-on-lost")] = None
         except RuntimeError as error:
-            self._threads.pop(thread, None)
             logger.warning("no thread could be started for an on_lost callback, which is called later: %s", error)
 
     def _work(self) -> None:

@@ -167,11 +167,10 @@ class FinalRelease:
         if not self._starts_threads or len(new) < 2:
             return
         connect = partial(self._use, servers=1, use=LastConnection.write, sent=[])
-        threads = [threading.Thread(target=connect, args=(target,), name=THREAD_NAME, daemon=True) for target in new]
         started: list[threading.Thread] = []
         try:
-            for thread in threads:
-                start_thread(thread)
+            for target in new:
+                thread = start_thread(partial(connect, target), THREAD_NAME)
                 started.append(thread)
         except RuntimeError:
             # No more threads can be started, for example because the interpreter exits.

@@ -7,11 +7,12 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from pyredisson._backends.clock import clock
 from pyredisson._backends.thread_start import start_thread
-from pyredisson._backends.threads.runtime import ThreadBackend, run, start
+from pyredisson._backends.threads.runtime import ThreadBackend, run
 from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import THREAD_NAME, FinalRelease
 from pyredisson._client.servers import Servers, SeveralServers, SingleServer
@@ -109,7 +110,7 @@ class ClientLifecycle:
             self._watchdog_runtime.limit_timeout(max(SHORTEST_REPLY_TIMEOUT, lease / 1000 / ROUNDS_PER_LEASE / 2))
 
     def start_loop(self, loop: Loop) -> None:
-        start(loop, f"pyredisson-{loop.__name__.replace('_', '-')}")
+        start_thread(partial(run, loop), f"pyredisson-{loop.__name__.replace('_', '-')}")
 
     def run_callback(self, callback: Callback) -> None:
         self._callback_threads.call(callback)
@@ -189,7 +190,7 @@ class ClientLifecycle:
             self._release_coming = True
         try:
             # Not a daemon: the program may end now.
-            start_thread(threading.Thread(target=self.send_final_releases, name=THREAD_NAME))
+            start_thread(self.send_final_releases, THREAD_NAME, daemon=False)
         except RuntimeError:
             # No thread can be started. While the interpreter exits, this thread can't send either: modules are gone.
             # What a task has acquired that only the exit ends, stays until its lease ends, as after a kill.
@@ -272,7 +273,7 @@ def _release_dropped(lifecycle: ClientLifecycle) -> None:
 
     # A daemon: the start of any other thread takes a mutex of `threading`, which this thread may hold right now.
     with contextlib.suppress(RuntimeError):
-        start_thread(threading.Thread(target=send, name=THREAD_NAME, daemon=True))
+        start_thread(send, THREAD_NAME)
 
 
 NEEDED = ("socket", "_thread", "threading")

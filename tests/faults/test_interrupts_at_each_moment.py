@@ -333,7 +333,7 @@ def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:
     with InterruptAt(threading.Condition._acquire_restore), pytest.raises(KeyboardInterrupt):  # type: ignore[attr-defined]
         while True:
             # One that is there at once isn't waited for.
-            start_thread(threading.Thread(target=int))
+            start_thread(int, "short")
 
 
 class TestPermits:

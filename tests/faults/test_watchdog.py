@@ -11,7 +11,8 @@ import pytest
 from redis import ConnectionError, Redis
 
 import pyredisson
-from pyredisson._backends.threads.runtime import start as start_loop
+from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.threads.runtime import run
 from pyredisson.logic import announcement
 from pyredisson.logic.loops import weak_loop
 from pyredisson.logic.renewer import Renewer
@@ -239,7 +240,7 @@ async def test_a_loop_that_was_started_twice_runs_once(server: Server) -> None:
             weak_loop(renewer, "renew", runtime, renewer._wakeup, Renewer._renew_once),
             weak_loop(watchdog, "keep_time", runtime, watchdog._time_wakeup, Watchdog._keep_time_once),
         ):
-            again = start_loop(loop, "again")
+            again = start_thread(partial(run, loop), "again")
             again.join(TIME_LIMIT)
             assert not again.is_alive()
 

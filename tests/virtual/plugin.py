@@ -181,7 +181,7 @@ def install(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     patch.setattr(ClientLifecycle, "send_final_releases", one_after_another)
     patch.setattr(connections, "run_in_thread", lambda work, _: asyncio.get_running_loop().run_in_executor(None, work))
     patch.setattr(connection, "IdleCheck", MemoryIdleCheck)
-    patch.setattr(lifecycle, "start_thread", threading.Thread.run)
+    patch.setattr(lifecycle, "start_thread", lambda work, _, **__: work())
 
 
 def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:

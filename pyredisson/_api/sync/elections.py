@@ -85,9 +85,7 @@ class Election(AnyElection[FencedLock, Term]):
         """Takes part in the background, in a thread of its own, for the callbacks. Sends nothing itself."""
         if self._thread is not None and self._thread.is_alive():
             raise RuntimeError(f"the election {readable(self._logic.key)!r} was started already")
-        thread = threading.Thread(target=self._run_in_background, name="pyredisson-election", daemon=True)
-        start_thread(thread)
-        self._thread = thread
+        self._thread = start_thread(self._run_in_background, "pyredisson-election")
 
     def close(self) -> None:
         """Takes part no more. In the background it resigns; a block, or work in progress, goes on to its end."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ParamSpec
@@ -70,7 +69,7 @@ def run_in_thread(work: Callable[[], object], name: str) -> asyncio.Future[None]
         call_in(loop, lambda: done.done() or report())
 
     try:
-        start_thread(threading.Thread(target=run, name=name, daemon=True))
+        start_thread(run, name)
     except RuntimeError:
         # No thread can be started, as at the interpreter's end. Blocking the loop is better than not doing the work.
         run()

@@ -46,9 +46,7 @@ class ThreadListener:
             if channels and (payload := messages.subscription.subscribe_commands(channels)):
                 self._send(messages, payload)
         elif not self.running and not self._stopped:
-            thread = threading.Thread(target=self._run, name="pyredisson-listener", daemon=True)
-            start_thread(thread)
-            self._thread = thread
+            self._thread = start_thread(self._run, "pyredisson-listener")
 
     def unsubscribe(self, channels: Iterable[bytes], *, moved: bool = False) -> None:
         """With the registry's mutex held. `moved`: the slots of these channels have left the node."""

@@ -1,8 +1,8 @@
 """The runtimes of the threads backend: every coroutine of the logic runs to its end on the caller's own thread."""
 
-import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from pyredisson._backends.routed import Keeper, RoutedRuntime, Wake
@@ -24,12 +24,6 @@ T = TypeVar("T")
 def run(operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs an operation of the logic on the calling thread. It blocks where asyncio would suspend it."""
     return Run(operation, *args, **kwargs).result
-
-
-def start(operation: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
-    thread = threading.Thread(target=run, args=(operation,), name=name, daemon=True)
-    start_thread(thread)
-    return thread
 
 
 class ThreadBackend(BackendRuntime):
@@ -76,7 +70,7 @@ class ThreadBackend(BackendRuntime):
             wakeup.wait(seconds)
 
     def spawn(self, operation: Operation) -> None:
-        start(operation, "pyredisson-background")
+        start_thread(partial(run, operation), "pyredisson-background")
 
     def spawner(self) -> Callable[[Operation], None]:
         return self.spawn

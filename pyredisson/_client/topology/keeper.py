@@ -112,7 +112,7 @@ class TopologyKeeper:
             if self._thread is not None and self._thread.is_alive():
                 return
             try:
-                start_thread(threading.Thread(target=self._run, name="pyredisson-topology", daemon=True))
+                start_thread(self._run, "pyredisson-topology")
             except RuntimeError as error:
                 # No thread can be started, for example because the interpreter exits. The next request tries again.
                 logger.debug("the topology can't be refreshed: %s", error)

@@ -165,10 +165,8 @@ class SwitchListener:
         """Starts the thread if it doesn't run. Called by one thread."""
         if self._closed or (self._thread is not None and self._thread.is_alive()):
             return
-        thread = threading.Thread(target=self._run, name="pyredisson-sentinel", daemon=True)
         try:
-            start_thread(thread)
-            self._thread = thread
+            self._thread = start_thread(self._run, "pyredisson-sentinel")
         except RuntimeError as error:
             # No thread can be started. The next look at the topology tries again.
             logger.debug("the Sentinels can't be listened to: %s", error)
