@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from threading import TIMEOUT_MAX
 from typing import TypedDict
 
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._core import parts_on_cluster
 from pyredisson._diagnostics import readable
 from pyredisson._settings.durations import Duration, lease_ms, seconds

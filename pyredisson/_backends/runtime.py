@@ -1,15 +1,18 @@
-"""What the runtimes of both backends have in common: the clock and pauses; and the runtime of a single server."""
+"""What the runtimes of both backends have in common: the clock, threads, pauses; and the runtime of a single server."""
 
 from __future__ import annotations
 
+import functools
 import random
+import sys
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
-from pyredisson._backends.clock import clock
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import Answer, Answers, Redirected, Reply
 from pyredisson._protocol.routing import Changes
@@ -29,6 +32,33 @@ class NodeConnections(Protocol):
 
     async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
         """Sends several commands in one write on one connection. Raises `NoReply`."""
+
+
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It also counts the time in which the machine is suspended, as the server's clock does."""
+clock: Callable[[], float] = functools.partial(time.clock_gettime, CLOCK)
+"""Seconds since some moment in the past; never set back. A partial instead of a function, because every call reads the
+clock, and calling a Python function would cost more."""
+
+
+def start_thread(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread:
+    """Starts a thread. RuntimeError: no thread can be started, for example because the interpreter exits.
+
+    Before 3.12 CPython would wait for ever while it exits, as no other thread runs any more.
+
+    An exception of a signal's handler is raised unchanged. If it strikes while CPython waits for the thread, CPython
+    releases a lock that it doesn't hold, and raises "release unlocked lock" in its place.
+    """
+    if sys.is_finalizing():
+        raise RuntimeError("can't start a thread while the interpreter exits")
+    thread = threading.Thread(target=work, name=name, daemon=daemon)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if str(error) == "release unlocked lock" and error.__context__ is not None:
+            raise error.__context__ from None
+        raise
+    return thread
 
 
 class BackendRuntime(ABC):

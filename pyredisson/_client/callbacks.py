@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import ClassVar
 
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._diagnostics import logger
 from pyredisson.events import Event, handlers_of
 from pyredisson.logic.loops import log_exception

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
-from pyredisson._backends.clock import clock
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import clock, start_thread
 from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.runtime import ThreadBackend
 from pyredisson._client.servers import Servers

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from pyredisson._backends.clock import clock
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import clock, start_thread
 from pyredisson._backends.threads.runtime import ThreadBackend, run
 from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import THREAD_NAME, FinalRelease

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from types import FrameType
 
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._client.callbacks import go_on_after_fork, pause_before_fork
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, dropped_clients, live_clients
 from pyredisson._diagnostics import logger

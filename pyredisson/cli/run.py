@@ -17,7 +17,7 @@ from pyredisson._api.arguments import key_of
 from pyredisson._api.holds import limited
 from pyredisson._api.sync.client import Client
 from pyredisson._api.sync.locks import FairLock, FencedLock, Lock
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._core import Run, command
 from pyredisson._diagnostics import printable
 from pyredisson._protocol.replies import NoReply

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Self
 
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson.logic.holds import LOST, Hold
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127

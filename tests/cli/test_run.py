@@ -17,7 +17,7 @@ import pytest
 from redis import Redis
 
 import pyredisson
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._protocol.scripts import script
 from pyredisson.cli.run import Wanted, _held
 from pyredisson.cli.supervision import Child, Signals, Stopped

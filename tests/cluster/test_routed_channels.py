@@ -8,7 +8,7 @@ import hiredis
 import pytest
 from redis.exceptions import NoPermissionError
 
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import command, latch_channel, pack, slot
 from pyredisson._protocol.moving_slots import Settling, message_at_source, without_list

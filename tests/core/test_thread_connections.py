@@ -25,7 +25,7 @@ from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.connection import Connection, remaining
 from pyredisson._backends.threads.listener import ReaderRole, ThreadListener, ThreadListeners
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends import thread_start
+from pyredisson._backends import runtime
 from pyredisson.logic.groups import multi_lock, parallel
 from pyredisson.logic.locks.releasing import ReleasingLock
 from pyredisson.testing import Proxy, Server
@@ -66,7 +66,7 @@ async def test_a_nested_call(tasks: RawBackend, servers: list[Server], redises: 
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("moment", [threading.Thread.start, thread_start.start_thread])
+@pytest.mark.parametrize("moment", [threading.Thread.start, runtime.start_thread])
 async def test_interrupted_before_asking(threads: RawBackend, servers: list[Server], redises: Any, moment: Any) -> None:
     group = make("red", threads, servers)
     with group:

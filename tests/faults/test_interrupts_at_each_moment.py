@@ -20,7 +20,7 @@ from redis import Redis
 import pyredisson
 from pyredisson._api import arguments
 from pyredisson._api.sync import releases
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.connection import Connection
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots

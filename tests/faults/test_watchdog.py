@@ -11,7 +11,7 @@ import pytest
 from redis import ConnectionError, Redis
 
 import pyredisson
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.runtime import run
 from pyredisson.logic import announcement
 from pyredisson.logic.loops import weak_loop

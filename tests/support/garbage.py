@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson.logic.channels import Channel, ChannelRegistry
 

@@ -25,8 +25,8 @@ from pyredisson._api.aio import connections
 from pyredisson._backends.aio import connection
 from pyredisson._backends.aio.runtime import AioRuntime
 from pyredisson._backends.aio.wakeup import AioWakeup
-from pyredisson._backends.clock import clock as real_clock
 from pyredisson._backends.runtime import BackendRuntime
+from pyredisson._backends.runtime import clock as real_clock
 from pyredisson._client import lifecycle
 from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import FinalRelease

@@ -11,7 +11,7 @@ from pyredisson._backends.aio.callers import Callers
 from pyredisson._backends.aio.listener import AioListener, AioListeners
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.runtime import AioRuntime, RoutedAioRuntime
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, Made
 from pyredisson._client.servers import Servers, SingleServer
 from pyredisson.logic.channels import ChannelRegistry

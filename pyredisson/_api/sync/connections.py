@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyredisson._api.holds import AnyClient
-from pyredisson._backends.clock import clock
+from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.listener import ThreadListener, ThreadListeners
 from pyredisson._backends.threads.runtime import RoutedThreadRuntime, ThreadRuntime, run

@@ -10,7 +10,7 @@ from pyredisson._api.holds import tell_failed_release
 from pyredisson._api.sync.locks import FencedLock, Lost
 from pyredisson._api.sync.releases import REPORTED, wait_for_end
 from pyredisson._api.terms import AnyElection, AnyTerm
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall, Run
 from pyredisson._diagnostics import logger, readable

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from pyredisson._backends.clock import clock
 from pyredisson._backends.connecting import closed_by_server, credentials_async, note_tls, report_unreachable
+from pyredisson._backends.runtime import clock
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.node import ConnectionId, Handshake, Node, ServerInfo
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, copy_error, is_not_master, reader

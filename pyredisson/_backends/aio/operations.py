@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ParamSpec
 
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 
 P = ParamSpec("P")
 

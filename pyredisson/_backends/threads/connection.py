@@ -19,8 +19,8 @@ from math import ceil
 
 from redis.exceptions import RedisError
 
-from pyredisson._backends.clock import clock
 from pyredisson._backends.connecting import as_redis_error, closed_by_server, credentials, note_tls, report_unreachable
+from pyredisson._backends.runtime import clock
 from pyredisson._core import Exchange, Unsent
 from pyredisson._protocol.node import ConnectionId, Handshake, Node
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_not_master, reader

@@ -6,7 +6,7 @@ from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
 
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.connection import may_run_handlers, raised_by_handler
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
 from pyredisson._backends.threads.wakeup import ThreadWakeup

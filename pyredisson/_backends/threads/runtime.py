@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from pyredisson._backends.routed import Keeper, RoutedRuntime, Wake
-from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import BackendRuntime, DirectRuntime, start_thread
 from pyredisson._backends.threads.callers import Callers
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup

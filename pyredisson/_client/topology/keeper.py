@@ -9,7 +9,7 @@ from typing import Protocol
 from redis.exceptions import RedisError, TimeoutError
 
 from pyredisson._backends.routed import Wake
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import NoReply, copy_error, is_transient

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from redis.sentinel import MasterNotFoundError
 
-from pyredisson._backends.thread_start import start_thread
+from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.topology.queries import QueryConnection, Servers
 from pyredisson._core import command
