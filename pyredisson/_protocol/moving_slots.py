@@ -16,8 +16,8 @@ from redis.exceptions import NoScriptError, RedisError, TryAgainError
 
 from pyredisson._core import command
 from pyredisson._protocol.pubsub import PubSub
-from pyredisson._protocol.replies import Reply, reader
-from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name
+from pyredisson._protocol.replies import Reply
+from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name, words_of
 
 
 class Settling:
@@ -89,7 +89,7 @@ def without_list(payload: bytes) -> bytes | None:
     A lock must not stand still while its slot is being moved: Redis runs a script with one key wherever the key is. The
     clients in the list are woken by `message_at_source`, or make attempts when their subscriptions move.
     """
-    words = _words(payload)
+    words = words_of(payload)
     kept, keys = _WITHOUT_LIST.get(script_name(words) or ""), int(words[2])
     # A release of permits may have further keys behind the list, without which it must not run.
     if kept is None or keys == kept or (kept == 2 and keys != kept + 3):
@@ -111,19 +111,12 @@ def forms_after(payloads: Sequence[bytes], replies: Sequence[Reply], *, with_she
     return {i: form for i, form in forms.items() if form is not None}
 
 
-def _words(payload: bytes) -> list[bytes]:
-    parser = reader()
-    parser.feed(payload)
-    words: list[bytes] = parser.gets()
-    return words
-
-
 def message_at_source(payload: bytes, reply: Reply) -> bytes | None:
     """The command that repeats the message of a call which has followed ASK. None: it has published nothing."""
     if reply == 0 or isinstance(reply, RedisError):
         # 0: an inner level was released, or somebody holds the lock. A nil may be the reply to a copy which ran before.
         return None
-    words = _words(payload)
+    words = words_of(payload)
     name = script_name(words)
     if name not in _PREFIXES and name != "permit_release":
         return None

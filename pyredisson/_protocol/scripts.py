@@ -7,7 +7,9 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from pyredisson._core import command
 from pyredisson._protocol.pubsub import PubSub
+from pyredisson._protocol.replies import reader
 
 _INCLUDE = re.compile(r"(?m)^-- include: (.*)\n")
 
@@ -50,15 +52,11 @@ class Script:
                 raise AssertionError(f"{name}.lua doesn't begin with a #!lua line")
         self.name = name
         self.text = text.encode()
-        self.sha = _sha(self.text)
+        self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
     def head(self, keys: int, args: int) -> bytes:
         """The part of the EVALSHA command before its first key."""
         return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%d\r\n" % (3 + keys + args, self.sha, len(str(keys)), keys)
-
-
-def _sha(text: bytes) -> bytes:
-    return sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
 def _text(name: str, pubsub: PubSub) -> str:
@@ -109,20 +107,17 @@ class ScriptSet:
 
 NAMES = tuple(_SHAPES)
 _KNOWN: dict[bytes, tuple[str, PubSub]] = {}
-"""The name and the form of each script that a client has used, by its SHA1."""
+"""The name and the form of each script that a client has used, by its SHA1 and by its text."""
 _PUBLISHING_BOTH: dict[bytes, bytes] = {}
 """For each script of `PubSub.AUTO` that publishes, by its SHA1 and by its text, what `PubSub.BOTH` has instead."""
-_EVALSHA = b"$7\r\nEVALSHA\r\n$40\r\n"
-_EVAL = b"$4\r\nEVAL\r\n$"
-_LONGEST_COUNT = 16
-"""No more bytes than these are before the name of a command."""
+_VERBS = (b"EVALSHA", b"EVAL")
 
 
 @cache
 def _scripts(with_shebang: bool, pubsub: PubSub) -> dict[str, Script]:
     scripts = {name: Script(name, with_shebang=with_shebang, pubsub=pubsub) for name in NAMES}
     # A script that publishes nothing is the same in all forms, so its SHA1 may be known.
-    _KNOWN.update((script.sha, (name, pubsub)) for name, script in scripts.items())
+    _KNOWN.update((key, (name, pubsub)) for name, script in scripts.items() for key in (script.sha, script.text))
     if pubsub is PubSub.AUTO:
         for name, both in _scripts(with_shebang, PubSub.BOTH).items():
             if both.sha != scripts[name].sha:
@@ -130,39 +125,32 @@ def _scripts(with_shebang: bool, pubsub: PubSub) -> dict[str, Script]:
     return scripts
 
 
+def words_of(payload: bytes) -> list[bytes]:
+    """The words of a packed command."""
+    parser = reader()
+    parser.feed(payload)
+    words: list[bytes] = parser.gets()
+    return words
+
+
 def as_eval(payload: bytes, *, with_shebang: bool) -> bytes:
-    """The same call as an EVAL with the script's text: it is sent after a NOSCRIPT reply."""
-    count, found, rest = payload.partition(_EVALSHA)
-    if not found:
-        raise ValueError("not an EVALSHA command")
-    name, pubsub = _KNOWN[rest[:40]]
-    text = _scripts(with_shebang, pubsub)[name].text
-    return b"%s%s%d\r\n%s%s" % (count, _EVAL, len(text), text, rest[40:])
+    """A call by EVALSHA as an EVAL with the script's text: it is sent after a NOSCRIPT reply."""
+    _, sha, *rest = words_of(payload)
+    name, pubsub = _KNOWN[sha]
+    return command(b"EVAL", _scripts(with_shebang, pubsub)[name].text, *rest)
 
 
 def script_name(words: Sequence[bytes]) -> str:
     """The name of the script that a command runs, from the words of the command; empty: it runs none of these."""
-    if words[0] == b"EVALSHA":
-        sha = words[1]
-    elif words[0] == b"EVAL":
-        sha = _sha(words[1])
-    else:
-        return ""
-    return _KNOWN[sha][0] if sha in _KNOWN else ""
+    known = _KNOWN.get(words[1]) if words[0] in _VERBS else None
+    return "" if known is None else known[0]
 
 
 def as_publishing_both(payload: bytes) -> bytes:
     """The same call with the script of `PubSub.BOTH` instead of `PubSub.AUTO`. Any other command stays as it is."""
-    at = payload.find(_EVALSHA, 0, _LONGEST_COUNT + len(_EVALSHA)) + len(_EVALSHA)
-    if at >= len(_EVALSHA):
-        sha = _PUBLISHING_BOTH.get(payload[at : at + 40])
-        return payload if sha is None else b"%s%s%s" % (payload[:at], sha, payload[at + 40 :])
-    count, found, rest = payload.partition(_EVAL)
-    if not found or len(count) > _LONGEST_COUNT:
-        return payload
-    size, _, rest = rest.partition(b"\r\n")
-    text = _PUBLISHING_BOTH.get(rest[: int(size)])
-    return payload if text is None else b"%s%s%d\r\n%s%s" % (count, _EVAL, len(text), text, rest[int(size) :])
+    words = words_of(payload)
+    both = _PUBLISHING_BOTH.get(words[1]) if words[0] in _VERBS else None
+    return payload if both is None else command(words[0], both, *words[2:])
 
 
 def script(name: str, *, with_shebang: bool, pubsub: PubSub = PubSub.PLAIN) -> Script:
