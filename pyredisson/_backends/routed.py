@@ -225,8 +225,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
     def connections_of_peer(self, address: Address, master: Node) -> C:
         """The connections to a server that may have replaced a master."""
         if (node := self._peers.get(address)) is None:
-            made = PeerNode(self._config.at(address)).with_timeout(LONGEST)
-            made.client_id = master.client_id
+            made = PeerNode(self._config.at(address), master.client_id).with_timeout(LONGEST)
             node = self._peers.setdefault(address, made)
             # The servers that were asked first are forgotten, if there are many.
             for oldest in list(self._peers)[:-MOST_PEERS]:

@@ -22,9 +22,7 @@ class SingleServer:
     """The server of a client that has one. To make it connects nothing. `observe` is told of each outage."""
 
     def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
-        self.node = Node(config)
-        self.node.client_id = client_id
-        self.node.availability.tell(observe)
+        self.node = Node(config, client_id, observe)
 
     def serving(self, payload: bytes) -> Node | None:
         return self.node
@@ -91,11 +89,7 @@ def open_topology(config: Config, client_id: str, scripts: ScriptSet, observe: O
     which node serves it. Nothing is connected, no thread started."""
 
     def make_node(address: Address) -> Node:
-        node = Node(config.at(address))
-        node.client_id = client_id
-        node.scripts = scripts
-        node.availability.tell(observe)
-        return node
+        return Node(config.at(address), client_id, observe, scripts)
 
     settling = max(SHORTEST_SETTLING, 3 * config.topology_refresh_interval) if scripts.pubsub is PubSub.AUTO else 0.0
     table = RoutingTable(make_node, config.map_address, settling)

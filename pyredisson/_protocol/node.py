@@ -31,19 +31,22 @@ MAX_SUSPECTS = 1000
 class Node:
     """One server, as the pools, subscriptions and the watchdog of one client see it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, client_id: str = "", observe: Observe | None = None, scripts: ScriptSet | None = None
+    ) -> None:
+        """`observe` is told of each outage. `scripts`: what several servers share."""
         self.config = config
-        self.client_id = ""
+        self.client_id = client_id
         """The id of the client that these connections belong to, for messages."""
         self.timeout = config.timeout
         self.connect_timeout = config.connect_timeout
         self.ping_interval = config.ping_interval
-        self.scripts = ScriptSet(PubSub.of(config))
+        self.scripts = scripts or ScriptSet(PubSub.of(config))
         """The scripts in the form that the server of the latest connection takes."""
         self.suspects: list[ConnectionId] = []
         """Connections that were closed while a command had no reply, so the server may still execute that command.
         The next handshake has the server drop them before any other command is sent."""
-        self.availability = Availability(config.address)
+        self.availability = Availability(config.address, observe)
         """Whether the server serves its clients. Copies of this node share it."""
         self.replicas = ReplicaState()
         """The replicas of the server. Copies of this node share it."""
@@ -144,21 +147,18 @@ class Availability:
     Each change is one operation on a dict: without a mutex, only one of several threads that report it logs it.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, observe: Observe | None = None) -> None:
+        """`observe` is told of each change, and now that the client knows the server."""
         self._address = address
-        self._observe: Observe | None = None
+        self._observe = observe
         self._outage: dict[str, Outage] = {}
         """The present outage under the key "present", or nothing."""
         self._connected_at = -math.inf
         self._process: bytes | None = None
         self.replaced_at = -math.inf
         """When a connection found another process of the server, on the runtime's clock: that one may have no data."""
-
-    def tell(self, observe: Observe | None) -> None:
-        """Has `observe` told of each change, and now that the client knows the server."""
-        self._observe = observe
         if observe is not None:
-            observe("discovered", self._address, None)
+            observe("discovered", address, None)
 
     def on_unreachable(self, error: BaseException, began: float) -> None:
         """A connection could not be made. The attempt began at `began`, on the clock `monotonic`."""
