@@ -233,7 +233,7 @@ class ReplicaCheck:
                 silent = isinstance(cause, TimeoutError) or not isinstance(cause, RedisError)
                 state.unreachable[address] = self._masters.clock() + (SILENT if silent else REFUSED)
             else:
-                if isinstance(reply, bytes) and read_replication(reply).replaces(state.history):
+                if read_replication(reply).replaces(state.history):
                     return address
                 state.unreachable.pop(address, None)
             state.on_answer(address, asked_at)

@@ -146,10 +146,11 @@ def wait_command(replicas: int, seconds: float) -> bytes:
     return command(b"WAIT", replicas, max(1, math.ceil(seconds * 1000)))
 
 
-def read_replication(reply: bytes) -> Replication:
-    """The meaning of the reply to INFO."""
+def read_replication(reply: Reply) -> Replication:
+    """The meaning of the reply to INFO. An error reply says nothing: a user may have no right to ask."""
     fields = info_fields(reply)
-    replicas = re.findall(rb"(?m)^slave\d+:ip=([^,\r\n]*),port=(\d+),(?:[^\r\n]*,)?state=online\b", reply)
+    text = reply if isinstance(reply, bytes) else b""
+    replicas = re.findall(rb"(?m)^slave\d+:ip=([^,\r\n]*),port=(\d+),(?:[^\r\n]*,)?state=online\b", text)
     return Replication(
         fields.get(b"role") == b"master",
         fields.get(b"master_replid", b""),

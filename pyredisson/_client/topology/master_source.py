@@ -272,22 +272,17 @@ def _latest(masters: dict[Address, Confirmed]) -> Address:
     """The first of these masters, or the one that has replaced it: a former master may not have been demoted yet."""
     latest = next(iter(masters))
     for _ in masters:
-        latest = next((other for other in masters if _replaces(masters[other], masters[latest])), latest)
+        history = masters[latest].replication.history
+        latest = next((other for other in masters if masters[other].replication.replaces(history)), latest)
     return latest
-
-
-def _replaces(one: Confirmed, other: Confirmed) -> bool:
-    if one.replication is None or other.replication is None:
-        return False
-    return one.replication.replaces(other.replication.history)
 
 
 class Confirmed(NamedTuple):
     """What a server says that is a master."""
 
     view: TopologyView
-    replication: Replication | None
-    """None: the user may not ask for it."""
+    replication: Replication
+    """It says nothing if the user may not ask for it."""
 
 
 class Roles:
@@ -307,13 +302,10 @@ class Roles:
             if not self._warned:
                 self._warned = True
                 logger.warning("the user may run neither ROLE nor INFO at %s: its role can't be confirmed", address)
-            return Confirmed(view, None)
+            return Confirmed(view, read_replication(replies[1]))
         if (confirmed := topology.read_role(replies, address, epoch)) is None:
             raise ConnectionError(f"the server at {address} is a replica")
-        info = replies[1]
         # The addresses of the replicas are announced by their master; the one of the master is translated already.
         map_address = self._config.map_address
-        return Confirmed(
-            confirmed.mapped(lambda other: address if other == address else map_address(other)),
-            read_replication(info) if isinstance(info, bytes) else None,
-        )
+        view = confirmed.mapped(lambda other: address if other == address else map_address(other))
+        return Confirmed(view, read_replication(replies[1]))
