@@ -132,30 +132,30 @@ def _of_several_servers(scheme: str, topology: str, rest: str) -> dict[str, Any]
             " / ? # @ in a user name or a password are percent-encoded"
         ) from None
     settings: dict[str, Any] = {"topology": topology, "nodes": nodes}
-    options = [option for option in (form["query"] or "").split("&") if option]
+    options = [option.partition("=") for option in (form["query"] or "").split("&") if option]
     if topology == "sentinel":
         settings["master_name"] = unquote(path["name"])
         settings |= _sentinel_settings(options)
-        options = [option for option in options if not _is_for_sentinels(option)]
-    if {_name(option) for option in options} & {"host", "port", "path"}:
+        options = [option for option in options if option[0] not in _FOR_SENTINELS]
+    if {name for name, *_ in options} & {"host", "port", "path"}:
         raise ConfigError("the options host, port and path aren't for a URL of several servers")
     # User name, password, database and options are read as for one server, whose name doesn't matter.
     user = "" if form["user"] is None else f"{form['user']}@"
-    one = settings_of_url(f"{scheme}://{user}host/{path['database'] or ''}?{'&'.join(options)}")
+    one = settings_of_url(f"{scheme}://{user}host/{path['database'] or ''}?{'&'.join(map(''.join, options))}")
     del one["host"]
     return one | settings
 
 
-def _sentinel_settings(options: list[str]) -> dict[str, Any]:
-    given = {_name(option): unquote_plus(option.partition("=")[2]) for option in options if _is_for_sentinels(option)}
+def _sentinel_settings(options: list[tuple[str, str, str]]) -> dict[str, Any]:
+    given = {name: unquote_plus(value) for name, _, value in options if name in _FOR_SENTINELS}
     settings: dict[str, Any] = {name: given.pop(name) for name in _SENTINEL_CREDENTIALS if name in given}
     ssl = given.pop("sentinel_ssl", "false").lower()
     if ssl not in ("true", "false", "yes", "no", "1", "0"):
         raise ConfigError("the option sentinel_ssl must be true or false")
     if ssl in ("true", "yes", "1"):
         # redis-py takes the first one of a name, so the options of the Sentinels precede the options of the servers.
-        tls = [option.removeprefix("sentinel_") for option in options if _name(option) in _SENTINEL_TLS_OPTIONS]
-        tls += [option for option in options if _name(option) in TLS_OPTIONS]
+        tls = ["".join(option).removeprefix("sentinel_") for option in options if option[0] in _SENTINEL_TLS_OPTIONS]
+        tls += ["".join(option) for option in options if option[0] in TLS_OPTIONS]
         context = settings_of_url(f"rediss://host?{'&'.join(tls)}")["ssl_context"]
         settings |= {"sentinel_ssl": True, "sentinel_ssl_context": context}
     elif given:
@@ -163,16 +163,9 @@ def _sentinel_settings(options: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _is_for_sentinels(option: str) -> bool:
-    return _name(option) in {"sentinel_ssl", *_SENTINEL_CREDENTIALS, *_SENTINEL_TLS_OPTIONS}
-
-
-def _name(option: str) -> str:
-    return option.partition("=")[0]
-
-
 _SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
 _SENTINEL_TLS_OPTIONS = {f"sentinel_{name}" for name in TLS_OPTIONS}
+_FOR_SENTINELS = {"sentinel_ssl", *_SENTINEL_CREDENTIALS, *_SENTINEL_TLS_OPTIONS}
 # Only the options may contain an @ that isn't percent-encoded: else a part of a password could be taken for a host.
 _FORM = re.compile(r"(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)(?P<path>/[^@?#]*)?(?:\?(?P<query>[^#]*))?")
 _PATHS = {
