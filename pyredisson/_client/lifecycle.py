@@ -155,7 +155,6 @@ class ClientLifecycle:
         if self._releasing.acquire(timeout=seconds):
             try:
                 self._release_coming = True
-                self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs(), True))
                 self._final_release(deadline).send()
                 self.session.watchdog.clear_repairs()
             finally:
@@ -172,7 +171,6 @@ class ClientLifecycle:
     def send_final_releases_in_handler(self, deadline: float) -> None:
         """The same after `end`, in a signal handler. The main thread, interrupted on any line, may hold any mutex and
         can't go on: so no mutex is taken, and its call in flight is not waited for."""
-        self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs(), True))
         self._final_release(deadline).send(main_thread_stopped=True)
         self._deliver_last_events(deadline)
 
@@ -197,6 +195,7 @@ class ClientLifecycle:
                 self.send_final_releases()
 
     def _final_release(self, deadline: float) -> FinalRelease:
+        self._unsent.update(dict.fromkeys(self.session.watchdog.pending_repairs(), True))
         runtime = self.session.runtime
         # The calls of threads only: in asyncio, `close` waits for its calls itself before the final release.
         calls = runtime if isinstance(runtime, ThreadBackend) else None
