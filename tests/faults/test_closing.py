@@ -159,7 +159,7 @@ def test_commands_after_a_final_release_start_one_more(proxy: Proxy, admin: Redi
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
-        *[("threads", step) for step in (ClientLifecycle.end, ThreadListener.close, ThreadRuntime.close)],
+        *[("threads", step) for step in (ClientLifecycle.end, ThreadListener.drop, ThreadRuntime.close)],
         ("asyncio", AioListener.stop),
     ],
 )
@@ -167,7 +167,7 @@ async def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis,
     backend = RawBackend(kind)
     client = backend.connect(server.url, client_name=NAME)
     assert not await backend.do(client.get_lock("a").is_locked())
-    if step in (ThreadListener.close, ThreadRuntime.close):
+    if step in (ThreadListener.drop, ThreadRuntime.close):
         # The others are the first step: what is held before it stays so.
         await backend.do(client.get_lock("a").lock())
     with pytest.raises(KeyboardInterrupt), InterruptAt(step) as interrupt:

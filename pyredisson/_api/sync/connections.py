@@ -32,7 +32,7 @@ class ClientConnections(AnyClient):
             self._lifecycle.end()
         finally:
             try:
-                self._listener.close()
+                self._listener.drop()
             finally:
                 try:
                     run(self._runtime.close)

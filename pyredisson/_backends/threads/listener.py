@@ -94,7 +94,7 @@ class ThreadListener:
             if role.release(wakeup) and (role.failure is not None or len(waiting) > (wakeup in waiting)):
                 self._wakeup.set()
 
-    def close(self) -> None:
+    def drop(self) -> None:
         """Ends the thread, and the reading of a waiter. It can be called on any thread, and acquires no mutex."""
         # The thread looks at `_stopped` after it has set the connection. If it has read `_stopped` too early, it finds
         # the connection shut down, or its wakeup set, so it doesn't wait once more.
@@ -102,8 +102,6 @@ class ThreadListener:
         if (messages := self._role.messages) is not None:
             messages.connection.shut_down()
         self._wakeup.set()
-
-    drop = close
 
     def _send(self, messages: MessageReader, payload: bytes) -> None:
         try:
@@ -213,14 +211,14 @@ class ThreadListeners:
     def open(self, channels: NodeChannels, node: Node) -> ThreadListener:
         """With the registry's mutex held."""
         for earlier, listener in list(self._listeners.items()):
-            # A node that is a master again later has a new listener. The others may be started again: then `close` has
+            # A node that is a master again later has a new listener. The others may be started again: then `drop` has
             # to find them.
             if not listener.running and not self._channels.uses(earlier):
                 self._listeners.pop(earlier, None)
         listener = self._listeners[channels] = ThreadListener(node, channels)
         if self._stopped:
-            # Read after the listener was stored, as `close` sets it before it looks for listeners.
-            listener.close()
+            # Read after the listener was stored, as `drop` sets it before it looks for listeners.
+            listener.drop()
         return listener
 
     def call(self, function: Callable[[], None]) -> None:
@@ -239,13 +237,11 @@ class ThreadListeners:
         else:
             listener.wait(wakeup, seconds)
 
-    def close(self) -> None:
+    def drop(self) -> None:
         """Ends all listeners. It can be called on any thread, and acquires no mutex."""
         self._stopped = True
         for listener in list(self._listeners.values()):
-            listener.close()
-
-    drop = close
+            listener.drop()
 
 
 class ReaderRole:
