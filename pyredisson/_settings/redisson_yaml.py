@@ -6,8 +6,7 @@ import os
 import re
 import ssl as tls
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import yaml
 
@@ -24,7 +23,8 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     section, mode = _section(root)
     servers = as_mapping(root.pop(section), section)
     refuse_unknown(root, ROOT)
-    refuse_unknown(servers, mode.known())
+    known = _SHARED | mode.keys.keys() | _SERVER_KEYS.keys() | mode.ignored | _IGNORED_SERVER | {*mode.addresses}
+    refuse_unknown(servers, known)
 
     nodes = {key: node for part in (root, servers) for key, node in part.items() if node.tag != NULL}
     ignored = sorted(nodes.keys() & (IGNORED | mode.ignored))
@@ -33,7 +33,7 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     _refuse_java_classes((root, servers), given)
 
     settings = _servers(section, mode, nodes)
-    for key, (field, read) in mode.readable().items():
+    for key, (field, read) in (_ROOT_KEYS | _SHARED_KEYS | _SERVER_KEYS | mode.keys).items():
         # A Java class that the caller replaces may have settings that are unknown here.
         if key in nodes and not (key in JAVA_CLASSES and field in given):
             settings[field] = read(nodes[key], key)
@@ -219,8 +219,7 @@ Keys = dict[str, tuple[str, Callable[[yaml.Node, str], Any]]]
 """Redisson's key: the field of Config, and the function that reads the key's value."""
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(NamedTuple):
     """One of Redisson's modes: the section of the file that describes its servers."""
 
     topology: str
@@ -228,14 +227,7 @@ class Mode:
     """The keys of the servers' addresses. The first one is required."""
     keys: Keys
     """What the servers' section may set, beside what every mode has."""
-    ignored: frozenset[str] = frozenset()
-
-    def known(self) -> set[str]:
-        return _SHARED | self.keys.keys() | _SERVER_KEYS.keys() | self.ignored | _IGNORED_SERVER | {*self.addresses}
-
-    def readable(self) -> Keys:
-        """All keys, of the root or of the section, that become fields."""
-        return _ROOT_KEYS | _SHARED_KEYS | _SERVER_KEYS | self.keys
+    ignored: frozenset[str]
 
 
 def _sharded_pubsub(node: yaml.Node, key: str) -> str:
