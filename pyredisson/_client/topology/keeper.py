@@ -61,7 +61,6 @@ class TopologyKeeper:
         self._failing_since: float | None = None
         self._refreshing = False
         """Whether a refresh is going on, whose end the callers that wait will be told."""
-        self._closed = False
         table.on_request = self.request
 
     # --- For callers on any thread
@@ -98,15 +97,14 @@ class TopologyKeeper:
 
     def close(self) -> None:
         """Ends the thread. Can be called on any thread, takes no mutex and doesn't wait."""
-        # The thread looks at `_closed` after it has cleared its wakeup, and before each question.
-        self._closed = True
-        self._source.close()
+        # The thread looks at `_ended` after it has cleared its other wakeup, and before each question.
         self._ended.set()
+        self._source.close()
         self._requested.set()
 
     def _start(self) -> None:
         # After a fork, the child has a keeper of its own.
-        if self._closed or os.getpid() != self._process:
+        if self._ended.is_set() or os.getpid() != self._process:
             return
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
@@ -131,7 +129,7 @@ class TopologyKeeper:
                 # In this order: a caller that begins to wait from now on needs no further refresh.
                 self._refreshing = True
                 self._requested.clear()
-                if self._closed:
+                if self._ended.is_set():
                     return
                 self._refresh()
                 self._ended.wait(self._pause() * (1 + random.random()))
@@ -178,7 +176,7 @@ class TopologyKeeper:
                 logger.debug("a waiter for the topology can't be woken: %s", error)
 
     def _on_failure(self, error: Exception) -> None:
-        if self._closed:
+        if self._ended.is_set():
             return
         self._failure = error
         if self._failing_since is not None:

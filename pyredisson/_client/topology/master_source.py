@@ -159,11 +159,10 @@ class SwitchListener:
         self._thread: threading.Thread | None = None
         self._connection: ListeningConnection | None = None
         self._ended = ThreadWakeup()
-        self._closed = False
 
     def start(self) -> None:
         """Starts the thread if it doesn't run. Called by one thread."""
-        if self._closed or (self._thread is not None and self._thread.is_alive()):
+        if self._ended.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         try:
             self._thread = start_thread(self._run, "pyredisson-sentinel")
@@ -172,13 +171,12 @@ class SwitchListener:
             logger.debug("the Sentinels can't be listened to: %s", error)
 
     def close(self) -> None:
-        self._closed = True
+        self._ended.set()
         if (connection := self._connection) is not None:
             connection.shut_down()
-        self._ended.set()
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._ended.is_set():
             for sentinel in self._sentinels.known():
                 try:
                     self._listen(sentinel)
@@ -186,20 +184,20 @@ class SwitchListener:
                     # Any exception, as a credential provider may raise anything. Another Sentinel may do better.
                     logger.debug("the Sentinel at %s is not listened to any more: %s", sentinel, error)
                 self._ended.wait(PAUSE)
-                if self._closed:
+                if self._ended.is_set():
                     return
 
     def _listen(self, sentinel: Address) -> None:
         """Returns never; raises when the connection has failed."""
         connection = self._connection = ListeningConnection(self._sentinels.config_of(sentinel), self._timeout)
         try:
-            if not self._closed:
+            if not self._ended.is_set():
                 [reply] = connection.ask([command(b"SUBSCRIBE", topology.SWITCH_CHANNEL)])
                 if isinstance(reply, RedisError):
                     raise reply
             # Earlier messages were lost.
             self._table.on_request()
-            while not self._closed:
+            while not self._ended.is_set():
                 message = connection.receive(self._silence, self._timeout)
                 published = isinstance(message, list) and message[0] == b"message"
                 if published and topology.names_master(message[2], self._sentinels.name):
