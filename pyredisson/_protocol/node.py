@@ -17,7 +17,7 @@ from pyredisson._core import command
 from pyredisson._diagnostics import logger, with_notes
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replication import ReplicaState
-from pyredisson._protocol.replies import info_fields
+from pyredisson._protocol.replies import info_fields, pairs
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -281,8 +281,7 @@ class Handshake:
                     raise reply
             else:
                 results[name] = reply
-        hello = results.get("hello", ())
-        greeting = dict(zip(hello[::2], hello[1::2], strict=True))
+        greeting = pairs(results.get("hello", ()))
         info = info_fields(results.get("server info"))
         version = greeting.get(b"version") or info.get(b"redis_version", b"")
         self._check(version, greeting.get(b"mode") or info.get(b"redis_mode", b""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -203,6 +203,11 @@ def public(error: exceptions.RedisError) -> exceptions.RedisError:
 def info_fields(reply: Reply) -> dict[bytes, bytes]:
     """The fields of a reply to INFO or CLUSTER INFO. An error reply has none: a user may have no right to ask."""
     return dict(re.findall(rb"(?m)^(\w+):([^\r\n]*)", reply)) if isinstance(reply, bytes) else {}
+
+
+def pairs(flat: Sequence[Any]) -> dict[Any, Any]:
+    """A reply that has names and values in turn."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def reader() -> ReplyReader:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import InvalidResponse, NoPermissionError, RedisError
 
 from pyredisson._core import command
-from pyredisson._protocol.replies import Reply, info_fields
+from pyredisson._protocol.replies import Reply, info_fields, pairs
 from pyredisson._settings.address import Address
 
 SLOTS = 16384
@@ -142,8 +142,7 @@ def _member(node: Sequence[Any], asked: Address) -> Member | None:
     id_ = bytes(node[2]) if len(node) > 2 else b""
     name = "" if host is None else host.decode()
     if name == UNKNOWN_HOST:
-        others = node[3] if len(node) > 3 else ()
-        name = dict(zip(others[::2], others[1::2], strict=True)).get(b"ip", b"").decode()
+        name = pairs(node[3] if len(node) > 3 else ()).get(b"ip", b"").decode()
         if not name:
             return None
     return Member(Address(name or asked.host, port), id_) if port else None
@@ -191,7 +190,7 @@ def read_sentinel(replies: Sequence[Reply], asked: Address) -> SentinelAnswer | 
         return None
     try:
         host, port = master
-        fields = {} if isinstance(details, RedisError) else _fields(details)
+        fields = {} if isinstance(details, RedisError) else pairs(details)
         return SentinelAnswer(
             Address(host.decode(), int(port)),
             int(fields.get(b"config-epoch", 0)),
@@ -240,9 +239,5 @@ def _master(address: Address, server: Reply) -> Member:
 
 def _addresses(servers: Reply) -> tuple[Address, ...]:
     """Of the servers in a list of a Sentinel. None if it refuses to tell."""
-    fields = [] if isinstance(servers, RedisError) else map(_fields, servers)
+    fields = [] if isinstance(servers, RedisError) else map(pairs, servers)
     return tuple(Address(server[b"ip"].decode(), int(server[b"port"])) for server in fields)
-
-
-def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))

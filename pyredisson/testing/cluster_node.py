@@ -9,7 +9,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from pyredisson.testing.deployment import Node, pairs
+from pyredisson._protocol.replies import pairs
+from pyredisson.testing.deployment import Node
 from pyredisson.testing.proxy import Proxy
 from pyredisson.testing.server import ServerError, bus_port
 

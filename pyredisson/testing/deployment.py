@@ -265,8 +265,3 @@ class Deployment(Generic[N, P]):
             if time.monotonic() >= end:
                 raise ServerError(f"not within {timeout:g} s: {what}: {answer}")
             time.sleep(_POLL_SECONDS)
-
-
-def pairs(flat: Sequence[Any]) -> dict[Any, Any]:
-    """A reply that has names and values in turn."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))

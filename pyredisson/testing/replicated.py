@@ -12,7 +12,8 @@ from urllib.parse import quote
 from redis import Redis
 from redis.sentinel import Sentinel
 
-from pyredisson.testing.deployment import Deployment, Node, P, pairs
+from pyredisson._protocol.replies import pairs
+from pyredisson.testing.deployment import Deployment, Node, P
 from pyredisson.testing.server import HOST, ServerError, ServerOptions, credentials, quoted
 
 _QUICK_MS = {
