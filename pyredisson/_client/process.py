@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from types import FrameType
 
-from pyredisson._backends.runtime import clock
+from pyredisson._backends.runtime import clock, start_thread
 from pyredisson._client.callbacks import go_on_after_fork, pause_before_fork
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, dropped_clients, live_clients
 from pyredisson._diagnostics import logger
@@ -125,9 +125,7 @@ def _release_all() -> None:
                 # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
                 lifecycle.end()
                 send = partial(lifecycle.send_final_releases_in_handler, deadline)
-                thread = threading.Thread(target=send, name="pyredisson-signal", daemon=True)
-                thread.start()
-                threads.append(thread)
+                threads.append(start_thread(send, "pyredisson-signal"))
             except Exception:  # noqa: BLE001
                 # Any exception: the other clients must be closed, and the signal must do what it did before.
                 logger.exception("a client could not be closed on a signal")
