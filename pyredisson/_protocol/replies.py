@@ -151,9 +151,6 @@ class Redirected(ResponseError):
         """Whether the redirect is for this command only, and the node still serves the slot."""
         return str(self).startswith("ASK ")
 
-    def replied_by(self, node: Node, server_id: bytes | None) -> None:
-        self.asked, self.server_id = node, server_id
-
 
 _BY_CODE: dict[str, type[exceptions.RedisError]] = {
     "ASK": Redirected,

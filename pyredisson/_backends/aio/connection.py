@@ -161,7 +161,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
 
     def _on_error_reply(self, error: RedisError) -> None:
         if isinstance(error, Redirected):
-            error.replied_by(self.node, self.server_id)
+            error.asked, error.server_id = self.node, self.server_id
         elif is_not_master(error):
             self._leave(OPEN, DRAINING)
 

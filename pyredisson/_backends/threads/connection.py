@@ -258,7 +258,7 @@ class Connection(ClientSocket):
 
     def _on_error_reply(self, error: RedisError) -> None:
         if isinstance(error, Redirected):
-            error.replied_by(self._node, self.server_id)
+            error.asked, error.server_id = self._node, self.server_id
         elif is_not_master(error):
             self.close()
 

@@ -293,7 +293,7 @@ class Connections:
             self._idle.append(connection)
         for reply in replies:
             if isinstance(reply, Redirected):
-                reply.replied_by(self._node, connection.server)
+                reply.asked, reply.server_id = self._node, connection.server
         return replies, connection.server
 
     def disconnect(self) -> None:
