@@ -1,4 +1,4 @@
-"""What the runtimes of both backends do where there are several servers: each command goes to the server of its key."""
+"""What both backends do where there are several servers: each command and each channel has the server of its key."""
 
 import math
 from abc import abstractmethod
@@ -20,6 +20,7 @@ from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.errors import ClosedError
 from pyredisson.logic.ports import Granted, Sender, Wakeup
+from pyredisson.logic.routed_channels import NodeChannels, RoutedChannels
 
 SERVER_IS_RIGHT = frozenset({"BUSY", "NOREPLICAS", "TRYAGAIN"})
 """Codes of errors that don't mean that another server may serve the command."""
@@ -309,3 +310,35 @@ def _places_by_node(nodes: Iterable[tuple[int, Node | None]]) -> dict[Node | Non
     for i, node in nodes:
         groups.setdefault(node, []).append(i)
     return groups
+
+
+class NodeListeners:
+    """The listeners of one client: one for each node with channels."""
+
+    _make: Callable[[Node, NodeChannels], Any]
+    _listeners: dict[NodeChannels, Any]
+    """The listeners that run, or may be started again."""
+
+    def __init__(self, channels: RoutedChannels) -> None:
+        self._channels = channels
+        self._listeners = {}
+        self._stopped = False
+
+    def open(self, channels: NodeChannels, node: Node) -> Any:
+        """With the registry's mutex held."""
+        for earlier, listener in list(self._listeners.items()):
+            # A node that is a master again later has a new listener. The others may be started again: then `drop` has
+            # to find them.
+            if not listener.running and not self._channels.uses(earlier):
+                self._listeners.pop(earlier, None)
+        listener = self._listeners[channels] = self._make(node, channels)
+        if self._stopped:
+            # Read after the listener was stored, as `drop` sets it before it looks for listeners.
+            listener.drop()
+        return listener
+
+    def drop(self) -> None:
+        """Ends all listeners. Can be called on any thread, acquires no mutex, doesn't wait."""
+        self._stopped = True
+        for listener in list(self._listeners.values()):
+            listener.drop()

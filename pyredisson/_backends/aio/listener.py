@@ -10,12 +10,13 @@ from redis.exceptions import ConnectionError
 from pyredisson._backends.aio.connection import Pipeline, connect
 from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._backends.aio.wakeup import AioWakeup
+from pyredisson._backends.routed import NodeListeners
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import Subscription, pause
 from pyredisson._protocol.replies import Reply
 from pyredisson.logic.channels import LINGER
-from pyredisson.logic.routed_channels import ListenedChannels, NodeChannels, RoutedChannels
+from pyredisson.logic.routed_channels import ListenedChannels
 
 
 class AioListener:
@@ -70,9 +71,10 @@ class AioListener:
 
     def drop(self) -> None:
         """Has the task's event loop end it. It can be called on any thread, acquires no mutex, doesn't wait."""
-        if self.loop is not None and not self._stopped:
+        if not self._stopped:
             self._stopped = True
-            call_in(self.loop, self.stop)
+            if self.loop is not None:
+                call_in(self.loop, self.stop)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._starting = None
@@ -178,27 +180,10 @@ class AioListener:
                     raise ConnectionError(f"{node.address} doesn't answer a PING")
 
 
-class AioListeners:
+class AioListeners(NodeListeners):
     """The listeners of one client: one for each node with channels."""
 
-    def __init__(self, channels: RoutedChannels) -> None:
-        self._channels = channels
-        self._listeners: dict[NodeChannels, AioListener] = {}
-        """The listeners that run, or may be started again."""
-        self._stopped = False
-
-    def open(self, channels: NodeChannels, node: Node) -> AioListener:
-        """With the registry's mutex held."""
-        for earlier, listener in list(self._listeners.items()):
-            # A node that is a master again later has a new listener. The others may be started again: then `stop` has
-            # to find them.
-            if not listener.running and not self._channels.uses(earlier):
-                self._listeners.pop(earlier, None)
-        listener = self._listeners[channels] = AioListener(node, channels)
-        if self._stopped:
-            # Read after the listener was stored, as `drop` sets it before it looks for listeners.
-            listener.stop()
-        return listener
+    _make = AioListener
 
     def call(self, function: Callable[[], None]) -> None:
         """Calls the function in the event loop. With several of them, whose waiters are woken in each."""
@@ -215,9 +200,3 @@ class AioListeners:
         """Ends all tasks. Returns futures that are done when they have ended."""
         self._stopped = True
         return [ending for listener in list(self._listeners.values()) for ending in listener.stop()]
-
-    def drop(self) -> None:
-        """Has the event loop end the tasks. It can be called on any thread, acquires no mutex, doesn't wait."""
-        self._stopped = True
-        for listener in list(self._listeners.values()):
-            listener.drop()

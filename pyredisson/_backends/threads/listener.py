@@ -6,6 +6,7 @@ from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
 
+from pyredisson._backends.routed import NodeListeners
 from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.connection import may_run_handlers, raised_by_handler
 from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
@@ -15,7 +16,7 @@ from pyredisson._diagnostics import logger
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import pause
 from pyredisson.logic.channels import LINGER
-from pyredisson.logic.routed_channels import ListenedChannels, NodeChannels, RoutedChannels
+from pyredisson.logic.routed_channels import ListenedChannels
 
 WOKEN_WAITER_RETURNS = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or leaves. The thread reads again after that."""
@@ -199,27 +200,10 @@ class ThreadListener:
         return 0.0 if secure else WOKEN_WAITER_RETURNS
 
 
-class ThreadListeners:
+class ThreadListeners(NodeListeners):
     """The listeners of one client. A waiter reads the connection on which its message will arrive."""
 
-    def __init__(self, channels: RoutedChannels) -> None:
-        self._channels = channels
-        self._listeners: dict[NodeChannels, ThreadListener] = {}
-        """The listeners that run, or may be started again."""
-        self._stopped = False
-
-    def open(self, channels: NodeChannels, node: Node) -> ThreadListener:
-        """With the registry's mutex held."""
-        for earlier, listener in list(self._listeners.items()):
-            # A node that is a master again later has a new listener. The others may be started again: then `drop` has
-            # to find them.
-            if not listener.running and not self._channels.uses(earlier):
-                self._listeners.pop(earlier, None)
-        listener = self._listeners[channels] = ThreadListener(node, channels)
-        if self._stopped:
-            # Read after the listener was stored, as `drop` sets it before it looks for listeners.
-            listener.drop()
-        return listener
+    _make = ThreadListener
 
     def call(self, function: Callable[[], None]) -> None:
         """Any thread may set the wakeups of threads."""
@@ -236,12 +220,6 @@ class ThreadListeners:
             wakeup.wait(seconds)
         else:
             listener.wait(wakeup, seconds)
-
-    def drop(self) -> None:
-        """Ends all listeners. It can be called on any thread, and acquires no mutex."""
-        self._stopped = True
-        for listener in list(self._listeners.values()):
-            listener.drop()
 
 
 class ReaderRole:
