@@ -8,13 +8,13 @@ reaches the subscribers of all nodes, a sharded one doesn't. So the client repea
 sent ASK. For a lock whose clients wait in a list it has that node wake all clients that have subscribed there.
 """
 
-import itertools
+import math
 from collections.abc import Callable, Sequence
 from time import monotonic
 
 from redis.exceptions import NoScriptError, RedisError, TryAgainError
 
-from pyredisson._core import command
+from pyredisson._core import command, remove_value
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import Reply
 from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name, words_of
@@ -30,29 +30,24 @@ class Settling:
         """`seconds`: how long after a change clients may be subscribed by the former map. 0: it does not matter."""
         self._seconds = seconds
         self._clock = clock
-        self._numbers = itertools.count()
-        self.changes: dict[int, float] = {}
-        """When the time after each change is over. Empty: `command` changes only commands that follow an ASK."""
+        self.changes: dict[str, float] = {}
+        """When the time after the latest change is over, under the key "latest". Empty: `command` changes only commands
+        that follow an ASK."""
 
     def on_change(self) -> None:
         """The map is about to change. No command may be sent by the new map before this has been called."""
-        if not self._seconds:
-            return
-        number = next(self._numbers)
-        self.changes[number] = self._clock() + self._seconds
-        for earlier in list(self.changes):
-            if earlier < number:
-                self.changes.pop(earlier, None)
+        if self._seconds:
+            self.changes["latest"] = self._clock() + self._seconds
 
     def command(self, payload: bytes, *, asking: bool = False) -> bytes:
         """A packed command, in the form in which it has to be sent now. To be called when its node has been chosen. If
         it is `asking` (it follows an ASK), its subscribers are on the node that still serves the slot."""
         if not asking and not self.changes:
             return payload
-        now = self._clock()
-        for number in list(self.changes):
-            if self.changes.get(number, now) < now:
-                self.changes.pop(number, None)
+        end = self.changes.get("latest", math.inf)
+        if end < self._clock():
+            # Not the end of a later change, which another thread may have set meanwhile.
+            remove_value(self.changes, "latest", end)
         return as_publishing_both(payload) if asking or self.changes else payload
 
 
