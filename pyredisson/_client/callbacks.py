@@ -204,11 +204,8 @@ def pause_before_fork(deliveries: list[Delivery], seconds: float) -> None:
         time.sleep(0.0005)
 
 
-def go_on_after_fork(*, in_child: bool = False) -> None:
-    """In the parent and in the child."""
-    if in_child:
-        # Of threads that aren't there.
-        Delivery.forking.clear()
+def go_on_after_fork() -> None:
+    """In the parent."""
     Delivery.forking.pop(threading.get_ident(), None)
 
 
