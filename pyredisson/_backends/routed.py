@@ -51,7 +51,6 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
 
     def __init__(self, config: Config, scripts: ScriptSet, keeper: Keeper) -> None:
         super().__init__(scripts)
-        self._patience = config.connect_timeout
         self._has_slots = config.topology == "cluster"
         self._keeper = keeper
         self._table = table = keeper.table
@@ -207,7 +206,7 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
         wake = self._on_any_thread(wakeup)
         try:
             self._keeper.wait_until_known(wake)
-            await self._wait_unless_closed(wakeup, self._patience)
+            await self._wait_unless_closed(wakeup, self._config.connect_timeout)
         finally:
             self._keeper.forget(wake)
         if self._closed:
