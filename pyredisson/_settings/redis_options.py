@@ -120,15 +120,16 @@ def settings_of_url(url: str) -> dict[str, Any]:
 
 def _of_several_servers(scheme: str, topology: str, rest: str) -> dict[str, Any]:
     """The Config fields for a URL of several servers; `rest` is what follows its `://`."""
+    usage, paths = _SEVERAL[topology]
     try:
-        if not (form := _FORM.fullmatch(rest)) or not (path := _PATHS[topology].fullmatch(form["path"] or "")):
+        if not (form := _FORM.fullmatch(rest)) or not (path := re.fullmatch(paths, form["path"] or "")):
             raise ValueError
         default_port = SENTINEL_PORT if topology == "sentinel" else REDIS_PORT
         nodes = tuple(Address.parse(unquote(host), default_port) for host in form["hosts"].split(","))
     except ValueError:
         # Without details or a cause, which could quote a part of a password.
         raise ConfigError(
-            f"the URL can't be read: {scheme}+{topology}://user:password@{_USAGE[topology]}, with redis-py's options;"
+            f"the URL can't be read: {scheme}+{topology}://user:password@{usage}, with redis-py's options;"
             " / ? # @ in a user name or a password are percent-encoded"
         ) from None
     settings: dict[str, Any] = {"topology": topology, "nodes": nodes}
@@ -168,15 +169,10 @@ _SENTINEL_TLS_OPTIONS = {f"sentinel_{name}" for name in TLS_OPTIONS}
 _FOR_SENTINELS = {"sentinel_ssl", *_SENTINEL_CREDENTIALS, *_SENTINEL_TLS_OPTIONS}
 # Only the options may contain an @ that isn't percent-encoded: else a part of a password could be taken for a host.
 _FORM = re.compile(r"(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)(?P<path>/[^@?#]*)?(?:\?(?P<query>[^#]*))?")
-_PATHS = {
-    "cluster": re.compile(r"/?(?P<database>\d*)/?"),
-    "replicated": re.compile(r"/?(?P<database>\d*)/?"),
-    "sentinel": re.compile(r"/(?P<name>[^/]+)(?:/(?P<database>\d*))?/?"),
-}
-_USAGE = {
-    "cluster": "host:port,host:port",
-    "replicated": "host:port,host:port/database",
-    "sentinel": "host:port,host:port/master/database",
+_SEVERAL = {
+    "cluster": ("host:port,host:port", r"/?(?P<database>\d*)/?"),
+    "replicated": ("host:port,host:port/database", r"/?(?P<database>\d*)/?"),
+    "sentinel": ("host:port,host:port/master/database", r"/(?P<name>[^/]+)(?:/(?P<database>\d*))?/?"),
 }
 
 
