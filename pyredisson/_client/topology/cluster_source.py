@@ -29,6 +29,7 @@ class ClusterSource:
         self._config = config
         self._table = table
         self._servers = Servers(config)
+        self.close = self._servers.close
         self._members: list[Address] = []
         """Masters and replicas of the latest view."""
 
@@ -60,9 +61,6 @@ class ClusterSource:
         self._check(view)
         self._members = [member.address for shard in view.shards for member in (shard.master, *shard.replicas)]
         return view, begun
-
-    def close(self) -> None:
-        self._servers.close()
 
     def _candidates(self) -> Iterator[Address]:
         """Whom to ask, one after the other, until one answers."""

@@ -227,6 +227,7 @@ class ReplicatedSource:
         self._config = config
         self._table = table
         self._roles = Roles(config)
+        self.close = self._roles.servers.close
         self._master: Address | None = None
 
     def look(self) -> tuple[TopologyView, int]:
@@ -255,9 +256,6 @@ class ReplicatedSource:
             return True
         # Servers that fail come last. They would delay the news of their successor.
         return self._table.is_failing(other) or self._roles.servers.is_silent(other)
-
-    def close(self) -> None:
-        self._roles.servers.close()
 
     def _in_turn(self) -> list[Address]:
         """The present master first: a former one that comes back also says that it is a master."""
