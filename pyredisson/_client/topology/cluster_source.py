@@ -66,30 +66,20 @@ class ClusterSource:
         """Whom to ask, one after the other, until one answers."""
         asked: set[Address] = set()
         # The known nodes may all have been replaced. The names that the user gave are resolved anew.
-        for group in (self._known, self._seeds):
+        for addresses in (self._members, self._config.nodes):
+            # At random: one refresh may not ask all of them, and the next one must not ask the same two that hang.
+            shuffled = random.sample(addresses, len(addresses))
+            if addresses is self._members and (target := self._table.redirect_target) is not None:
+                # The new master of a slot knows of it before the others do.
+                shuffled.insert(0, target.endpoint)
             until = monotonic() + SECONDS_FOR_NODES
-            for count, address in enumerate(group()):
+            # At the end are the servers that are likely not to reply.
+            for count, address in enumerate(self._servers.sort(shuffled, self._table.is_failing)):
                 if count >= FEWEST_ASKED and monotonic() >= until:
                     break
                 if address not in asked:
                     asked.add(address)
                     yield address
-
-    def _known(self) -> list[Address]:
-        """The known nodes in random order; at the end the nodes that are likely not to reply."""
-        known = random.sample(self._members, len(self._members))
-        if (target := self._table.redirect_target) is not None:
-            # The new master of a slot knows of it before the others do.
-            known.insert(0, target.endpoint)
-        return self._servers.sort(known, self._table.is_failing)
-
-    def _seeds(self) -> list[Address]:
-        """The addresses that the user gave; at the end the servers that have not replied lately.
-
-        In random order: one refresh may not ask all of them, and the next one must not ask the same two that hang.
-        """
-        seeds = random.sample(self._config.nodes, len(self._config.nodes))
-        return self._servers.sort(seeds, self._table.is_failing)
 
     def _ask(self, address: Address) -> TopologyView:
         replies = self._servers.ask(self._config.at(address), CLUSTER_QUERY)
