@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
 
@@ -221,16 +221,14 @@ OTHER_MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionId:
+class ConnectionId(NamedTuple):
     """One connection as the server identifies it: enough to have the server drop it and no other connection."""
 
     id: bytes
     address: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
+class ServerInfo(NamedTuple):
     """What a handshake found out about the server and the connection."""
 
     script_flags: bool
