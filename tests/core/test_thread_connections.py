@@ -27,8 +27,14 @@ from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
 from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.connection import Connection, remaining
-from pyredisson._backends.threads.listener import ReaderRole, ThreadListener, ThreadListeners
-from pyredisson._backends.threads.message_reader import MessageReader, SelfPipe, SubscriptionConnection
+from pyredisson._backends.threads.listener import (
+    MessageReader,
+    ReaderRole,
+    SelfPipe,
+    SubscriptionConnection,
+    ThreadListener,
+    ThreadListeners,
+)
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
 from pyredisson._backends.threads.wakeup import ThreadWakeup
