@@ -9,14 +9,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import hiredis
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pyredisson
 from pyredisson._core import SlotMap, latch_channel, parts_on_cluster, slot
-from pyredisson._protocol.scripts import NAMES
+from pyredisson._protocol.scripts import NAMES, words_of
 from pyredisson.inspection.raw import state_command
 from pyredisson.logic.exactly_once import SessionSlot
 from pyredisson.logic.holds import Hold, HoldState
@@ -111,9 +110,7 @@ def _arguments(session: Session, commands: Commands) -> dict[str, Any]:
 
 def keys_and_channels(payload: bytes) -> tuple[list[bytes], list[bytes]]:
     """The keys of a command, and those of a script's other arguments that are keys or channels."""
-    reader = hiredis.Reader()
-    reader.feed(payload)
-    words = reader.gets()
+    words = words_of(payload)
     if words[0] != b"EVALSHA":
         return [words[1]], []
     count = int(words[2])

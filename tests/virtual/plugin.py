@@ -26,7 +26,6 @@ from pyredisson._backends.aio import connection
 from pyredisson._backends.aio.runtime import AioRuntime
 from pyredisson._backends.aio.wakeup import AioWakeup
 from pyredisson._backends.runtime import BackendRuntime
-from pyredisson._backends.runtime import clock as real_clock
 from pyredisson._client import lifecycle
 from pyredisson._client.callbacks import CallbackThreads, Delivery
 from pyredisson._client.final_release import FinalRelease
@@ -196,7 +195,7 @@ def _replace_clocks(patch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("pyredisson."):
             for variable, usual, virtual in (
-                ("clock", real_clock, clock),
+                ("clock", BackendRuntime.clock, clock),
                 ("monotonic", time.monotonic, clock),
                 ("datetime", dt.datetime, VirtualDatetime),
             ):
