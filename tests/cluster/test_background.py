@@ -12,7 +12,7 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError, TryA
 
 import pyredisson
 import pyredisson.asyncio
-from pyredisson._backends.aio.pipeline import AcquiringHolder
+from pyredisson._backends.aio.runtime import AcquiringHolder
 from pyredisson._backends.threads.runtime import run
 from pyredisson._client import lifecycle
 from pyredisson._core import command

@@ -21,7 +21,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
-from pyredisson._backends.aio.pipeline import AcquiringHolder, PipelineHolder
+from pyredisson._backends.aio.runtime import AcquiringHolder, PipelineHolder
 from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING

@@ -1,19 +1,301 @@
-"""The runtimes of the asyncio backend: the logic's coroutines are awaited on the event loop."""
+"""The runtimes of the asyncio backend, and the pipelined connections of one client to each node, on which they send."""
 
 import asyncio
+from _thread import get_ident
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from pyredisson._backends.aio.operations import call_in
-from pyredisson._backends.aio.pipeline import AcquiringHolder, PipelineHolder
+from redis.exceptions import ConnectionError, RedisError
+
+from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
+from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
+from pyredisson._backends.connecting import check_in_use
 from pyredisson._backends.routed import Keeper, RoutedRuntime, Wake
 from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
+from pyredisson._core import PipelineSender, TaskFuture
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import ASKING, Answers, NoReply, Reply, copy_error
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
-from pyredisson.logic.ports import Operation, Wakeup
+from pyredisson.logic.ports import Granted, Operation, Wakeup
+
+
+class PipelineHolder(PipelineSender):
+    """Holds the pipeline in use, and replaces it when it fails."""
+
+    pipeline: Pipeline | None
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(OPEN)
+        self._node = node
+        self._connecting: asyncio.Task[Pipeline] | None = None
+        self._closed = False
+        self._retired = False
+
+    @property
+    def connected(self) -> bool:
+        pipeline = self.pipeline
+        return pipeline is not None and pipeline.state is OPEN and not pipeline.loop.is_closed()
+
+    async def exchange(self, payloads: Sequence[bytes], *, new_connection: bool = False) -> Answers:
+        """Sends several commands, one directly after the other."""
+        pipeline = await self.opened()
+        try:
+            replies = await asyncio.gather(*map(pipeline.submit, payloads), return_exceptions=True)
+        except asyncio.CancelledError:
+            self.suspect_asking(payloads)
+            raise
+        for reply in replies:
+            if isinstance(reply, NoReply):
+                raise reply
+        return replies, pipeline.server_id
+
+    def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
+        """Sends a command without waiting for it. `post_elsewhere` gets it if that isn't possible, or fails."""
+        # Over the same connection it runs after earlier commands. It is written now, even if the loop stops.
+        pipeline = self.pipeline
+        gone = pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed()
+        # On another thread: a call on another event loop was refused, and has sent nothing over this pipeline.
+        if pipeline is None or gone or pipeline.thread != get_ident():
+            if pipeline is not None and gone and pipeline.waiting:
+                # A command that is still in flight there must not run after this one.
+                pipeline.node.suspect(pipeline.connection_id)
+            post_elsewhere(payload)
+            return
+
+        def on_done(future: asyncio.Future[Reply]) -> None:
+            if future.cancelled() or isinstance(future.exception(), (NoReply, RedisError)):
+                post_elsewhere(payload)
+
+        pipeline.submit(payload).add_done_callback(on_done)
+        pipeline.flush()
+
+    async def _connect_and_send(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> Reply:
+        pipeline = await self.opened()
+        return await pipeline.send(payload, apply)
+
+    async def opened(self) -> Pipeline:
+        """An open pipeline of the running loop. Callers that ask for a new one at the same time share it."""
+        check_in_use(self._node, closed=self._closed, retired=self._retired)
+        loop = asyncio.get_running_loop()
+        if (pipeline := self.pipeline) is not None and pipeline.loop is not loop:
+            if not pipeline.loop.is_closed():
+                raise RuntimeError("a client of pyredisson.asyncio belongs to one event loop, and this is another")
+            pipeline = self.pipeline = None
+        if pipeline is not None and pipeline.state is OPEN:
+            return pipeline
+        connecting = self._connecting
+        if connecting is None or connecting.get_loop() is not loop:
+            connecting = self._connecting = loop.create_task(connect(self._node))
+            connecting.add_done_callback(self._on_connected)
+        # The task isn't awaited itself: if it or a caller is cancelled, that must not cancel the others.
+        await asyncio.wait([connecting])
+        check_in_use(self._node, closed=self._closed, retired=self._retired)
+        if connecting.cancelled():
+            # The program has cancelled every task that it found. This caller was not cancelled.
+            raise NoReply(ConnectionError(f"connecting to {self._node.address} was cancelled"), may_have_run=False)
+        if (error := connecting.exception()) is not None:
+            # Each caller gets an exception object of its own.
+            raise error.copy() if isinstance(error, NoReply) else copy_error(error)
+        pipeline = connecting.result()
+        if pipeline.state is not OPEN:
+            # The connection failed after it was made, and before this task ran again.
+            raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
+        return pipeline
+
+    def _on_connected(self, task: asyncio.Task[Pipeline]) -> None:
+        if self._connecting is task:
+            self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            pipeline = self.pipeline = task.result()
+            # Read after the pipeline was stored, as `drop` and `retire` set them before they look for a pipeline.
+            if self._closed:
+                pipeline.close()
+            elif self._retired:
+                pipeline.drain()
+
+    def retire(self) -> None:
+        """Closes the connection, after the replies to its commands, and makes no other. Can be called on any thread."""
+        self._retired = True
+        if (pipeline := self.pipeline) is not None:
+            call_in(pipeline.loop, pipeline.drain)
+
+    def disconnect(self) -> None:
+        """Closes the connection, so its commands get no reply. The next command connects anew. On any thread."""
+        connecting, pipeline = self._connecting, self.pipeline
+        if connecting is not None:
+            call_in(connecting.get_loop(), connecting.cancel)
+        if pipeline is not None:
+            call_in(pipeline.loop, pipeline.close)
+
+    def suspect(self) -> None:
+        """Has the server drop the present connection before the next one is used."""
+        if (pipeline := self.pipeline) is not None and pipeline.state is OPEN:
+            pipeline.node.suspect(pipeline.connection_id)
+            pipeline.drain()
+
+    def suspect_asking(self, payloads: Sequence[bytes]) -> None:
+        """As `suspect`, after a cancellation, if the cancelled commands follow ASKING: their undo reaches this node by
+        another connection, from the node that serves the slot so far, and must not overtake them."""
+        if payloads[0] == ASKING:
+            self.suspect()
+
+    def drop(self) -> None:
+        """Has the connection's event loop call `stop`. It can be called on any thread, and doesn't wait."""
+        self._closed = True
+        connecting, pipeline = self._connecting, self.pipeline
+        if connecting is not None:
+            call_in(connecting.get_loop(), self.stop)
+        elif pipeline is not None:
+            call_in(pipeline.loop, self.stop)
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        """Ends the connection, or the making of one. Returns futures that are done when they have ended."""
+        self._closed = True
+        ending: list[asyncio.Future[Any]] = []
+        if (connecting := self._connecting) is not None:
+            # When it is cancelled it closes the connection that it has opened.
+            ending += end_in(connecting.get_loop(), connecting.cancel, connecting)
+        pipeline, self.pipeline = self.pipeline, None
+        if pipeline is not None:
+            ending += end_in(pipeline.loop, pipeline.close, pipeline.disconnected)
+        return ending
+
+
+class AcquiringHolder(PipelineHolder):
+    """Two pipelines: one for acquires that replicas confirm, and one for all other commands.
+
+    While WAIT waits for a replica, the server executes nothing else of its connection, such as releases.
+    """
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._acquires = PipelineHolder(node.with_longer_timeout(node.config.replicas_sync_timeout))
+        self._batches: _Batches | None = None
+
+    async def acquire(
+        self, commands: Sequence[bytes], wait: bytes | None, granted: Granted, *, new_connection: bool
+    ) -> tuple[Reply, Reply, bytes | None]:
+        holder = self._acquires
+        if self._node.suspects:
+            # An earlier copy may be in doubt on another connection. The next handshake has the server drop that one.
+            holder.suspect()
+        pipeline = await holder.opened()
+        batches = self._batches
+        if batches is None or batches.pipeline is not pipeline:
+            batches = self._batches = _Batches(pipeline)
+        try:
+            reply, confirmed = await batches.acquire(commands, wait, granted)
+        except asyncio.CancelledError:
+            holder.suspect_asking(commands)
+            raise
+        return reply, confirmed, pipeline.server_id
+
+    def post(self, payload: bytes, post_elsewhere: Callable[[bytes], None]) -> None:
+        """As for one pipeline. Idempotent, so it may go over both: it must not overtake an acquire that it undoes."""
+        if (acquires := self._acquires.pipeline) is not None and acquires.waiting:
+            self._acquires.post(payload, post_elsewhere)
+        if self._node.suspects:
+            post_elsewhere(payload)
+        else:
+            super().post(payload, post_elsewhere)
+
+    @property
+    def connected(self) -> bool:
+        return super().connected or self._acquires.connected
+
+    def retire(self) -> None:
+        super().retire()
+        self._acquires.retire()
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        self._acquires.disconnect()
+
+    def drop(self) -> None:
+        super().drop()
+        self._acquires.drop()
+
+    def stop(self) -> list[asyncio.Future[Any]]:
+        return super().stop() + self._acquires.stop()
+
+
+class _Acquire(NamedTuple):
+    """One acquire that replicas are to confirm."""
+
+    commands: Sequence[bytes]
+    replies: Sequence[TaskFuture]
+    """The last one is for the acquire."""
+    confirmed: TaskFuture
+    """The reply to the WAIT behind it."""
+
+
+class _Batches:
+    """Sends acquires over one pipeline in batches, each with one WAIT for all of them.
+
+    Acquires that come while a WAIT waits are sent when it has ended, not behind it: the server would execute each batch
+    only after all WAITs before it, so with a replica that doesn't answer they would add up.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self._collected: list[_Acquire] = []
+        """Acquires that are still to be sent."""
+        self._wait = b""
+        """The WAIT for the next batch."""
+        self._busy = False
+        """Whether a batch is on its way, or about to be sent."""
+
+    async def acquire(self, commands: Sequence[bytes], wait: bytes | None, granted: Granted) -> tuple[Reply, Reply]:
+        """Returns the reply to an acquire, and the reply to its WAIT; None if nothing was granted."""
+        loop = self.pipeline.loop
+        confirmed: TaskFuture | None = None
+        if wait is None and len(commands) == 1:
+            # In one write with others of this iteration of the event loop.
+            replies = [self.pipeline.send(commands[0])]
+        else:
+            replies = [TaskFuture(loop) for _ in commands]
+            if wait is None:
+                self.pipeline.submit_all(commands, replies)
+            else:
+                confirmed = TaskFuture(loop)
+                self._collected.append(_Acquire(commands, replies, confirmed))
+                self._wait = wait
+                if not self._busy:
+                    self._busy = True
+                    loop.call_soon(self._send)
+        try:
+            value = await replies[-1]
+        except RedisError as error:
+            return error, None
+        return value, await confirmed if confirmed is not None and granted(value) else None
+
+    def _send(self) -> None:
+        # One that was cancelled was not sent, and must not be: its undo may be on its way.
+        batch = [acquire for acquire in self._collected if not acquire.replies[-1].done()]
+        self._collected.clear()
+        if not batch:
+            self._busy = False
+            return
+        waiting: asyncio.Future[Reply] = self.pipeline.loop.create_future()
+        waiting.add_done_callback(partial(self._on_confirmed, batch))
+        commands = [command for acquire in batch for command in acquire.commands]
+        replies = [reply for acquire in batch for reply in acquire.replies]
+        self.pipeline.submit_all([*commands, self._wait], [*replies, waiting])
+
+    def _on_confirmed(self, batch: Sequence[_Acquire], waiting: asyncio.Future[Reply]) -> None:
+        error = waiting.exception()
+        for acquire in batch:
+            future = acquire.confirmed
+            if future.done():
+                continue
+            if isinstance(error, NoReply):
+                future.set_exception(error.copy())
+            else:
+                future.set_result(waiting.result() if error is None else error)
+        self._send()
 
 
 class AioBackend(BackendRuntime):
