@@ -35,7 +35,8 @@ from pyredisson._backends.threads.listener import (
     ThreadListener,
     ThreadListeners,
 )
-from pyredisson._backends.threads.runtime import Pool, run
+from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.runtime import run
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import Blocks, command
 from pyredisson._protocol.node import Node

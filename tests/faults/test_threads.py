@@ -13,7 +13,7 @@ from redis import Redis
 import pyredisson
 from pyredisson._backends.threads.connection import Connection
 from pyredisson._backends.threads.listener import ReaderRole, SelfPipe, SubscriptionConnection
-from pyredisson._backends.threads.runtime import Pool
+from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callbacks import CallbackThreads
 from pyredisson._protocol.node import ConnectionId, Node, ServerInfo

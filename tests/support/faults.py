@@ -15,7 +15,8 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
 import pyredisson
-from pyredisson._backends.threads.runtime import Pool, ThreadRuntime
+from pyredisson._backends.threads.pool import Pool
+from pyredisson._backends.threads.runtime import ThreadRuntime
 from pyredisson._core import command
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import NoReply, Reply
