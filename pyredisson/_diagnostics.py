@@ -27,8 +27,12 @@ class Tracing:
         self.on = False
 
     def look(self) -> None:
-        """Asks the logger. It should be called a few times a second, but not for every command."""
-        self.debug = logger.isEnabledFor(logging.DEBUG)
+        """Asks the logger. It should be called a few times a second, but not for every command.
+
+        Not by `isEnabledFor`: it may take the lock of `logging`, which an interrupt in another thread can leave locked.
+        """
+        lowest = max(logger.getEffectiveLevel(), logger.manager.disable + 1)
+        self.debug = lowest <= logging.DEBUG and not logger.disabled
         self.on = self.debug or self.observed
         # Another thread may have called `observe` between the reading and the assignment.
         if self.observed:

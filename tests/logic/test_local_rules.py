@@ -3,7 +3,9 @@
 And which holds others are told of, and how often the loop that keeps the time wakes for it. The clock is a number.
 """
 
+import logging
 import math
+import threading
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +15,7 @@ from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall, ReleaseCall, Run, latch_channel
+from pyredisson._diagnostics import logger, tracing
 from pyredisson._protocol.node import Availability
 from pyredisson._protocol.pubsub import PubSub, Subscription
 from pyredisson._protocol.replies import as_error
@@ -428,6 +431,16 @@ def test_a_loss_is_published_if_nothing_else_publishes_it() -> None:
             Session._on_hold_lost(session, Mock(key=(b"orders", 1), reason=reason, renewed=renewed))
             published.append(session.watchdog.notify.called)
     assert published == [*[True] * 6, False, True, True, False, False, False]
+
+
+def test_a_look_at_the_log_waits_for_no_lock_of_it() -> None:
+    """An interrupt in another thread may have left the lock of `logging` locked."""
+    logger.setLevel(logger.level)
+    look = threading.Thread(target=tracing.look, daemon=True)
+    with logging._lock:  # type: ignore[attr-defined]
+        look.start()
+        look.join(10)
+        assert not look.is_alive()
 
 
 def test_only_the_server_of_an_earlier_copy_may_have_done_it() -> None:

@@ -16,6 +16,7 @@ from pyredisson._core import slot, slot_of_command
 from pyredisson._protocol.node import Node as RealNode
 from pyredisson._protocol.replies import ASKING, Answers, Reply, as_error
 from pyredisson._protocol.routing import RoutingTable
+from pyredisson._protocol.scripts import words_of
 from pyredisson._protocol.topology import Member, Shard, TopologyView
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -27,7 +28,6 @@ from pyredisson.logic.renewer import IDLE_LEASES
 from .client import Client, SimBackend
 from .locks import LockJudge, Owner
 from .network import FAULTS_END, Connections, Network, Node
-from .server import words_of
 from .simulation import Cancelled
 
 SLOTS = 16384

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import Reply
-from pyredisson._protocol.scripts import script
+from pyredisson._protocol.scripts import script, words_of
 from pyredisson._settings.config import Config
 from pyredisson.logic import announcement, owners, renewer
 from pyredisson.logic.holds import Hold
@@ -37,7 +37,6 @@ from .keys import Hash
 from .moving import LongOwner, MovingClient, MovingSlots, ShardJudge, plan_moves
 from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
-from .server import words_of
 from .simulation import Simulation
 
 OWNER_AT = {"lock_release": -5, "lock_hand_over": -4, "fenced_hand_over": -4}

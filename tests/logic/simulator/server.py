@@ -4,26 +4,15 @@ from collections.abc import Callable
 from hashlib import sha1
 from typing import Any
 
-import hiredis
 import pytest
 from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._protocol.replies import Reply, as_error
-from pyredisson._protocol.scripts import NAMES, script
+from pyredisson._protocol.scripts import NAMES, script, words_of
 
 from .keys import Keyspace, Status
 
 lua51 = pytest.importorskip("lupa.lua51", reason="lupa has no wheel for this Python; schedules are the same on each")
-
-
-_reader = hiredis.Reader()
-
-
-def words_of(payload: bytes) -> list[bytes]:
-    """The name of a command and its arguments."""
-    _reader.feed(payload)
-    words: list[bytes] = _reader.gets()
-    return words
 
 
 class Server:

@@ -255,19 +255,16 @@ def state_of(world: World, queue: Sequence[Any]) -> bytes:
 
 def servers_state(world: World, left: Callable[[float], float]) -> list[object]:
     """Who serves what, and what the clients know of that."""
-    cluster = world.cluster
-    if cluster is None:
+    if (cluster := world.cluster) is None:
         networks = [network for network in world.networks if network.restarts]
         return [[each.server for each in network.connections if not each.closed] for network in networks]
     slots = sorted(cluster.places)
-    places = [cluster.places[number] for number in slots]
-    tables = [client.keeper.table for client in world.judge.clients]
-    return [
-        [(place.serving, place.target, sorted(place.moved)) for place in places],
-        [max(0.0, left(server.up_at)) for server in cluster.servers],
-        [[str(node and node.address) for node in map(table.node_of_slot, slots)] for table in tables],
-        [client.keeper.coming for client in world.judge.clients],
-    ]
+    parts: list[object] = [max(0.0, left(server.up_at)) for server in cluster.servers]
+    parts += [(each.serving, each.target, sorted(each.moved)) for each in map(cluster.places.get, slots) if each]
+    for keeper in (client.keeper for client in world.judge.clients):
+        nodes = map(keeper.table.node_of_slot, slots)
+        parts.append((keeper.coming, [node and str(node.address) for node in nodes]))
+    return parts
 
 
 def frames(coroutine: Any) -> list[tuple[str, int]]:
