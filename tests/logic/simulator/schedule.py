@@ -37,6 +37,7 @@ from .keys import Hash
 from .moving import LongOwner, MovingClient, MovingSlots, ShardJudge, plan_moves
 from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
+from .server import lua
 from .simulation import Simulation
 
 OWNER_AT = {"lock_release": -5, "lock_hand_over": -4, "fenced_hand_over": -4}
@@ -161,7 +162,8 @@ class Report:
 
 @contextmanager
 def alone(simulation: Simulation) -> Iterator[None]:
-    """What is drawn or counted elsewhere begins anew with every schedule."""
+    """What is drawn or counted elsewhere begins anew with every schedule. Lua's garbage refers to the former world."""
+    lua.gccollect()
     with (
         # As in all tests: what a client tells of itself would be left behind.
         patch.object(announcement, "FIRST_AFTER", math.inf),
@@ -187,7 +189,7 @@ class World:
     def __init__(
         self, simulation: Simulation, fault_plan: FaultPlan, logic: Logic, keys: Sequence[bytes], config: Config
     ) -> None:
-        self.simulation, self._logic, self._keys, self._config = simulation, logic, keys, config
+        self.simulation, self.logic, self._keys, self._config = simulation, logic, keys, config
         self.networks = [Network(simulation, fault_plan, logic.patches) for _ in range(logic.servers)]
         self.cluster = MovingSlots(self.networks[0], keys, logic.nodes) if logic.nodes > 1 else None
         self.judge = logic.judge(self.networks, int(config.lock_watchdog_timeout))
@@ -202,7 +204,7 @@ class World:
             return self.judge.faults()
         if self.cluster is not None:
             return {"moved": partial(self.cluster.begin_move, self._keys[0])}
-        return {"restarted": self.networks[0].restart} if self._logic.restarts else {}
+        return {"restarted": self.networks[0].restart} if self.logic.restarts else {}
 
     def add_process(self) -> list[Client]:
         """The clients of a process, one for each server."""
@@ -215,10 +217,10 @@ class World:
         return clients
 
     def add_users(self, clients: Sequence[Client], count: int) -> None:
-        kinds = self._logic.objects
+        kinds = self.logic.objects
         objects = [make(client.session, key) for client in clients for key in self._keys for make in kinds]
         for _ in range(count):
-            user = self._logic.user(clients[0], self.judge, objects, f"o{len(self.judge.users)}")
+            user = self.logic.user(clients[0], self.judge, objects, f"o{len(self.judge.users)}")
             self.judge.add(user)
             user.task = clients[0].spawn(user.live())
 

@@ -73,7 +73,7 @@ class Server:
         if function is None:
             function = _compiled[text] = _compile(text)
         keys, argv = args[1 : int(args[0]) + 1], args[int(args[0]) + 1 :]
-        return _converted(_run(function, self._call, self._pcall, _lua.table_from(keys), _lua.table_from(argv)))
+        return _converted(_run(function, self._call, self._pcall, lua.table_from(keys), lua.table_from(argv)))
 
     def _call(self, name: bytes, *args: Any) -> Any:
         """A command in a script; its reply as Redis gives it to Lua."""
@@ -84,7 +84,7 @@ class Server:
         try:
             return self._call(name, *args)
         except RedisError as error:
-            return _lua.table_from({b"err": str(error).encode()})
+            return lua.table_from({b"err": str(error).encode()})
 
 
 _SCRIPTS = [script(name, with_shebang=flags) for name in NAMES for flags in (False, True)]
@@ -93,8 +93,8 @@ TEXTS = {known.sha: known.text for known in _SCRIPTS}
 """The scripts by their SHA1."""
 
 _compiled: dict[bytes, Any] = {}
-_lua = lua51.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)
-_run = _lua.execute(
+lua = lua51.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)
+_run = lua.execute(
     b"""
     redis = {
         error_reply = function(text) return {err = text} end,
@@ -111,16 +111,16 @@ _run = _lua.execute(
 def _compile(text: bytes) -> Any:
     if text.startswith(b"#!lua"):
         text = text.partition(b"\n")[2]
-    return _lua.compile(text)
+    return lua.compile(text)
 
 
 def _to_lua(reply: Reply) -> Any:
     if reply is None:
         return False
     if isinstance(reply, Status):
-        return _lua.table_from({b"ok": bytes(reply)})
+        return lua.table_from({b"ok": bytes(reply)})
     if isinstance(reply, list):
-        return _lua.table_from([_to_lua(item) for item in reply])
+        return lua.table_from([_to_lua(item) for item in reply])
     return reply
 
 

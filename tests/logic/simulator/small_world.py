@@ -1,11 +1,10 @@
 """Every schedule of a small world: two or three users, up to two changes of turn at a wrong moment, and one fault.
 
 `python -m tests.logic.simulator.small_world KIND [TURNS [FAULTS]]`. What the users do is fixed, and every way takes the
-same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen: to a
-request, a client or a call; in the kinds that are about servers also to a server or a slot. A state that was met
-before, with as much left to change, is not gone on from again. Two states are the same if the server, the holds, the
-places at which the coroutines wait, and what is on its way are the same, with times since now rounded to 0.1 s, but for
-tokens and other random names.
+same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen, also of
+servers in the kinds that are about them. A state that was met before, with as much left to change, is not gone on from
+again. Two states are the same if the server, the holds, the places at which the coroutines wait, and what is on its way
+are the same, with times since now rounded to 0.1 s, but for tokens and other random names.
 """
 
 from __future__ import annotations
@@ -114,10 +113,8 @@ class Found:
 class Steps(Simulation):
     """Counts the steps of a schedule, changes some, and notes what else could be changed."""
 
-    def __init__(
-        self, changes: Sequence[Change], left: tuple[int, int], found: Found, *, servers_only: bool = False
-    ) -> None:
-        """`left`: how many more turns may be changed, and how many more faults may happen, perhaps only of servers."""
+    def __init__(self, changes: Sequence[Change], left: tuple[int, int], found: Found) -> None:
+        """`left`: how many more turns may be changed, and how many more faults may happen."""
         super().__init__(0)
         self.random = Middle()
         self.plan: OneFault
@@ -126,7 +123,7 @@ class Steps(Simulation):
         """What could be changed behind the last change."""
         self._changes = {change.step: change for change in changes}
         self._last = changes[-1].step if changes else -1
-        self._left, self._found, self._servers_only = left, found, servers_only
+        self._left, self._found = left, found
         self._held: dict[object, float] = {}
         self._step = 0
         self._met: set[object] = set()
@@ -139,7 +136,8 @@ class Steps(Simulation):
         requests = self.plan.requests
         super().step(action, *args)
         self.plan.next_fate = None
-        if self.plan.requests > requests and self._step - 1 > self._last and self._left[1] and not self._servers_only:
+        is_new = self.plan.requests > requests and self._step - 1 > self._last
+        if is_new and self._left[1] and not self.world.logic.names:
             self.others += [Change(self._step - 1, fate) for fate in REQUEST_FAULTS]
 
     def _is_held_back(self, source: object) -> bool:
@@ -175,7 +173,8 @@ class Steps(Simulation):
             self.others.append(Change(step, "turn"))
         if faults:
             self.others += [Change(step, what) for what in self.world.server_faults()]
-        if faults and not self._servers_only:
+        # With several names nothing else breaks, see `Logic`.
+        if faults and not self.world.logic.names:
             clients, users = self.world.judge.clients, self.world.judge.users
             alive = [number for number, client in enumerate(clients) if client.alive]
             self.others += [Change(step, what, number) for what in CLIENT_FAULTS for number in alive]
@@ -283,8 +282,7 @@ def play(
     logic: Logic, users: Sequence[int], seed: int, changes: Sequence[Change], left: tuple[int, int], found: Found
 ) -> list[Change]:
     """One schedule with these changes. Returns what could be changed besides. Raises `Violation`."""
-    # With several names nothing else breaks, see `Logic`.
-    simulation = Steps(changes, left, found, servers_only=bool(logic.names))
+    simulation = Steps(changes, left, found)
     # The same for all schedules of a walk, as users do less where replies may be missing.
     calm = left[1] == 0 and all(change.what == "turn" for change in changes)
     with alone(simulation):
