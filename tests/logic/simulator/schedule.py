@@ -37,7 +37,6 @@ from .keys import Hash
 from .moving import LongOwner, MovingClient, MovingSlots, ShardJudge, plan_moves
 from .network import FAULTS_END, LONGEST_PAUSE, FaultPlan, Network
 from .permits import CrowdedSemaphoreUser, PermitJudge, PermitUser, SemaphoreJudge, SemaphoreUser
-from .server import lua
 from .simulation import Simulation
 
 OWNER_AT = {"lock_release": -5, "lock_hand_over": -4, "fenced_hand_over": -4}
@@ -162,8 +161,7 @@ class Report:
 
 @contextmanager
 def alone(simulation: Simulation) -> Iterator[None]:
-    """What is drawn or counted elsewhere begins anew with every schedule. Lua's garbage refers to the former world."""
-    lua.gccollect()
+    """What is drawn or counted elsewhere begins anew with every schedule."""
     with (
         # As in all tests: what a client tells of itself would be left behind.
         patch.object(announcement, "FIRST_AFTER", math.inf),
@@ -235,6 +233,7 @@ class World:
         finally:
             for client in self.judge.clients:
                 client.die()
+                client.session.watchdog.wheel.close()
             logger.removeFilter(self.judge)
             logger.setLevel(level)
 
