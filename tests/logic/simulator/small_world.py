@@ -3,8 +3,9 @@
 `python -m tests.logic.simulator.small_world KIND [TURNS [FAULTS]]`. What the users do is fixed, and every way takes the
 same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen, also of
 servers in the kinds that are about them. A state that was met before, with as much left to change, is not gone on from
-again. Two states are the same if the server, the holds, the places at which the coroutines wait, and what is on its way
-are the same, with times since now rounded to 0.1 s, but for tokens and other random names.
+again, and nothing is changed any more once all is at rest. Two states are the same if the server, the holds, the places
+at which the coroutines wait, and what is on its way are the same, with times since now rounded to 0.1 s, but for tokens
+and other random names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from operator import itemgetter
 from random import Random
-from time import perf_counter
+from time import process_time
 from typing import Any, Self
 
 from .client import Client
@@ -26,18 +27,17 @@ from .network import Connection, FaultPlan, Subscriber, Subscription
 from .schedule import CONFIGS, KINDS, Logic, World, alone
 from .simulation import Park, Process, Simulation
 
-WORLDS = ((1, 1), (2,), (1, 1, 1), (2, 1))
-"""The numbers of users of each client."""
+WORLDS = (((1, 1), 0, 3), ((2,), 0, 3), ((1, 1, 1), 3, 1))
+"""The numbers of users of each client, the seed of what they do, and how often each uses the lock at most."""
 WAY = 0.001
 """Seconds of each way to the server or back."""
 NEAR = 2 * WAY
 """A step is held back behind another one that comes within so many seconds."""
 LEASE = 3
 REQUEST_FAULTS = ("lost", "unanswered", "late")
-CLIENT_FAULTS: dict[str, Callable[[Client], None]] = {
+PROCESS_FAULTS: dict[str, Callable[[Client], None]] = {
     "killed": Client.kill,
     "frozen": lambda client: client.pause(1.5 * LEASE),
-    "deaf": lambda client: client.subscription.cut(),
 }
 LONGEST = 1200.0
 """When all users must have ended; a schedule begins at 1000."""
@@ -127,6 +127,7 @@ class Steps(Simulation):
         self._held: dict[object, float] = {}
         self._step = 0
         self._met: set[object] = set()
+        self._at_rest = False
 
     def step(self, action: Callable[..., object], *args: Any) -> None:
         source = source_of(action)
@@ -150,7 +151,8 @@ class Steps(Simulation):
         near = (event for event in self.queue if event[0] <= self.now + NEAR)
         following = min((when for when, _, action, _ in near if source_of(action) not in (None, source)), default=None)
         if change is None:
-            self._note(step, following is not None)
+            if not self._at_rest:
+                self._note(step, following is not None)
         elif change.what == "turn":
             assert following is not None
             self._held[source] = max(self.now, following) + WAY / 100
@@ -168,6 +170,9 @@ class Steps(Simulation):
             raise Same
         self._met.add(state)
         self._found.states.add(state)
+        self._at_rest = at_rest(self.world, self.queue)
+        if self._at_rest:
+            return
         turns, faults = self._left
         if turns and has_following:
             self.others.append(Change(step, "turn"))
@@ -176,16 +181,23 @@ class Steps(Simulation):
         # With several names nothing else breaks, see `Logic`.
         if faults and not self.world.logic.names:
             clients, users = self.world.judge.clients, self.world.judge.users
-            alive = [number for number, client in enumerate(clients) if client.alive]
-            self.others += [Change(step, what, number) for what in CLIENT_FAULTS for number in alive]
+            alive = {client.name: number for number, client in enumerate(clients) if client.alive}
+            self.others += [Change(step, what, number) for what in PROCESS_FAULTS for number in alive.values()]
+            self.others += [Change(step, "deaf", number) for number, client in enumerate(clients) if client.alive]
             calls = [number for number, user in enumerate(users) if "attempt" in dict(frames(user.task.coroutine))]
             self.others += [Change(step, "cancelled", number) for number in calls]
 
     def _happens(self, change: Change) -> None:
         if change.what in REQUEST_FAULTS:
             self.plan.next_fate = change.what
-        elif change.what in CLIENT_FAULTS:
-            CLIENT_FAULTS[change.what](self.world.judge.clients[change.victim])
+        elif change.what in PROCESS_FAULTS:
+            clients = self.world.judge.clients
+            for client in clients:
+                # A process has a client for each server.
+                if client.name == clients[change.victim].name:
+                    PROCESS_FAULTS[change.what](client)
+        elif change.what == "deaf":
+            self.world.judge.clients[change.victim].subscription.cut()
         elif (server_fault := self.world.server_faults().get(change.what)) is not None:
             server_fault()
         elif (task := self.world.judge.users[change.victim].task).park is not None:
@@ -208,6 +220,29 @@ TIMES = re.compile(r"\b1\d{6}(?:\d{3})?(?:\.0)?\b")
 """In the repr of a state: what is so large is a time, or a token."""
 NAMES = re.compile(r"\b[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}\b")
 TOKENS = b"redisson_lock_token"
+
+
+def at_rest(world: World, queue: Sequence[Any]) -> bool:
+    """Whether nothing is held, wanted, on its way, or on a server. Then no change can break a rule any more."""
+    sessions = [client.session for client in world.judge.clients if client.alive]
+    keyspaces = [network.server.keyspace for network in world.networks]
+    return (
+        world.judge.all_over()
+        and not any(session.holds.table or session.watchdog.pending_repairs() for session in sessions)
+        and not any(
+            keyspace.value(key) and not key.startswith(TOKENS)
+            for keyspace in keyspaces
+            for key in list(keyspace.values)
+        )
+        and all(source_of(action) is None or is_idle(action, args) for _, _, action, args in queue)
+    )
+
+
+def is_idle(action: Callable[..., object], args: tuple[Any, ...]) -> bool:
+    """Whether it is the end of a pause of a background task, and brings nothing."""
+    if isinstance(getattr(action, "__self__", None), Park):
+        return not args
+    return bool(args) and getattr(args[0], "__name__", "") == "_sweep"
 
 
 def state_of(world: World, queue: Sequence[Any]) -> bytes:
@@ -279,7 +314,13 @@ def frames(coroutine: Any) -> list[tuple[str, int]]:
 
 
 def play(
-    logic: Logic, users: Sequence[int], seed: int, changes: Sequence[Change], left: tuple[int, int], found: Found
+    logic: Logic,
+    users: Sequence[int],
+    seed: int,
+    rounds: int,
+    changes: Sequence[Change],
+    left: tuple[int, int],
+    found: Found,
 ) -> list[Change]:
     """One schedule with these changes. Returns what could be changed besides. Raises `Violation`."""
     simulation = Steps(changes, left, found)
@@ -295,13 +336,13 @@ def play(
             for count in users:
                 world.add_users(world.add_process(), count)
             for number, user in enumerate(world.judge.users):
-                user.random = Random(f"{seed} {number}")
+                user.random, user.rounds = Random(f"{seed} {number}"), rounds
             world.play(LONGEST)
             found.schedules += 1
     return simulation.others
 
 
-def walk(kind: str, users: Sequence[int], seed: int, turns: int, faults: int) -> Found:
+def walk(kind: str, users: Sequence[int], seed: int, turns: int, faults: int, rounds: int = 3) -> Found:
     """All schedules of a small world. Raises `Violation` with the changes that lead to it."""
     logic, found = replace(KINDS[kind], users=1), Found()
     waiting: list[tuple[Change, ...]] = [()]
@@ -310,18 +351,18 @@ def walk(kind: str, users: Sequence[int], seed: int, turns: int, faults: int) ->
         turned = sum(change.what == "turn" for change in changes)
         left = turns - turned, faults - len(changes) + turned
         try:
-            others = play(logic, users, seed, changes, left, found)
+            others = play(logic, users, seed, rounds, changes, left, found)
         except Violation as violation:
             raise Violation(f"{violation}: {kind}, {users}, seed {seed}, {changes}") from None
         waiting += [(*changes, other) for other in others]
     return found
 
 
-def main(kind: str, turns: int = 2, faults: int = 1, seed: int = 0) -> None:
-    for users in WORLDS:
-        began = perf_counter()
-        found = walk(kind, users, seed, turns, faults)
-        seconds = perf_counter() - began
+def main(kind: str, turns: int = 2, faults: int = 1) -> None:
+    for users, seed, rounds in WORLDS:
+        began = process_time()
+        found = walk(kind, users, seed, turns, faults, rounds)
+        seconds = process_time() - began
         counts = f"{len(found.states)} states, {found.schedules} schedules, {found.steps} steps"
         print(f"{kind} {users}: {counts}, {seconds:.0f} s", flush=True)
 
