@@ -219,11 +219,10 @@ async def test_silent_addresses_share_the_time(
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     lock = backend.connect("redis://several.test", connect_timeout=0.8, retry_attempts=0).get_lock("a")
     await fails(backend, lock.is_locked, least=0.4, most=0.8 + LATE)
-    if backend.threads:
-        # And leave some of it to the next address.
-        addresses[:] = [silent, (server.host, server.port)]
-        lock = backend.connect("redis://several.test", connect_timeout=2, retry_attempts=0).get_lock("a")
-        assert not await backend.do(lock.is_locked())
+    # And leave some of it to the next address.
+    addresses[:] = [silent, (server.host, server.port)]
+    lock = backend.connect("redis://several.test", connect_timeout=2, retry_attempts=0).get_lock("a")
+    assert not await backend.do(lock.is_locked())
 
 
 async def all_fail(backend: RawBackend, kind: type[Exception], call: Callable[[int], Any], number: int) -> None:

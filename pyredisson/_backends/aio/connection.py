@@ -1,6 +1,7 @@
 """Pipelined connections: the commands of one iteration of the event loop are sent in one write."""
 
 import asyncio
+import ipaddress
 import socket
 from _thread import get_ident
 from collections import deque
@@ -241,10 +242,14 @@ async def _open_transport(pipeline: Pipeline) -> None:
     if config.path is not None:
         transport, _ = await loop.create_unix_connection(lambda: pipeline, config.path)
     else:
+        where: dict[str, Any] = {"host": config.host, "port": config.port}
+        try:
+            ipaddress.ip_address(config.host)
+        except ValueError:
+            where = {"sock": await _connect_tcp(loop, config.host, config.port, node.connect_timeout)}
         transport, _ = await loop.create_connection(
             lambda: pipeline,
-            config.host,
-            config.port,
+            **where,
             ssl=config.ssl_context,
             server_hostname=(config.server_hostname or config.host) if config.ssl_context else None,
         )
@@ -255,6 +260,25 @@ async def _open_transport(pipeline: Pipeline) -> None:
         # `connection_made` has raised, which the event loop only logs: the caller would get a timeout instead.
         transport.abort()
         raise ConnectionError(f"the event loop made a connection to {node.address} without handing it over")
+
+
+async def _connect_tcp(loop: asyncio.AbstractEventLoop, host: str, port: int, seconds: float) -> socket.socket:
+    """Connects to the first of the host's addresses that answers; each may use an equal part of the time."""
+    deadline = loop.time() + seconds
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for count in range(len(addresses), 0, -1):
+        family, kind, protocol, _, address = addresses[-count]
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.setblocking(False)
+            async with asyncio.timeout((deadline - loop.time()) / count):
+                await loop.sock_connect(connection, address)
+            return connection
+        except BaseException as error:
+            connection.close()
+            if count == 1 or not isinstance(error, OSError):
+                raise
+    raise OSError(f"{host} has no address")
 
 
 async def _shake_hands(pipeline: Pipeline, handshake: Handshake) -> ServerInfo:
