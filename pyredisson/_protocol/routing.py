@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from operator import is_
 from time import monotonic
 from typing import NamedTuple, cast
 
@@ -252,7 +253,7 @@ class RoutingTable:
                         demoted[old.node] = None
                     # If the old master is gone for another reason, the new one may have none of its keys.
                     slots = moved if lives and not replaced else failed_over
-                    slots.update(slot for slot, one in enumerate(before, first) if one is old)
+                    slots.update(itertools.compress(itertools.count(first), map(partial(is_, old), before)))
         return moved, failed_over, demoted
 
     def _was_replaced(self, old: _Served, shard: Shard, lives: bool) -> bool:

@@ -52,9 +52,7 @@ class Keyspace:
         self.on_taken: Callable[[bytes], None] | None = None
         """Called when a key comes into being."""
         self.commands: dict[bytes, Callable[..., Reply]] = {
-            name.removeprefix("do_").upper().encode(): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("do_")
+            name.removeprefix("do_").upper().encode(): getattr(self, name) for name in COMMANDS
         }
         self.commands[b"PUBLISH"] = self.commands[b"SPUBLISH"] = publish
 
@@ -395,6 +393,9 @@ class Keyspace:
             return list(members)
         known = self._scores(key)
         return [text for member in members for text in (member, readable(known[member]))]
+
+
+COMMANDS = [name for name in vars(Keyspace) if name.startswith("do_")]
 
 
 def matches(text: bytes, pattern: bytes) -> bool:
