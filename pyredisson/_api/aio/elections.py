@@ -70,6 +70,8 @@ class Election(AnyElection[FencedLock, Term]):
             try:
                 await self._scope.leave(error)
             finally:
+                # It refers to the task: nobody would be told of an exception that the task has ended with.
+                del self._scope
                 self._abandon()
 
     async def run(self, work: Callable[[Term], Awaitable[object]]) -> None:
