@@ -137,7 +137,8 @@ class Deployment(Generic[N, P]):
     """All processes."""
 
     def __init__(self, kind: type[N], count: int, options: ServerOptions, settings: dict[str, str]) -> None:
-        """Makes `count` nodes with data. `settings`: of their configuration, where the options don't say otherwise."""
+        """`options`: of each node, as for `Server`."""
+        # Makes `count` nodes with data. `settings`: of their configuration, where the options don't say otherwise.
         self.password = options.get("password")
         self._tls = options.get("tls", False)
         self._running = False
