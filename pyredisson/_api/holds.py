@@ -342,14 +342,14 @@ def release_left(logic: LockLogic, owner: Owner) -> None:
 def _refuses(reason: str) -> Callable[..., NoReturn]:
     """A method of a lock that makes no sense for a group."""
 
-    def refuse(_: Group, *__: object) -> NoReturn:
+    def refuse(_: object, *__: object) -> NoReturn:
         raise NotImplementedError(reason)
 
     refuse.__doc__ = f"Not for a group: {reason}. Raises `NotImplementedError`."
     return refuse
 
 
-class Group(Holdable):
+class Group(Holdable, Generic[L]):
     """Several locks as one: the owner of its calls, and the methods that make no sense for a group."""
 
     __slots__ = ("_locks",)
@@ -359,10 +359,10 @@ class Group(Holdable):
     """The first member's; or a `GroupOwner`, in a copy for one owner, whose calls it makes."""
     _kind: Callable[[Sequence[LockLogic]], GroupLogic]
     _logic: GroupLogic
-    _member: type[AnyLock]
+    _member: type[L]
     """What a member must be: a lock of the same package."""
 
-    def __init__(self, locks: Sequence[AnyLock]) -> None:
+    def __init__(self, locks: Sequence[L]) -> None:
         """`TypeError` for a member that is no lock of the same package; `ValueError` for none, or for one twice."""
         if not locks:
             raise ValueError("a group needs at least one lock")

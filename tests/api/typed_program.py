@@ -97,4 +97,4 @@ def wrong() -> None:
     lock = pyredisson.connect().get_lock(1)  # type: ignore[arg-type]
     count: str = lock.get_hold_count()  # type: ignore[assignment]
     pyredisson.connect(lock_wachdog_timeout=len(count))  # type: ignore[call-arg]
-    aio.connect("redis://localhost", lock_watchdog_timeout="10")  # type: ignore[arg-type]
+    pyredisson.MultiLock([aio.connect(lock_watchdog_timeout="10").get_lock("a")])  # type: ignore[arg-type,list-item]

@@ -294,7 +294,7 @@ class ReadWriteLock(Primitive):
 # --- Groups of locks
 
 
-class LockGroup(Group, GroupReleases, Lockable):
+class LockGroup(Group[Lock], GroupReleases, Lockable):
     """Several locks as one. A method that makes no sense for a group raises `NotImplementedError`."""
 
     __slots__ = ()
