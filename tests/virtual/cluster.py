@@ -142,9 +142,9 @@ class ClusterNode(MemoryServer):
     """One of the nodes. It refuses commands for slots and keys that it doesn't have."""
 
     def __init__(self, cluster: MemoryCluster, clock: VirtualClock, number: int, port: int) -> None:
-        super().__init__(clock, "node", port)
+        super().__init__(clock, "192.0.2.3", port)
         self.cluster, self.number = cluster, number
-        self.successor = Address("node", port + 1000)
+        self.successor = Address("192.0.2.3", port + 1000)
         """Where its replica listens when that has taken over."""
         self.has_replica = False
 

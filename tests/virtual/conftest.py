@@ -24,7 +24,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.server = MemoryServer(self.clock, "harness").start()
+        self.server = MemoryServer(self.clock, "192.0.2.1").start()
         self.server.keys.load_all()
 
     def run(self, test: Callable[[], Coroutine[None, None, object]]) -> float:

@@ -30,7 +30,7 @@ class MemoryServer:
 
     version = VERSION
 
-    def __init__(self, clock: VirtualClock, host: str = "memory", port: int = 6379) -> None:
+    def __init__(self, clock: VirtualClock, host: str = "192.0.2.2", port: int = 6379) -> None:
         self.host, self.port = host, port
         self.url = f"redis://{host}:{port}"
         self.clock = clock
