@@ -8,7 +8,7 @@ import math
 import threading
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
@@ -30,21 +30,25 @@ from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitQueue
-from pyredisson.logic.permits.permit_wait import Refusal
+from pyredisson.logic.permits.permit_wait import PermitWait, Refusal
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
+from pyredisson.logic.waiting import GIVEN
 from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
 
 def test_after_a_claimant_the_next_waiter_for_several_permits_may_claim() -> None:
     """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
-    queue, (claimant, single, second) = PermitQueue(b"me:1"), [Mock(permits=permits) for permits in (3, 1, 2)]
-    queue.waiters.update(dict.fromkeys((claimant, single, second)))
-    queue.claimant = claimant
-    queue.remove(claimant)
-    assert [each.wakeup.set.called for each in (single, second)] == [False, True]
+    queue, call, others = PermitQueue(b"me:1"), MagicMock(permits=3), [Mock(permits=permits) for permits in (1, 2)]
+    call.pool.session.clock.return_value, call.pool.commands.waiting_channel = 0.0, b"waiting"
+    claimant = queue.claimant = PermitWait(call)
+    # A release that had begun to hand over before it claimed.
+    claimant.queue, claimant.state = queue, GIVEN
+    queue.waiters.update(dict.fromkeys((claimant, *others)))
+    claimant.end()
+    assert [each.wakeup.set.called for each in others] == [False, True]
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
@@ -104,8 +108,7 @@ def test_the_latest_losses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_a_redirect_says_about_two_nodes() -> None:
     table = RoutingTable(make_node, None)
     table.apply(view(shard(0, ((0, 99),), 3), shard(1, ((200, LAST),))), table.begin_view())
-    served = [number for number in (99, 100, 199, 200, 201) if table.node_of_slot(number) is not None]
-    assert served == [99, 200, 201]
+    assert [slot for slot in (99, 100, 199, 200, 201) if table.node_of_slot(slot) is not None] == [99, 200, 201]
     asked = table.nodes[address(1)]
     assert table.continues(moved(300, 0), asked)
     assert table.continues(ask(300, 5), asked)
@@ -115,13 +118,12 @@ def test_what_a_redirect_says_about_two_nodes() -> None:
     assert table.redirect_target is not table.redirect(moved(300, 0), asked) is table.redirect_target
 
 
-@pytest.mark.parametrize(("shared", "expected"), [(False, [False, True]), (True, [False, False])])
-def test_servers_that_know_scripts_in_different_forms(shared: bool, expected: list[bool]) -> None:
-    scripts, forms = ScriptSet(shared=shared), []
+@pytest.mark.parametrize("shared", [False, True])
+def test_servers_that_know_scripts_in_different_forms(*, shared: bool) -> None:
+    scripts = ScriptSet(shared=shared)
     for with_shebang in (False, True):
         scripts.on_connected(with_shebang=with_shebang)
-        forms.append(scripts.with_shebang)
-    assert forms == expected
+        assert scripts.with_shebang is (with_shebang and not shared)
 
 
 def test_an_error_inside_of_a_script() -> None:
@@ -365,8 +367,7 @@ def test_with_a_short_lease_a_hold_is_listed_when_its_first_renewal_is_due() -> 
 
 
 def test_short_holds_cost_nothing() -> None:
-    """None is listed, and the loop is woken once a second at most: not by each of them, which is due before its next
-    look."""
+    """None is listed, and the loop is woken once a second at most: not by each of them, which is due much earlier."""
     scene = Scene()
     looks, seconds = scene.looks, 20
     for _ in range(seconds * 100):
@@ -457,9 +458,8 @@ def test_a_hand_over_that_is_given_up_undoes_only_what_is_its_own() -> None:
     undone = []
     for offered, holds in ((True, False), (True, True), (False, False)):
         releaser, waiter = ReleaseCall(), Mock()
-        releaser.successor, waiter.releaser, waiter.call.hold = waiter, None, Mock() if holds else None
-        if offered:
-            waiter.releaser = releaser
+        releaser.successor, waiter.call.hold = waiter, Mock() if holds else None
+        waiter.releaser = releaser if offered else None
         hand_over.abandon(releaser)
         undone.append(waiter.lock.undo_entry.called)
         assert releaser.successor is None

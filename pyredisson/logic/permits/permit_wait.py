@@ -302,7 +302,8 @@ class PermitWait(Waiter):
 
     def end(self) -> None:
         self.session.end_waiting(self)
-        given = self.state is GIVEN and not self.owes_attempt
+        # Not a claimant: it has to withdraw its claim, and to let the next one claim.
+        given = self.state is GIVEN and not self.owes_attempt and self.queue.claimant is not self
         if given and self.session.channels.leave_quietly(self.queue, self):
             return
         super().end()
