@@ -150,11 +150,12 @@ class PermitQueue(WaitingQueue):
         """It waits no longer. After a claimant the next waiter may claim that wants several permits."""
         self.waiters.pop(waiter, None)
         if self.claimant is waiter:
-            self.claimant = None
             for each in InOrder(self.waiters):
                 if each.permits > 1:
                     each.wakeup.set()
-                    return
+                    break
+            # At the end: the repetition of an interrupted call wakes the next one, too.
+            self.claimant = None
 
     # The list on the server
 
