@@ -151,7 +151,8 @@ class PermitQueue(WaitingQueue):
         self.waiters.pop(waiter, None)
         if self.claimant is waiter:
             for each in InOrder(self.waiters):
-                if each.permits > 1:
+                # Not one to which a release hands over: it makes no attempt, so its wakeup would be lost.
+                if each.permits > 1 and each.state in (LOOKING, WAITING):
                     each.wakeup.set()
                     break
             # At the end: the repetition of an interrupted call wakes the next one, too.
