@@ -55,6 +55,15 @@ def test_after_a_claimant_the_next_waiter_for_several_permits_may_claim() -> Non
     assert [each.wakeup.set.call_count for each in others] == [0, 0, 2]
 
 
+def test_one_attempt_removes_a_former_name_or_the_next_one_if_it_fails() -> None:
+    queue, waiter = PermitQueue(b"me:2"), Mock(permits=1)
+    queue.names[b"me:1:1"] = None
+    first, second = [queue.listing(waiter, b"", waits=True) for _ in range(2)]
+    queue.on_failed(first, b"me:3")
+    third = queue.listing(waiter, b"", waits=True)
+    assert [each.names for each in (first, second, third)] == [b"me:1:1", b"", b"me:2:1 me:1:1"]
+
+
 @pytest.mark.parametrize("others_wait", [False, True])
 def test_a_series_of_hand_overs_has_an_end(*, others_wait: bool) -> None:
     """Only the first release after it asks whether others wait: otherwise each one would be a command of its own."""
@@ -147,8 +156,7 @@ class Heard(Subscription):
         super().__init__(Mock(**{name: partial(self.note, event) for name, event in names.items()}), pubsub)
 
     def note(self, event: str, *about: bytes | RedisError) -> None:
-        words = [each.decode() if isinstance(each, bytes) else str(each) for each in about]
-        self.events.append(" ".join([event, *words]))
+        self.events.append(" ".join([event, *(one.decode() if isinstance(one, bytes) else str(one) for one in about)]))
 
     def step(self, step: str | RedisError) -> None:
         """A command, for channels behind `+` or `-`; else a reply."""
@@ -157,8 +165,7 @@ class Heard(Subscription):
         elif step == "PING":
             self.ping_command()
         elif step[0] in "+-":
-            make = self.subscribe_commands if step[0] == "+" else self.unsubscribe_commands
-            make(step[1:].encode().split())
+            (self.subscribe_commands if step[0] == "+" else self.unsubscribe_commands)(step[1:].encode().split())
         else:
             *words, last = step.encode().split(b" ")
             self.on_reply([*words, int(last) if words[0].endswith(b"subscribe") else last])
@@ -286,8 +293,7 @@ def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_rea
     assert woken == [[True, False, False], [True, True, True]]
 
 
-LEASE = 30_000
-ROUND = LEASE // 3
+LEASE, ROUND = 30_000, 10_000
 OVERSHOOT = 5e-5
 """Seconds by which each look is late, as those of a real clock are."""
 COMMANDS = Mock(key=b"orders", kind="lock", renews_fixed_leases=False)
@@ -297,18 +303,15 @@ class Scene:
     """A watchdog, its clock, and the holds that the announcer is told of."""
 
     def __init__(self, lease: int = LEASE) -> None:
-        self.now = 1000.0
+        self.now, self.next_look, self.owner = 1000.0, 0.0, Owner("client", 1)
         self.listed: list[tuple[Hold, float]] = []
-        self.looks = -1
-        self.woken = False
+        self.looks, self.woken = -1, False
         wakeup = Mock(set=lambda: setattr(self, "woken", True))
         runtime = Mock(sharded=False, clock=lambda: self.now, wakeup=lambda: wakeup, slot_of=lambda _: 0)
         self.holds = HoldTable(runtime.clock, Mock())
         self.watchdog = Watchdog(self.holds, runtime, lease, Mock())
         self.watchdog.announcer = Mock(add=self.add)
         self.watchdog.started = True
-        self.owner = Owner("client", 1)
-        self.next_look = 0.0
         self.pass_time(0.0)
 
     def add(self, hold: Hold) -> None:
@@ -341,8 +344,7 @@ class Scene:
 def test_a_hold_is_listed_after_a_second(lease: int | None) -> None:
     scene = Scene()
     scene.pass_time(3.05)
-    begun = scene.now
-    hold = scene.hold(lease)
+    begun, hold = scene.now, scene.hold(lease)
     scene.pass_time(0.7)
     assert not scene.listed
     scene.pass_time(0.4)
@@ -417,9 +419,8 @@ def test_slots_that_move_soon_after_others_are_checked_together(monkeypatch: pyt
 
 @pytest.mark.parametrize("sharded", [True, False])
 def test_what_renews_for_one_of_several_servers_ends_without_work(*, sharded: bool) -> None:
-    now, watchdog = [0.0], Mock(closed=False)
+    now, watchdog, found = [0.0], Mock(closed=False), []
     renewer = Renewer("shard", watchdog, HoldTable(float, Mock()), Mock(sharded=sharded, clock=lambda: now[0]), LEASE)
-    found = []
     for now[0] in (0.0, IDLE_LEASES * LEASE / 1000, IDLE_LEASES * LEASE / 1000 + 1):
         found.append((Run(renewer._renew_once).result == 0, renewer.closed, watchdog.remove.called))
     assert found == [(False,) * 3] * 2 + [(sharded,) * 3]

@@ -142,7 +142,8 @@ class PermitQueue(WaitingQueue):
         """The client, and a number: its names in the list begin with that. After each command that takes it out of the
         list it has another number, also if that command may run late."""
         self.names: dict[bytes, None] = {}
-        """The names under which the client may be in the list, also if an attempt is on its way that enters it."""
+        """The names under which the client may be in the list, also if an attempt is on its way that enters it; but not
+        former names that an attempt on its way removes."""
         self.latest = NOT_LISTED
         """What the attempt that was sent last says about the list."""
 
@@ -182,10 +183,13 @@ class PermitQueue(WaitingQueue):
         """What the attempt of a waiter that is about to be sent says about the list. `waits`: also if it is refused."""
         others = self.least(besides=waiter)
         entry = self.name(min(waiter.permits, others or waiter.permits)) if waits else b""
-        names = b" ".join([name for name in list(self.names) if name != entry])
+        names = [name for name in list(self.names) if name != entry]
         if entry:
+            # No attempt enters the client under a former name again. Each of a thousand first attempts has left one.
+            for name in filter(self.has_left, names):
+                self.names.pop(name, None)
             self.names[entry] = None
-        self.latest = Listing(names, entry, self.name(others) if others else b"", claimant)
+        self.latest = Listing(b" ".join(names), entry, self.name(others) if others else b"", claimant)
         return self.latest
 
     def on_acquired(self, listing: Listing, another: bytes) -> int:
@@ -209,7 +213,7 @@ class PermitQueue(WaitingQueue):
     def on_failed(self, listing: Listing, another: bytes) -> None:
         """An attempt has failed or was interrupted. It may have run, or may run late."""
         self.member = another
-        self.names.update(dict.fromkeys(filter(None, (listing.entry, listing.following))))
+        self.names.update(dict.fromkeys((*listing.names.split(), *filter(None, (listing.entry, listing.following)))))
         for name in list(self.names)[:-MOST_NAMES]:
             # In a long outage. What may be left costs others 250 ms, once.
             self.names.pop(name, None)
