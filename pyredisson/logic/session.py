@@ -106,7 +106,8 @@ class Session:
         self.fair_queues, self.groups, self.permits, _, self.observing = resources[4:]
         self.clock = self.runtime.clock
         self.client = self.id.encode()
-        self._members = itertools.count(1)
+        self.members: Iterator[bytes] = map((self.client + b":%d").__mod__, itertools.count(1))
+        """Names for lists of waiting clients. Each is used once."""
         self.new_member()
         acquiring = resources.acquiring or (lambda _: self.runtime)
         self.lock_sender = acquiring(lock_granted)
@@ -139,12 +140,8 @@ class Session:
 
     def new_member(self) -> bytes:
         """Takes another name for the lists of waiting clients, see `waiting_list.lua`."""
-        self._member = self.next_member()
+        self._member = next(self.members)
         return self._member
-
-    def next_member(self) -> bytes:
-        """Makes a name for a list of waiting clients, which is used once."""
-        return b"%b:%d" % (self.client, next(self._members))
 
     def list_member(self, identity: Hashable) -> bytes:
         """The name of this client in the list of clients that wait for a lock."""

@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 from functools import partial
+from itertools import repeat
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
@@ -34,14 +35,14 @@ from pyredisson.logic.permits.permit_wait import PermitWait, Refusal
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import GIVEN, OFFERED, WAITING
+from pyredisson.logic.waiting import GIVEN, LOOKING, OFFERED, WAITING
 from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
 
 def test_after_a_claimant_the_next_waiter_for_several_permits_may_claim() -> None:
     """It would notice only at its next attempt, up to five seconds later, that it may claim permits."""
-    queue, call, states = PermitQueue(b"me:1"), MagicMock(permits=3), ((1, WAITING), (2, OFFERED), (2, WAITING))
+    queue, call, states = PermitQueue(repeat(b"me:1")), MagicMock(permits=3), ((1, WAITING), (2, OFFERED), (2, WAITING))
     others = [Mock(permits=permits, state=state) for permits, state in states]
     call.pool.session.clock.return_value, call.pool.commands.waiting_channel = 0.0, b"waiting"
     claimant = queue.claimant = PermitWait(call)
@@ -56,18 +57,28 @@ def test_after_a_claimant_the_next_waiter_for_several_permits_may_claim() -> Non
 
 
 def test_one_attempt_removes_a_former_name_or_the_next_one_if_it_fails() -> None:
-    queue, waiter = PermitQueue(b"me:2"), Mock(permits=1)
+    queue, waiter = PermitQueue(iter((b"me:2", b"me:3"))), Mock(permits=1)
     queue.names[b"me:1:1"] = None
     first, second = [queue.listing(waiter, b"", waits=True) for _ in range(2)]
-    queue.on_failed(first, b"me:3")
+    queue.on_failed(first)
     third = queue.listing(waiter, b"", waits=True)
     assert [each.names for each in (first, second, third)] == [b"me:1:1", b"", b"me:2:1 me:1:1"]
+
+
+def test_an_attempt_that_may_have_removed_the_entry_of_a_later_one_is_repeated() -> None:
+    """Nobody woke the client for a single permit, as it was listed with a need of two."""
+    queue, entries = PermitQueue(repeat(b"me:1")), list[bytes]()
+    for permits in (2, 1):
+        waiter = Mock(permits=permits, state=LOOKING)
+        queue.waiters[waiter] = None
+        entries.append(queue.listing(waiter, b"", waits=True).entry)
+    assert [queue.has_left(entry) for entry in entries] == [True, False]
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
 def test_a_series_of_hand_overs_has_an_end(*, others_wait: bool) -> None:
     """Only the first release after it asks whether others wait: otherwise each one would be a command of its own."""
-    queue, waiter = PermitQueue(b"me:1"), Mock()
+    queue, waiter = PermitQueue(repeat(b"me:1")), Mock()
     assert [queue.is_idle(100.0), queue.may_hand_over(100.0, 5.0)] == [True, False]
     queue.waiters[waiter] = None
     assert not queue.begins_to_ask(100.0)

@@ -43,7 +43,7 @@ async def send(
     """Sends a hand-over. Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
     session = semaphore.session
     with session.channels.mutex:
-        names = queue.take_names(session.next_member(), waiters)
+        names = queue.take_names(waiters)
     wanted = sum(waiter.permits for waiter in waiters)
     payload = semaphore.commands.hand_over(slot, permits, wanted, names, only_existing=only_existing)
     reply = 0

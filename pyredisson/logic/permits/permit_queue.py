@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyredisson._core import InOrder
@@ -122,13 +122,14 @@ class PermitQueue(WaitingQueue):
     begins; else it begins when a waiter has acquired its permits by an attempt of its own.
     """
 
-    __slots__ = ("asks_until", "batch", "claimant", "in_flight", "latest", "member", "names")
+    __slots__ = ("asks_until", "batch", "claimant", "in_flight", "latest", "member", "members", "names")
 
     waiters: dict[PermitWait, None]
     channel: PermitChannel | None
     """The channel of the client, as the waiter that came last has joined it."""
 
-    def __init__(self, member: bytes) -> None:
+    def __init__(self, members: Iterator[bytes]) -> None:
+        """`members`: see `Session`."""
         super().__init__()
         self.batch: Any = None
         """The `HandOverBatch` that will be sent next. None: no hand-over waits for that."""
@@ -138,7 +139,7 @@ class PermitQueue(WaitingQueue):
         """In an event loop: how many hand-overs are on their way."""
         self.claimant: PermitWait | None = None
         """The waiter that claims permits. It is woken before the others, if there are enough for it."""
-        self.member = member
+        self.members, self.member = members, next(members)
         """The client, and a number: its names in the list begin with that. After each command that takes it out of the
         list it has another number, also if that command may run late."""
         self.names: dict[bytes, None] = {}
@@ -176,8 +177,13 @@ class PermitQueue(WaitingQueue):
         return b"%b:%d" % (self.member, need)
 
     def has_left(self, entry: bytes) -> bool:
-        """Whether the client may have been taken out of the list since it was entered under that name."""
-        return not entry.startswith(self.member + b":")
+        """Whether the client may not be in the list as an attempt has entered it, or needs less by now.
+
+        A call with a smaller need may have come since. If its attempt has overtaken this one, this one has removed its
+        entry: an earlier call had the same name.
+        """
+        member, _, need = entry.rpartition(b":")
+        return member != self.member or int(need) > self.least()
 
     def listing(self, waiter: PermitWait, claimant: bytes, *, waits: bool) -> Listing:
         """What the attempt of a waiter that is about to be sent says about the list. `waits`: also if it is refused."""
@@ -186,17 +192,15 @@ class PermitQueue(WaitingQueue):
         names = [name for name in list(self.names) if name != entry]
         if entry:
             # No attempt enters the client under a former name again. Each of a thousand first attempts has left one.
-            for name in filter(self.has_left, names):
-                self.names.pop(name, None)
+            for name in names:
+                if not name.startswith(self.member + b":"):
+                    self.names.pop(name, None)
             self.names[entry] = None
         self.latest = Listing(b" ".join(names), entry, self.name(others) if others else b"", claimant)
         return self.latest
 
-    def on_acquired(self, listing: Listing, another: bytes) -> int:
-        """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none.
-
-        `another`: a new name, in place of `member`.
-        """
+    def on_acquired(self, listing: Listing) -> int:
+        """An attempt has acquired permits. Returns how many a waiter wants that isn't in the list; 0: there is none."""
         self.series_ends = math.inf
         if self.latest is listing:
             # A later attempt may have entered the client again under the same names, and have had its reply before.
@@ -204,31 +208,28 @@ class PermitQueue(WaitingQueue):
                 self.names.pop(name, None)
         least = self.least()
         if not listing.following:
-            self.member = another
+            self.member = next(self.members)
             return least
         self.names[listing.following] = None
         # A call that wants less may have come since.
         return least if least < int(listing.following.rpartition(b":")[2]) else 0
 
-    def on_failed(self, listing: Listing, another: bytes) -> None:
+    def on_failed(self, listing: Listing) -> None:
         """An attempt has failed or was interrupted. It may have run, or may run late."""
-        self.member = another
+        self.member = next(self.members)
         self.names.update(dict.fromkeys((*listing.names.split(), *filter(None, (listing.entry, listing.following)))))
         for name in list(self.names)[:-MOST_NAMES]:
             # In a long outage. What may be left costs others 250 ms, once.
             self.names.pop(name, None)
 
-    def take_names(self, another: bytes, successors: Collection[PermitWait] = ()) -> bytes:
-        """The names that leave the list, as nobody waits but those who are about to get permits. Empty: others wait.
-
-        `another`: a new name, in place of `member`.
-        """
+    def take_names(self, successors: Collection[PermitWait] = ()) -> bytes:
+        """The names that leave the list, as nobody waits but those who are about to get permits. Empty: others wait."""
         states = (LOOKING, WAITING)
         if any(each.state in states and each not in successors for each in list(self.waiters)):
             return b""
         names = b" ".join(self.names)
         self.names.clear()
-        self.member = another
+        self.member = next(self.members)
         return names
 
     def leave_command(self, waiter: PermitWait) -> bytes:
@@ -277,14 +278,14 @@ class PermitRegistry:
         """The waiters of each semaphore that is contended in this client, by its key. It is changed with the mutex of
         the channels held."""
 
-    def queue_of(self, key: bytes, next_member: Callable[[], bytes], now: float) -> PermitQueue:
-        """The queue of a semaphore, which is made if there is none. `next_member`: makes a name for it."""
+    def queue_of(self, key: bytes, members: Iterator[bytes], now: float) -> PermitQueue:
+        """The queue of a semaphore, which is made if there is none. `members`: see `Session`."""
         queue = self.queues.get(key)
         if queue is None:
             if len(self.queues) >= MOST_IDLE_QUEUES:
                 for other in list(self.queues):
                     self.forget_if_idle(other, now)
-            queue = self.queues[key] = PermitQueue(next_member())
+            queue = self.queues[key] = PermitQueue(members)
         return queue
 
     def forget_if_idle(self, key: bytes, now: float) -> None:

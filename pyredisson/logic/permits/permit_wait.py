@@ -118,7 +118,7 @@ def leave_unused(pool: weakref.ref[Session], commands: type[PermitPoolCommands],
     queue = client.permits.queues.get(key)
     if queue is not None:
         queue.names.pop(name, None)
-        queue.member = client.next_member()
+        queue.member = next(queue.members)
     client.repair(commands(client, key).leave(name))
 
 
@@ -138,7 +138,7 @@ async def acquire(call: PermitCall) -> bool:
             before = events_of(session, pool.commands) if session.channels.by_name else (None, None)
             # Nobody waits for a semaphore that has to exist, and may not.
             if not pool.must_exist and in_time:
-                entry = b"%b:%d" % (session.next_member(), call.permits)
+                entry = b"%b:%d" % (next(session.members), call.permits)
             refusal = await call.attempt(Listing(entry=entry))
             if refusal is None:
                 return True
@@ -209,7 +209,7 @@ class PermitWait(Waiter):
         # The client is in the list with a call that wants no more than this one, which came before.
         look_at = now + self._limit(LONGEST_WAIT)
         with channels.mutex:
-            queue = self.queue = session.permits.queue_of(pool.key, session.next_member, now)
+            queue = self.queue = session.permits.queue_of(pool.key, session.members, now)
             relies = first is None and not pool.must_exist and queue.names and 0 < queue.least() <= self.permits
             if relies and channels.join_quietly(queue, self, self.permits, now, LONGEST_WAIT):
                 self.look_at = look_at
@@ -262,13 +262,13 @@ class PermitWait(Waiter):
             self._has_acquired = refusal is None
         except BaseException:
             with session.channels.mutex:
-                queue.on_failed(listing, session.next_member())
+                queue.on_failed(listing)
             raise
         with session.channels.mutex:
             if refusal is None:
                 self.owes_attempt = False
                 queue.remove(self)
-                if unlisted := queue.on_acquired(listing, session.next_member()):
+                if unlisted := queue.on_acquired(listing):
                     self.channel.wake_for(unlisted)
                 return True
             # Without an entry the next waiter here makes an attempt. So does this one, if the entry is gone.
@@ -292,7 +292,7 @@ class PermitWait(Waiter):
             return b""
         queue.claimant = self
         if not self._name:
-            self._name = session.next_member()
+            self._name = next(session.members)
         return self._name
 
     def _limit(self, wait: float) -> float:
@@ -321,7 +321,7 @@ class PermitWait(Waiter):
                 # The next contender makes an attempt every second.
                 queue.wake_first()
             return
-        names = queue.take_names(session.next_member())
+        names = queue.take_names()
         session.permits.forget_if_idle(key, session.clock())
         if names:
             session.leave_list(self.call.pool.commands.leave(names))
