@@ -9,7 +9,7 @@ import threading
 from functools import partial
 from itertools import repeat
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
@@ -31,7 +31,7 @@ from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitQueue
-from pyredisson.logic.permits.permit_wait import PermitWait, Refusal
+from pyredisson.logic.permits.permit_wait import FirstAttempt, PermitWait, Refusal
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
@@ -63,6 +63,24 @@ def test_one_attempt_removes_a_former_name_or_the_next_one_if_it_fails() -> None
     queue.on_failed(first)
     third = queue.listing(waiter, b"", waits=True)
     assert [each.names for each in (first, second, third)] == [b"me:1:1", b"", b"me:2:1 me:1:1"]
+
+
+def test_who_has_acquired_only_permits_that_have_ended_lets_the_next_one_ask() -> None:
+    """The attempt has taken the client out of the list."""
+    session = Mock(clock=float, closed=False, channels=ChannelRegistry(float), members=repeat(b"me:1"))
+    session.runtime.wakeup, session.channels.subscriber = ThreadWakeup, Mock()
+    session.permits.queue_of.return_value = PermitQueue(session.members)
+    pool = Mock(session=session, must_exist=False)
+    pool.commands.waiting_channel = b"own"
+    call = Mock(pool=pool, permits=2, deadline=5.0, attempt=AsyncMock(return_value=Refusal(0, 0.0)))
+    wait, other = [PermitWait(call) for _ in range(2)]
+    for each in (wait, other):
+        each.join(FirstAttempt(Refusal(0, 1.0), b"me:0:2", (None, None)))
+    session.channels.on_subscribed(b"own")
+    wait.wakeup.clear()
+    assert not Run(wait.ask).result
+    wait.end()
+    assert other.wakeup.is_set()
 
 
 def test_an_attempt_that_may_have_removed_the_entry_of_a_later_one_is_repeated() -> None:
