@@ -189,8 +189,11 @@ class ReadLogic(SideLogic):
 
     def _apply(self, call: AcquireCall, hold_key: HoldKey, reply: Reply) -> float | None:
         wait = super()._apply(call, hold_key, reply)
-        if wait is None and call.target is None and self.session.lock_queues:
-            # This reader has taken its client out of the list. Where it got in, the others do, too.
+        readers = self.session.lock_queues.get(self.identity)
+        if wait is None and call.target is None and readers is not None and readers.listed:
+            # This reader has taken its client out of the list. Where it got in, the others do, too. The next reader
+            # wakes them again only if an attempt has begun since, which may have entered the client once more.
+            readers.listed = False
             wake_readers(self.session, self.identity)
         return wait
 

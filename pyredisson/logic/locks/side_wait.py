@@ -95,8 +95,7 @@ class ReaderQueue(LocalQueue):
     __slots__ = ()
 
     def set_holder(self, hold: Hold, events: int | None) -> None:
-        """A reader keeps no reader out. Its acquire has taken the client out of the list."""
-        self.listed = False
+        """A reader keeps no reader out."""
 
 
 class WriterQueue(LocalQueue):
@@ -166,6 +165,12 @@ class ReaderWait(QueuedWait):
         until = writers.keep_out_until(now) if writers is not None and writers.channel is self.channel else None
         self.look_at = now if until is None else min(until, now + session.lease_ms / 1000)
         return until is None and self.wake_up()
+
+    def end(self) -> None:
+        if self.call.hold is not None and self.channel is not None and self.channel.take_look(self.wakeup) is None:
+            # What has woken a reader that has got in has woken all others, too.
+            self.wakeup.clear()
+        super().end()
 
 
 class WriterWait(QueuedWait):

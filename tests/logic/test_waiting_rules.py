@@ -1,0 +1,47 @@
+"""Rules of the callers of one client that wait for a lock. They need no server, and the clock stands still."""
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from pyredisson._backends.threads.wakeup import ThreadWakeup
+from pyredisson._core import AcquireCall
+from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.locks.read_write_lock import ReadLogic
+from pyredisson.logic.locks.rlock import LockLogic
+from pyredisson.logic.owners import Owner
+
+
+class Waiters:
+    def __init__(self, kind: type[LockLogic] = LockLogic) -> None:
+        self.session = session = Mock(clock=lambda: 1.0, closed=False, lease_ms=30_000, lock_queues={}, client=b"me")
+        session.channels, session.runtime.wakeup = ChannelRegistry(float), ThreadWakeup
+        session.channels.subscriber, session.list_member.return_value = Mock(), b"me:1"
+        self.lock = kind(session, b"orders")
+
+    def come(self, seconds: float = 9.0) -> Any:
+        """A call waits that was refused for so many seconds."""
+        call = AcquireCall(Owner("me", 1), None, None)
+        call.member, call.place = b"me:1", 0
+        waiter = self.lock.waiter_type(self.lock, call, self.lock.commands.waiting_channel)
+        waiter.join(seconds)
+        waiter.sleep()
+        self.session.channels.on_subscribed(waiter.channel_name)
+        waiter.wakeup.clear()
+        return waiter
+
+
+def test_of_readers_that_get_in_together_one_wakes_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of some thousands woke all the others, which took seconds."""
+    monkeypatch.setattr(LockLogic, "_apply", lambda *_: None)
+    waiters = Waiters(ReadLogic)
+    readers, woken = [waiters.come() for _ in range(3)], []
+    for reader in readers[:2]:
+        waiters.lock._apply(reader.call, reader.hold_key, None)
+        reader.call.hold = Mock()
+        woken.append(readers[2].wakeup.is_set())
+        readers[2].wakeup.clear()
+        reader.end()
+        woken.append(readers[2].wakeup.is_set())
+    assert woken == [True, False, False, False]
