@@ -8,6 +8,7 @@ import pytest
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.locks.fair_queue import FairQueue, QueueTicket
 from pyredisson.logic.locks.read_write_lock import ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -45,3 +46,18 @@ def test_of_readers_that_get_in_together_one_wakes_the_others(monkeypatch: pytes
         reader.end()
         woken.append(readers[2].wakeup.is_set())
     assert woken == [True, False, False, False]
+
+
+def queue_of(count: int) -> tuple[FairQueue, list[QueueTicket]]:
+    queue, tickets = FairQueue(Mock()), [QueueTicket(Mock(), b"", waiter=Mock()) for _ in range(count)]
+    for ticket in tickets:
+        queue.join(ticket, 1.0)
+    return queue, tickets
+
+
+def test_a_waiter_whose_event_loop_is_closed_sends_no_heartbeats() -> None:
+    """Without heartbeats the others lost their places, and noticed that only within a minute."""
+    queue, (first, second, last) = queue_of(3)
+    second.waiter = Mock(wakeup=Mock(alive=False))
+    queue.leave(last)
+    assert queue.heartbeat_sender is first

@@ -118,10 +118,13 @@ class FairQueue:
         """Removes a ticket; whether the queue is empty after that. With the mutex of the channels held. Idempotent."""
         if ticket in self.tickets:
             del self.tickets[ticket]
-            if self.tickets and self.heartbeat_sender is ticket:
-                self.heartbeat_sender = next(reversed(self.tickets))
-                if self.heartbeat_sender.waiter is not None:
-                    self.heartbeat_sender.waiter.wakeup.set()
+            if self.heartbeat_sender is ticket:
+                for other in reversed(list(self.tickets)):
+                    # The event loop of a waiter may be closed.
+                    if (waiter := other.waiter) is not None and waiter.wakeup.alive:
+                        self.heartbeat_sender = other
+                        waiter.wakeup.set()
+                        break
         return not self.tickets
 
     def first_waiter(self) -> LockWaiter | None:
