@@ -1,14 +1,14 @@
 """Rules of the callers of one client that wait for a lock. They need no server, and the clock stands still."""
 
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.locks.fair_queue import FairQueue, QueueTicket
+from pyredisson.logic.locks.fair_queue import FairQueue, FairWait, QueueTicket
 from pyredisson.logic.locks.read_write_lock import ReadLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -60,4 +60,16 @@ def test_a_waiter_whose_event_loop_is_closed_sends_no_heartbeats() -> None:
     queue, (first, second, last) = queue_of(3)
     second.waiter = Mock(wakeup=Mock(alive=False))
     queue.leave(last)
+    assert queue.heartbeat_sender is first
+
+
+def test_an_interrupt_leaves_no_queue_without_heartbeats() -> None:
+    queue, (first, last) = queue_of(2)
+    wakeup: Any = Mock()
+    type(wakeup).alive = PropertyMock(side_effect=(KeyboardInterrupt, True))
+    first.waiter = Mock(wakeup=wakeup)
+    leaving = Mock(_ticket=last, lock=Mock(key=b"orders"), session=Mock(fair_queues={b"orders": queue}))
+    with pytest.raises(KeyboardInterrupt):
+        FairWait.leave_queue(leaving)
+    FairWait.leave_queue(leaving)
     assert queue.heartbeat_sender is first

@@ -115,16 +115,18 @@ class FairQueue:
         self.heartbeat_sender = ticket
 
     def leave(self, ticket: QueueTicket) -> bool:
-        """Removes a ticket; whether the queue is empty after that. With the mutex of the channels held. Idempotent."""
-        if ticket in self.tickets:
-            del self.tickets[ticket]
-            if self.heartbeat_sender is ticket:
-                for other in reversed(list(self.tickets)):
-                    # The event loop of a waiter may be closed.
-                    if (waiter := other.waiter) is not None and waiter.wakeup.alive:
-                        self.heartbeat_sender = other
-                        waiter.wakeup.set()
-                        break
+        """Removes a ticket; whether the queue is empty after that. With the mutex of the channels held.
+
+        Idempotent, also if an earlier call was interrupted.
+        """
+        self.tickets.pop(ticket, None)
+        if self.heartbeat_sender not in self.tickets:
+            for other in reversed(list(self.tickets)):
+                # The event loop of a waiter may be closed.
+                if (waiter := other.waiter) is not None and waiter.wakeup.alive:
+                    self.heartbeat_sender = other
+                    waiter.wakeup.set()
+                    break
         return not self.tickets
 
     def first_waiter(self) -> LockWaiter | None:
@@ -326,7 +328,7 @@ class FairWait(LockWaiter):
     def leave_queue(self) -> None:
         queues, ticket = self.session.fair_queues, self._ticket
         queue = queues.get(self.lock.key)
-        if queue is not None and ticket in queue.tickets and queue.leave(ticket):
+        if queue is not None and queue.leave(ticket):
             del queues[self.lock.key]
 
     def set_aside(self, *wakeups: Wakeup) -> int | None:
