@@ -231,6 +231,9 @@ class Waiter(WaiterFields):
         # After the wakeup was cleared: a contender that leaves sets it again.
         if not self.asks(now, woken=woken):
             self.rely_on_contender(now)
+            if woken and (first := next(InOrder(self.queue.waiters), self)).state is WAITING:
+                # It sleeps, although it comes first: two that joined at once may stand in another order in the channel.
+                first.wake()
             return False
         if woken:
             self.owes_attempt = True

@@ -29,7 +29,8 @@ class Waiters:
         waiter.join(seconds)
         waiter.sleep()
         self.session.channels.on_subscribed(waiter.channel_name)
-        waiter.wakeup.clear()
+        for wakeup in waiter.channel.waiters:
+            wakeup.clear()
         return waiter
 
 
@@ -73,3 +74,14 @@ def test_an_interrupt_leaves_no_queue_without_heartbeats() -> None:
         FairWait.leave_queue(leaving)
     FairWait.leave_queue(leaving)
     assert queue.heartbeat_sender is first
+
+
+def test_a_message_reaches_the_first_waiter_in_any_order() -> None:
+    """Otherwise nobody made an attempt before the end of the lease of the former holder."""
+    waiters = Waiters()
+    first, second = waiters.come(), waiters.come()
+    # As after two threads that joined at once, one of them without the mutex.
+    first.channel.waiters[first.wakeup] = first.channel.waiters.pop(first.wakeup)
+    waiters.session.channels.deliver(first.channel_name, b"me:1")
+    assert (second.wakeup.is_set(), second.wake_up(), second.is_due()) == (True, True, False)
+    assert first.wakeup.is_set()
