@@ -8,8 +8,9 @@ import pytest
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import ChannelRegistry
+from pyredisson.logic.locks import side_wait
 from pyredisson.logic.locks.fair_queue import FairQueue, FairWait, QueueTicket
-from pyredisson.logic.locks.read_write_lock import ReadLogic
+from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
 
@@ -85,3 +86,16 @@ def test_a_message_reaches_the_first_waiter_in_any_order() -> None:
     waiters.session.channels.deliver(first.channel_name, b"me:1")
     assert (second.wakeup.is_set(), second.wake_up(), second.is_due()) == (True, True, False)
     assert first.wakeup.is_set()
+
+
+def test_an_interrupted_end_of_a_claimant_lets_the_readers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would have slept until the end of a claim that is withdrawn, for up to a second."""
+    writer, wake = Waiters(WriteLogic).come(), Mock(side_effect=(KeyboardInterrupt, None))
+    writer.session.new_member.return_value, writer.queue.claimed_until = b"me:2", 2.0
+    monkeypatch.setattr(side_wait, "wake_readers", wake)
+    with pytest.raises(KeyboardInterrupt):
+        writer.end()
+    assert not writer.queue.claimed_until > 0
+    writer.end()
+    writer.end()
+    assert wake.call_count == 2

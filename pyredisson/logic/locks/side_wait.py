@@ -221,9 +221,12 @@ class WriterWait(QueuedWait):
 
     def end(self) -> None:
         """Readers ask the server from now on: the claim is withdrawn, or the claimant has the lock."""
-        queue, claimed = self.lock.writers, False
+        queue = self.queue
         if queue is not None:
-            claimed, queue.claimed_until = queue.claimed_until > 0, 0.0
+            # Below zero until the readers are told: the repetition of an interrupted call tells them.
+            queue.claimed_until = -abs(queue.claimed_until)
         super().end()
-        if claimed and self.call.hold is None:
-            wake_readers(self.session, self.lock.commands.other_identity)
+        if queue is not None and queue.claimed_until < 0:
+            if self.call.hold is None:
+                wake_readers(self.session, self.lock.commands.other_identity)
+            queue.claimed_until = 0.0
