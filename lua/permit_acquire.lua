@@ -68,15 +68,16 @@ local free = number_of(KEYS[1])
 if free == false then
     return NO_NUMBER
 end
--- Frees no more ended permits than needed, and at most a thousand more than are wanted: a million of them at once would
--- block the server. From -inf on: a score below zero would be an end that never comes. Not in the millisecond of the end: the
--- times are rounded down, and the caller's lease counts from when it has sent its command.
-local limit = wanted + math.min(math.max(-(free or 0), 0), 1000)
+-- Frees no more ended permits than are needed here and by the clients that wait, of which only the first two look when
+-- permits end. And at most 2,000 more than are wanted: a million of them at once would block the server. From -inf on: a
+-- score below zero would be an end that never comes. Not in the millisecond of the end: the times are rounded down, and
+-- the caller's lease counts from when it has sent its command.
+local waiters = redis.call('ZCARD', waiting)
+local limit = wanted + math.min(math.max(-(free or 0), 0), 1000) + math.min(waiters, 1000)
 local ended = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', string.format('(%.0f', now), 'LIMIT', 0, limit)
 if ended[1] then
-    -- Before anything is changed: they fail if the keys have other types.
+    -- Before anything is changed: it fails if the key has another type.
     redis.call('GET', claim)
-    redis.call('ZCARD', waiting)
     for _, id in ipairs(ended) do
         redis.call('ZREM', KEYS[6], id)
     end
@@ -90,7 +91,6 @@ if free >= wanted and claimed == 0 then
     claimed = reserved_for_others(free, wanted, client_of(ARGV[5] .. ARGV[4]))
 end
 if free >= wanted and claimed == 0 then
-    local listed = redis.call('ZCARD', waiting) > 0
     free = redis.call('DECRBY', KEYS[1], wanted)
     for i = FIRST, #ARGV do
         redis.call('ZADD', KEYS[6], ends, ARGV[i])
@@ -100,7 +100,7 @@ if free >= wanted and claimed == 0 then
         redis.call('PEXPIRE', KEYS[6], math.min(semaphore_lasts, 2 ^ 53))
     end
     local had_claimed = caller ~= '' and redis.call('DEL', claim) == 1
-    arrive(listed, ARGV[4] .. ' ' .. ARGV[5], ARGV[6], ARGV[7], free)
+    arrive(waiters > 0, ARGV[4] .. ' ' .. ARGV[5], ARGV[6], ARGV[7], free)
     if had_claimed or ended[1] then
         -- Because of the claim, others left these permits when they heard of them. Or nobody has heard that they are free.
         announce(free)

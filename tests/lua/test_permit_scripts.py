@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .scripted import FOREVER, About, Call, Case, Ends, Scripted
+from .scripted import FOREVER, About, Call, Came, Case, Ends, Scripted
 
 CHANNEL = "redisson_sc:{pool}"
 FREE, USED, OTHER = "pool", "{pool}:timeout", "{other}:timeout"
@@ -46,12 +46,12 @@ COUNT = Call("permit_count", [FREE, USED, *KEYS], [CHANNEL])
 
 def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -> dict[str, Any]:
     """Keys with so many free permits (None: no semaphore), and those in use with their ends in ms (None: endless)."""
-    names = {"claim": CLAIM, "turn": TURN, "slot": SLOT}
+    names = {"claim": CLAIM, "turn": TURN, "slot": SLOT, "waiting": KEYS[0], "woken": KEYS[1]}
     found = {names[name]: value for name, value in other.items()}
     return found | ({} if free is None else {FREE: free}) | ({USED: Ends(used)} if used else {})
 
 
-MINE, OTHERS = ("4 me", 2_000), ("4 somebody", 2_000)
+MINE, OTHERS, ONE = ("4 me", 2_000), ("4 somebody", 2_000), (Came(["a:1:1"]), 60_000)
 OURS, WHOLE = [(USED, A), (USED, B)], [bytes([number]) * 16 for number in range(100)]
 SEVERAL = renew(LEASE, *OURS, (OTHER, C), (OTHER, A), ("no", A), ("text", A), ("hash", A), (USED, D), (USED, E))
 CASES = {
@@ -65,6 +65,12 @@ CASES = {
     "too few, no end": Case(pool(0, {C: None}), [(acquire(A), [-1, 0, 0])]),
     "no more than needed is taken over": Case(
         pool(0, {C: -1, D: -5_000, E: 10_000}), [(acquire(A), None)], pool(0, {A: LEASE, C: -1, E: 10_000})
+    ),
+    "ended, for those that wait": Case(
+        pool(0, {C: -3_000, D: -2_000, E: -1_000}, waiting=ONE),
+        [(acquire(A), None)],
+        pool(1, {A: LEASE, E: -1_000}, waiting=ONE, woken=ONE),
+        ["a:1:1 1"],
     ),
     "ended, below zero": Case(pool(-2, {B: -1, C: -1}), [(acquire(A), [-1, 0, 0])], pool(0)),
     "claim, no semaphore": Case({}, [(acquire(A, B, claimant="me"), [-3, 0, 0])]),
