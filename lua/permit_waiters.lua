@@ -92,12 +92,12 @@ local function wake_listed(all_free)
     local coming = about_to_come(now)
     forget_late(now, coming)
     local free, others = left_for_list(all_free, coming)
-    local woke, clients, passed, at = false, {}, {}, 0
+    local woke, clients, passed, at, looked = false, {}, {}, 0, 0
     while free > 0 or (woke and not passed[1]) do
         local members = redis.call('ZRANGE', waiting, at, at + math.min(math.max(free, 0) + 3, MOST_LISTED))
         for _, member in ipairs(members) do
             local need = need_of(member)
-            at = at + 1
+            at, looked = at + 1, looked + 1
             if coming[member] then
                 -- It was woken before.
             elseif need > free then
@@ -117,7 +117,8 @@ local function wake_listed(all_free)
                 end
             end
         end
-        if not members[1] or at > MOST_LISTED then
+        -- Also at those that are gone, and are removed.
+        if not members[1] or looked > MOST_LISTED then
             break
         end
     end

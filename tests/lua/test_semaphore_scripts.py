@@ -311,13 +311,15 @@ def test_a_permit_is_left_to_the_client_that_was_woken(scripts: Scripted, patien
     assert scripts.text("stock") == "0"
 
 
-@pytest.mark.parametrize(("before", "behind"), [(1, 0), (5, 6)])
-def test_clients_that_are_gone_are_passed_over(scripts: Scripted, before: int, behind: int) -> None:
+@pytest.mark.parametrize(("before", "behind", "releases"), [(1, 0, 1), (5, 6, 1), (2_000, 0, 2)])
+def test_clients_that_are_gone_are_passed_over(scripts: Scripted, before: int, behind: int, releases: int) -> None:
     gone = [f"gone:{number}:1" for number in range(before + behind)]
     scripts.write(line(0, " ".join([*gone[:before], A, *gone[before:]])))
     scripts.listening.punsubscribe()
     with scripts.listener("pyredisson_wake:{stock}:a"):
-        scripts.call(add(2, 1))
+        for number in range(1, releases + 1):
+            scripts.call(add(number, 1))
+            assert scripts.redis.exists(WOKEN) == (number == releases)
     assert (scripts.redis.zrange(LIST, 0, 0), scripts.redis.zrange(WOKEN, 0, -1)) == ([A.encode()], [A.encode()])
 
 
@@ -328,8 +330,7 @@ def test_a_client_that_needs_more_is_passed_over_and_removed_if_it_is_gone(scrip
     with scripts.listener(*(f"pyredisson_wake:{{stock}}:{client}" for client in ("a", "b") if listens)):
         scripts.call(add(2, 2))
     assert scripts.published() == [f"{C} {1 if listens else 2}", *([LOOK] if listens else [])]
-    there = [b"a:1:3", b"b:1:3"] if listens else []
-    assert scripts.redis.zrange(LIST, 0, -1) == [*there, C.encode()]
+    assert scripts.redis.zrange(LIST, 0, -1) == [*([b"a:1:3", b"b:1:3"] if listens else []), C.encode()]
 
 
 @pytest.mark.parametrize("other", [False, True])
