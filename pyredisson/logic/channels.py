@@ -244,7 +244,7 @@ class ChannelRegistry:
                     counting = self.by_name[counted] = CountedChannel(target)
                     subscriber.subscribe((counted,))
                 counting.waiters = target.waiters
-                counting.idle_since = self._clock()
+                counting.idle_since = channel.idle_since
             return anew and channel.confirmed
 
     def join_quietly(self, queue: QueueFields, waiter: WaiterFields, need: int, now: float, longest: float) -> bool:
