@@ -1,5 +1,5 @@
 #!lua
--- Counts the permits of a semaphore, after it has freed permits whose leases have ended.
+-- Counts the permits of a semaphore, and frees permits whose leases have ended.
 --
 -- KEYS[1]  the semaphore: the number of its free permits
 -- KEYS[2]  its permits in use: a sorted set, id -> when it ends, ms
@@ -18,15 +18,21 @@
 local waiting, woken, claim, channel = KEYS[3], KEYS[4], KEYS[5], ARGV[1]
 -- include: permit_waiters
 -- include: number_of
+local MOST_FREED = 1000 -- by one call: a million at once would block the server. The others count as free, too
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local free = number_of(KEYS[1])
 if free == false then
     return NO_NUMBER
 end
-local ended = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('(%.0f', now))
-if ended > 0 then
-    free = redis.call('INCRBY', KEYS[1], ended)
+local in_use, before = redis.call('ZCOUNT', KEYS[2], '-inf', '+inf'), string.format('(%.0f', now)
+local ended = redis.call('ZCOUNT', KEYS[2], '-inf', before)
+local freed = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', before, 'LIMIT', 0, MOST_FREED)
+for _, id in ipairs(freed) do
+    redis.call('ZREM', KEYS[2], id)
+end
+if freed[1] then
+    free = redis.call('INCRBY', KEYS[1], #freed)
     announce(free)
 end
-return {free or false, redis.call('ZCOUNT', KEYS[2], '-inf', '+inf')}
+return {free and free + ended - #freed or false, in_use - ended}

@@ -52,6 +52,7 @@ def pool(free: Any, used: dict[bytes, int | None] | None = None, **other: Any) -
 
 
 MINE, OTHERS, ONE = ("4 me", 2_000), ("4 somebody", 2_000), (Came(["a:1:1"]), 60_000)
+MANY = [b"%016d" % number for number in range(1_500)]
 OURS, WHOLE = [(USED, A), (USED, B)], [bytes([number]) * 16 for number in range(100)]
 SEVERAL = renew(LEASE, *OURS, (OTHER, C), (OTHER, A), ("no", A), ("text", A), ("hash", A), (USED, D), (USED, E))
 CASES = {
@@ -93,6 +94,12 @@ CASES = {
     "count, no semaphore": Case({}, [(COUNT, [None, 0])]),
     "count": Case(pool(3, {A: 10_000, B: None}), [(COUNT, [3, 2])]),
     "count, below zero": Case(pool(-3, {C: -1}), [(COUNT, [-2, 0])], pool(-2)),
+    "count, many have ended": Case(
+        pool(1, dict.fromkeys(MANY, -1) | {A: None}),
+        [(COUNT, [1_501, 1])] * 2,
+        pool(1_501, {A: None}),
+        ["1001", "1501"],
+    ),
     "set": Case({}, [(SET_FIVE, 5)], pool(5, slot=("2 5", 660_000)), ["5"]),
     "set, as it is": Case(
         pool((3, 50_000), {A: None, B: -1}), [(SET_FIVE, 0)], pool((3, 50_000), {A: None, B: -1}, slot=("2 0", 660_000))
