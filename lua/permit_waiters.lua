@@ -117,7 +117,7 @@ local function wake_listed(all_free)
                 end
             end
         end
-        -- Also at those that are gone, and are removed.
+        -- Members that were removed count, too.
         if not members[1] or looked > MOST_LISTED then
             break
         end
