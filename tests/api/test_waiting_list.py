@@ -263,6 +263,18 @@ async def test_a_client_that_is_gone_or_frozen(backend: Backend, redis: Any, kin
     assert frozen or not redis.exists(WAITING)
 
 
+async def test_two_frozen_clients_cost_no_lease(backend: Backend, redis: Any) -> None:
+    """The first one is woken, and the second one told when to look."""
+    with redis.pubsub() as silent:
+        silent.subscribe(*(f"pyredisson_wake:{{orders}}:{name}" for name in ("silent", "too")))
+        redis.zadd(WAITING, {"silent:1": 1, "too:1": 2})
+        holder = await held(backend.connect(), "lock")
+        [waiter] = await waiting_in_turn(backend, redis, 1, present=2)
+        released = time.monotonic()
+        await holder.aclose()
+        assert await waiter.result(LATE) - released < LATE
+
+
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("kind", ["lock", "read", *PERMITS])
 async def test_closed_clients_leave_the_list(backend: Backend, redis: Any, proxy: Proxy, kind: str, asks: Any) -> None:

@@ -429,7 +429,9 @@ async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_l
         assert on_servers == [[b"%d" % level] if level else []] * len(servers)
 
     async with AsyncExitStack() as stack:
-        servers = [stack.enter_context(MemoryServer(world.clock, name)) for name in ("192.0.2.1", "192.0.2.2", "192.0.2.3")]
+        servers = [
+            stack.enter_context(MemoryServer(world.clock, name)) for name in ("192.0.2.1", "192.0.2.2", "192.0.2.3")
+        ]
         clients = [await stack.enter_async_context(pyredisson.asyncio.connect(server.url)) for server in servers]
         lock = clients[0].get_red_lock(*(client.get_lock("a") for client in clients))
         runtime: Any = clients[0]._session.runtime

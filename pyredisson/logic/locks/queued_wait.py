@@ -162,13 +162,15 @@ class LocalQueue(WaitingQueue):
 
 LISTENING = 2
 """So many of the clients that wait listen to Redisson's messages while one of its clients holds the lock."""
+FIRST_LOOK = 1.0
+"""Seconds after which a client behind two others looks first; later after three times as long as it has waited."""
 
 
 def delay_of(place: int, lease: float) -> float:
     """How many seconds later than the first client one looks whether the holder's lease has ended.
 
-    The first one finds that out, the second one if the first is dead. The others are woken by a release, and look only
-    to stay in the list.
+    The first one finds that out, the second one if the first is dead. The others are woken by a release, and look then
+    only to stay in the list.
     """
     return 0.05 * place if place < LISTENING else lease / 3 + min(0.05 * place, lease / 3)
 
@@ -270,6 +272,9 @@ class QueuedWait(LockWaiter):
         if call.place >= 0:
             self.queue.listed = True
             wait += delay_of(call.place, session.lease_ms / 1000)
+            if call.place >= LISTENING:
+                # If those before it are all frozen, on one host say, nobody wakes it or tells it when to look.
+                wait = min(wait, max(FIRST_LOOK, 3 * (now - (call.began or now))))
             if call.foreign and call.place < LISTENING:
                 assert isinstance(self.channel, LockChannel)
                 if session.channels.relay(self.lock.commands.channel, self.channel, anew=joined):
