@@ -298,6 +298,12 @@ class ChannelRegistry:
                 channel.events = next(_event_numbers)
                 channel.on_message(payload)
 
+    def on_missed(self, name: bytes) -> None:
+        """A call that joins from now on makes another attempt if its latest one began before. With the mutex held."""
+        channel = self.by_name.get(name)
+        if channel is not None:
+            channel.events = next(_event_numbers)
+
     def on_subscribed(self, name: bytes) -> None:
         """The server confirmed a subscription. Earlier messages are lost, so all waiters of the channel are woken."""
         with self.mutex:

@@ -8,7 +8,8 @@ import pytest
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._core import AcquireCall
 from pyredisson.logic.channels import ChannelRegistry
-from pyredisson.logic.locks import side_wait
+from pyredisson.logic.locks import hand_over, side_wait
+from pyredisson.logic.locks.commands import LOCK_FREE
 from pyredisson.logic.locks.fair_queue import FairQueue, FairWait, QueueTicket
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
@@ -99,3 +100,18 @@ def test_an_interrupted_end_of_a_claimant_lets_the_readers_ask(monkeypatch: pyte
     writer.end()
     writer.end()
     assert wake.call_count == 2
+
+
+def test_a_refused_call_that_joins_after_a_hold_of_its_client_makes_another_attempt() -> None:
+    """The acquire of that hold has taken the client out of the list."""
+    waiters, woken = Waiters(), []
+    call, name = waiters.come().call, waiters.lock.commands.waiting_channel
+    for released in (False, True):
+        call.events = waiters.session.channels.events(name)
+        waiters.session.lock_queues.clear()
+        if released:
+            hand_over.on_released(waiters.lock, LOCK_FREE)
+        waiter = waiters.lock.waiter_type(waiters.lock, call, name)
+        waiter.join(9.0)
+        woken.append(waiter.wakeup.is_set())
+    assert woken == [False, True]

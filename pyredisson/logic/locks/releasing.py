@@ -64,7 +64,7 @@ class ReleasingLock(LockStatus):
                     reply = await session.runtime.send(payload)
                 except (NoReply, RedisError) as problem:
                     reply = await self.send_release(owner, hold, payload, problem)
-                if session.lock_queues and not count:
+                if not count and (session.lock_queues or session.channels.by_name):
                     self.on_released(reply)
             else:
                 reply = await hand_over.hand_over(self, owner, hold, call)
