@@ -109,7 +109,9 @@ class WaitingQueue(QueueFields):
         for waiter in InOrder(self.waiters):
             if waiter.state is WAITING and waiter.wakeup.alive:
                 waiter.wake()
-                return
+                # Otherwise it has left since the look at its state, and has passed nothing on.
+                if waiter in self.waiters:
+                    return
 
 
 class Waiter(WaiterFields):

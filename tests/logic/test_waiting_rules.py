@@ -1,5 +1,6 @@
 """Rules of the callers of one client that wait for a lock. They need no server, and the clock stands still."""
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock, PropertyMock
 
@@ -11,6 +12,7 @@ from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.locks import hand_over, side_wait
 from pyredisson.logic.locks.commands import LOCK_FREE
 from pyredisson.logic.locks.fair_queue import FairQueue, FairWait, QueueTicket
+from pyredisson.logic.locks.queued_wait import LocalQueue
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
@@ -115,3 +117,14 @@ def test_a_refused_call_that_joins_after_a_hold_of_its_client_makes_another_atte
         waiter.join(9.0)
         woken.append(waiter.wakeup.is_set())
     assert woken == [False, True]
+
+
+@pytest.mark.parametrize("look", [LocalQueue.wake_first, lambda queue: queue.wake_if_later(2.0)])
+def test_a_waiter_that_leaves_just_before_it_is_woken_is_passed_over(look: Callable[[LocalQueue], None]) -> None:
+    """The others relied on a hold that was lost, until the end of its lease."""
+    waiters = Waiters()
+    first, second = waiters.come(), waiters.come()
+    # Another thread ends it after the look at its state.
+    first.wakeup = Mock(alive=True, set=first.end, is_set=lambda: False)
+    look(first.queue)
+    assert second.wakeup.is_set()

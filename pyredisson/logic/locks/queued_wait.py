@@ -148,7 +148,8 @@ class LocalQueue(WaitingQueue):
             if waiter.state is WAITING and waiter.wakeup.alive:
                 if waiter.look_at > ends + LATER:
                     waiter.wake()
-                return
+                if waiter in self.waiters:
+                    return
 
     def end_series(self, now: float) -> None:
         """The lock is about to be released with a message. After a series of hand-overs other clients come first."""
