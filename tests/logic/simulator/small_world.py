@@ -1,11 +1,11 @@
 """Every schedule of a small world: two or three users, up to two changes of turn at a wrong moment, and one fault.
 
-`python -m tests.logic.simulator.small_world KIND [TURNS [FAULTS]]`. What the users do is fixed, and every way takes the
-same time. From each state a step may be held back behind the next step of somebody else, or a fault may happen, also of
-servers in the kinds that are about them. A state that was met before, with as much left to change, is not gone on from
-again, and nothing is changed any more once all is at rest. Two states are the same if the server, the holds, the places
-at which the coroutines wait, and what is on its way are the same, with times since now rounded to 0.1 s, but for tokens
-and other random names.
+`python -m tests.logic.simulator.small_world KIND [TURNS [FAULTS [SEED ROUNDS]]]`. What the users do is fixed, and
+every way takes the same time. From each state a step may be held back behind the next step of somebody else, or a
+fault may happen, also of servers in the kinds that are about them. A state that was met before, with as much left to
+change, is not gone on from again, and nothing is changed any more once all is at rest. Two states are the same if the
+server, the holds, the places at which the coroutines wait, and what is on its way are the same, with times since now
+rounded to 0.1 s, but for tokens and other random names.
 """
 
 from __future__ import annotations
@@ -358,8 +358,10 @@ def walk(kind: str, users: Sequence[int], seed: int, turns: int, faults: int, ro
     return found
 
 
-def main(kind: str, turns: int = 2, faults: int = 1) -> None:
-    for users, seed, rounds in WORLDS:
+def main(kind: str, turns: int = 2, faults: int = 1, *does: int) -> None:
+    """`does`: what the users do, and how often, in place of what `WORLDS` says."""
+    for users, *usual in WORLDS:
+        seed, rounds = does or usual
         began = process_time()
         found = walk(kind, users, seed, turns, faults, rounds)
         seconds = process_time() - began
