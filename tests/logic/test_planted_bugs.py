@@ -40,7 +40,6 @@ IN_SCRIPTS = {
     "fair: dead heads stay": (FAIR, b"if not is_dead(head, score, asked_at, check_offer) then", b"if score then"),
     "read_write: writers hold back readers without end": ("write_acquire", CLAIMS, LONG_CLAIMS),
     "read_write: only readers of the same client hear of a release": ("write_let_readers_in", PUBLISH, SILENCE),
-    "read_write 114755: refused readers are not told": ("write_let_readers_in", b"ARGV[3]) == 1", b"ARGV[3]) == 2"),
     "read_write: the last reader wakes nobody": ("read_release", b"pcall(wake_next", b"tostring(wake_next"),
     "read_write: a reader that was woken lets no other in": ("read_acquire", b"'phase') == 0", b"'phase') == 2"),
     "read_write: a writer that leaves keeps its claim": ("write_leave", b"if had_claim then", b"if false then"),
@@ -52,7 +51,6 @@ IN_SCRIPTS = {
     "crowded_semaphore: other callers are not listed": ("semaphore_acquire", b"list(following", b"tostring(following"),
     "crowded_semaphore: a client that left has its permits": ("semaphore_leave", b"announce(free)\nelse", b"else"),
     "permits: those that ended are lost": ("permit_acquire", b"'INCRBY', KEYS[1], #ended", b"'INCRBY', KEYS[1], 0"),
-    "permits 1031244: a permit ends a millisecond early": ("permit_release", b">= now or", b"> now or"),
     "latch: it counts twice": ("latch_count_down", ONCE, NEVER),
     "latch: one that opens publishes nothing": ("latch_count_down", PUBLISH, SILENCE),
 }

@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 
+from pyredisson._protocol.scripts import script
+from tests.logic.simulator.keys import SortedSet
+from tests.logic.simulator.server import Server
+
 from .scripted import FOREVER, About, Call, Came, Case, Ends, Scripted
 
 CHANNEL = "redisson_sc:{pool}"
@@ -155,6 +159,15 @@ def test_the_permits_in_use_end_with_the_semaphore(scripts: Scripted) -> None:
     before, used, after = scripts.redis.pttl(FREE), scripts.redis.pttl(USED), scripts.redis.pttl(FREE)
     # Old servers look at the clock again in the middle of a script.
     assert after - 20 <= used <= before + 20
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_permit_is_valid_in_the_millisecond_of_its_end(*, late: bool) -> None:
+    """All times are rounded down. The clock of a real server doesn't stand still."""
+    server, keys = Server(lambda: 1000.0 + late / 1000, lambda *_: 0), [FREE, USED, *KEYS]
+    server.keyspace.values |= {FREE.encode(): b"0", USED.encode(): SortedSet({A: 1_000_000.0})}
+    words = [script("permit_release", with_shebang=False).text, b"5", *map(str.encode, [*keys, CHANNEL, "1"]), A]
+    assert server.run(b"EVAL", words) == ([0, A] if late else [])
 
 
 def test_redisson_reads_whole_numbers(scripts: Scripted) -> None:
