@@ -90,7 +90,7 @@ def test_an_attempt_that_may_have_removed_the_entry_of_a_later_one_is_repeated()
         waiter = Mock(permits=permits, state=LOOKING)
         queue.waiters[waiter] = None
         entries.append(queue.listing(waiter, b"", waits=True).entry)
-    assert [queue.has_left(entry) for entry in entries] == [True, False]
+    assert [queue.is_outdated(entry) for entry in entries] == [True, False]
 
 
 @pytest.mark.parametrize("others_wait", [False, True])

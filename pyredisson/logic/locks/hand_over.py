@@ -127,19 +127,18 @@ def take_turn(waiter: LockWaiter, releaser: ReleaseCall) -> bool:
 
 def on_released(lock: ReleasingLock, reply: Reply) -> None:
     """The lock was released with a message, after a series of hand-overs perhaps."""
-    queues, channels = lock.session.lock_queues, lock.session.channels
-    queue = queues.get(lock.identity)
-    if not lock.commands.has_list or (queue is None and lock.commands.waiting_channel not in channels.by_name):
+    queues, channels, channel_name = lock.session.lock_queues, lock.session.channels, lock.commands.waiting_channel
+    if not lock.commands.has_list or (lock.identity not in queues and channel_name not in channels.by_name):
         return
-    if queue is not None:
-        # Clients of Redisson hear of the release later than the waiters here, and aren't in the list.
-        queue.others_first_until = lock.session.clock() + OTHERS_FIRST if reply == OTHERS_LISTEN else 0.0
     with channels.mutex:
         queue = queues.get(lock.identity)
         if queue is None:
             # A call may have been refused before this hold, whose acquire has taken the client out of the list again.
-            channels.on_missed(lock.commands.waiting_channel)
-        elif queue.waiters and queue.channel is not None:
+            channels.on_missed(channel_name)
+            return
+        # Clients of Redisson hear of the release later than the waiters here, and aren't in the list.
+        queue.others_first_until = lock.session.clock() + OTHERS_FIRST if reply == OTHERS_LISTEN else 0.0
+        if queue.waiters and queue.channel is not None:
             # The message goes to the client that is first in the list.
             queue.channel.wake(1)
 

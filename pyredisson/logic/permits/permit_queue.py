@@ -176,7 +176,7 @@ class PermitQueue(WaitingQueue):
         """The name of the client in the list if so many permits are enough for one of its callers."""
         return b"%b:%d" % (self.member, need)
 
-    def has_left(self, entry: bytes) -> bool:
+    def is_outdated(self, entry: bytes) -> bool:
         """Whether the client may not be in the list as an attempt has entered it, or needs less by now.
 
         A call with a smaller need may have come since. If its attempt has overtaken this one, this one has removed its

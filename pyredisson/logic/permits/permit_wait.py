@@ -271,9 +271,9 @@ class PermitWait(Waiter):
                 if unlisted := queue.on_acquired(listing):
                     self.channel.wake_for(unlisted)
                 return True
-            # Without an entry the next waiter here makes an attempt. So does this one, if the entry is gone. 0: permits
+            # Without an entry the next waiter here makes an attempt. So does this one, if its entry is outdated. 0: permits
             # that were acquired had ended when the reply came, after the deadline.
-            self.owes_attempt = not (waits and refusal.wait) or queue.has_left(listing.entry)
+            self.owes_attempt = not (waits and refusal.wait) or queue.is_outdated(listing.entry)
             if waits:
                 queue.names[listing.entry] = None
             self._on_refused(refusal, session.clock())
