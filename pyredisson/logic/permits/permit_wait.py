@@ -271,8 +271,8 @@ class PermitWait(Waiter):
                 if unlisted := queue.on_acquired(listing):
                     self.channel.wake_for(unlisted)
                 return True
-            # Without an entry the next waiter here makes an attempt. So does this one, if its entry is outdated. 0: permits
-            # that were acquired had ended when the reply came, after the deadline.
+            # Without an entry the next waiter here makes an attempt. So does this one, if its entry is outdated.
+            # 0: permits that were acquired had ended when the reply came, after the deadline.
             self.owes_attempt = not (waits and refusal.wait) or queue.is_outdated(listing.entry)
             if waits:
                 queue.names[listing.entry] = None
