@@ -21,9 +21,9 @@ from pyredisson.testing import Server
 CLIENTS = (2, 10, 50, 200, 1_000)
 ACQUISITIONS = 4_000
 """In one measurement, of all clients together; at least two of each client."""
-KINDS = ("lock", "write lock", "read-write lock", "semaphore", "permits with ids")
+KINDS = ("lock", "fair lock", "write lock", "read-write lock", "semaphore", "permits with ids")
 """Of a read-write lock every tenth client writes, and the others read."""
-COUNTS = KINDS[3:]
+COUNTS = KINDS[-2:]
 PERMITS = 5
 """With fewer clients than permits nobody waits."""
 
@@ -43,6 +43,8 @@ class _Turn:
         self.what: Any
         if kind == "lock":
             self.what = client.get_lock("hot")
+        elif kind == "fair lock":
+            self.what = client.get_fair_lock("hot")
         elif kind == "semaphore":
             self.what = client.get_semaphore("hot")
         elif kind == "permits with ids":
@@ -190,7 +192,7 @@ async def _contend(server: Server, kind: str, count: int) -> Contended:
     return Contended(
         calls=sum(entry["calls"] for entry in scripts) / total,
         # The release of a lock publishes on Redisson's channel, too, to which nobody listens.
-        messages=published / total - (kind not in COUNTS),
+        messages=published / total - (kind not in (*COUNTS, "fair lock")),
         server=sum(entry["usec"] for entry in scripts) / total,
         longest=max(waits) / (count * turn),
         passed=max(passed) / count,

@@ -46,7 +46,11 @@ for i = 4, #ARGV do
         known = -1
     end
 end
-sweep()
+-- Of a hash of up to 512 fields HSCAN returns all: however many clients wait, about ten of their heartbeats in a second
+-- do so.
+if time[2] % math.max(1, redis.call('ZCARD', KEYS[5])) < 4 then
+    sweep()
+end
 if has_queue then
     redis.call('PEXPIRE', KEYS[4], text(KEEP + math.max(remaining, 0)))
     redis.call('PEXPIRE', KEYS[5], text(KEEP))

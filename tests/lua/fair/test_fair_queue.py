@@ -415,6 +415,21 @@ def test_in_any_order(scripts: Fair, stay: int, first: int) -> None:
     assert fields - {":cursor"} == {B, *owners[:stay], D}
 
 
+def test_few_heartbeats_of_many_clients_sweep(scripts: Fair) -> None:
+    """Each sweep looks at up to 512 waiters."""
+    scripts.line(A, B)
+    sweeps = []
+    for clients in (1, 1_000):
+        scripts.redis.zadd(CLIENTS, {f"client {number}": NEVER for number in range(clients)})
+        scripts.redis.config_resetstat()
+        for _ in range(400):
+            scripts.heartbeat(YOU, B)
+        sweeps.append(scripts.redis.info("commandstats").get("cmdstat_hscan", {"calls": 0})["calls"])
+    few, many = sweeps
+    assert few == 400
+    assert many < 40
+
+
 def test_a_waiter_that_was_evicted_and_died_is_forgotten(scripts: Fair) -> None:
     scripts.line(A, B, D)
     scripts.redis.lrem(QUEUE, 0, D)
