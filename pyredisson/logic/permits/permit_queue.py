@@ -68,10 +68,11 @@ class PermitChannel(LockChannel):
         """Wakes the first waiters whose needs fit into the number of free permits. False: there is none."""
         # Waiters that are awake and have not made their attempts yet are among them. Otherwise the messages of releases
         # in a row would wake more waiters than there are permits.
-        claimant, found = None if self.queue is None else self.queue.claimant, False
-        waiters = list(self.waiters)
-        if claimant is not None:
-            waiters.sort(key=lambda wakeup: wakeup is not claimant.wakeup)
+        queue, found = self.queue, False
+        if queue is not None and free < queue.floor:
+            return False
+        claimant = None if queue is None else queue.claimant
+        waiters = dict.fromkeys(() if claimant is None else (claimant.wakeup,)) | self.waiters
         for wakeup in waiters:
             need = self.waiters.get(wakeup, 0)
             if not 0 < need <= free or not wakeup.alive:
@@ -122,7 +123,7 @@ class PermitQueue(WaitingQueue):
     begins; else it begins when a waiter has acquired its permits by an attempt of its own.
     """
 
-    __slots__ = ("asks_until", "batch", "claimant", "in_flight", "latest", "member", "members", "names")
+    __slots__ = ("asks_until", "batch", "claimant", "floor", "in_flight", "latest", "member", "members", "names")
 
     waiters: dict[PermitWait, None]
     channel: PermitChannel | None
@@ -139,6 +140,8 @@ class PermitQueue(WaitingQueue):
         """In an event loop: how many hand-overs are on their way."""
         self.claimant: PermitWait | None = None
         """The waiter that claims permits. It is woken before the others, if there are enough for it."""
+        self.floor: float = 0
+        """No waiter wants less. Where one wants that much, it isn't looked for among thousands."""
         self.members, self.member = members, next(members)
         """The client, and a number: its names in the list begin with that. After each command that takes it out of the
         list it has another number, also if that command may run late."""
@@ -147,6 +150,11 @@ class PermitQueue(WaitingQueue):
         former names that an attempt on its way removes."""
         self.latest = NOT_LISTED
         """What the attempt that was sent last says about the list."""
+
+    def add(self, waiter: PermitWait) -> None:
+        """It waits from now on. With the mutex of the channels held."""
+        self.floor = min(self.floor, waiter.permits) if self.waiters else waiter.permits
+        self.waiters[waiter] = None
 
     def remove(self, waiter: PermitWait) -> None:
         """It waits no longer. After a claimant the next waiter may claim that wants several permits."""
@@ -163,13 +171,18 @@ class PermitQueue(WaitingQueue):
     # The list on the server
 
     def least(self, besides: PermitWait | None = None) -> int:
-        """The smallest number of permits that one of the waiters wants; 0: there is none. It ignores `besides`."""
-        found = 0
+        """The smallest number of permits that one of the waiters wants; 0: there is none. It ignores `besides`.
+
+        With the mutex of the channels held.
+        """
+        found, floor = 0, math.inf
         for each in InOrder(self.waiters):
+            floor = min(floor, each.permits)
             if each is not besides and each.state in (LOOKING, WAITING) and (not found or each.permits < found):
                 found = each.permits
-                if found == 1:
-                    break
+                if found == self.floor:
+                    return found
+        self.floor = floor
         return found
 
     def name(self, need: int) -> bytes:

@@ -217,7 +217,7 @@ class PermitWait(Waiter):
                 return False
             if entry:
                 queue.names[entry] = None
-            queue.waiters[self] = None
+            queue.add(self)
             own, redisson = events_of(session, commands) if first is None else first.before
             channel = channels.join(self.channel_name, self.wakeup, PermitChannel, self.permits, own)
             assert isinstance(channel, PermitChannel)
