@@ -296,8 +296,6 @@ def _leave(lock: Lock, lease: float | None = None) -> None:
             Run(logic._query, renewal).result  # noqa: B018
         except RedisError as error:
             logger.warning("lock %r may end before its task is tried again: %s", lock.name, error)
-    if session.observing is not None:
-        session.observing.forget(hold)
     session.holds.discard(hold)
 
 

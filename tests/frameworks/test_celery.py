@@ -15,10 +15,12 @@ import pytest
 from celery.exceptions import TaskRevokedError
 from celery.signals import task_prerun
 from kombu.exceptions import OperationalError
+from prometheus_client import CollectorRegistry
 from redis import ConnectionError, Redis
 
 import pyredisson
 from pyredisson.celery import AlreadyQueued, queue_once, singleton_task
+from pyredisson.observe import PrometheusObserver
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import NOWHERE, eventually
 from tests.support.children import CHILD_LIMIT, processes
@@ -161,6 +163,20 @@ def test_one_at_a_time_over_all_processes(work: Any, admin: Redis) -> None:
         while later.state != "RETRY":
             time.sleep(0.05)  # the state is in a file
     assert later.get(CHILD_LIMIT) == "written later"
+
+
+def test_a_hold_of_the_publisher_ends_with_the_message(app: celery.Celery, server: Server) -> None:
+    """Otherwise the gauge of holds grows with each task that is sent."""
+    registry = CollectorRegistry()
+    with pyredisson.connect(server.url, observer=PrometheusObserver(registry)) as publisher:
+
+        @once(app, publisher, "report:{day}")
+        def report(day: str) -> None: ...
+
+        report.delay("monday")
+    labels = {"kind": "lock", "name": "report"}
+    assert registry.get_sample_value("pyredisson_acquires_total", {**labels, "outcome": "acquired"}) == 1
+    assert registry.get_sample_value("pyredisson_held", labels) == 0
 
 
 def test_the_queue_has_it_once(app: celery.Celery, client: pyredisson.Client, server: Server, admin: Redis) -> None:
