@@ -22,8 +22,8 @@ from pyredisson.dashboard.snapshot import History, PastHold, Seen, Snapshot, err
 from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.deadlocks import Deadlock, DeadlockSearch, find
 from pyredisson.inspection.discovery import Discovery
-from pyredisson.inspection.model import AnnouncedWait, ClientState, Evidence, State
-from pyredisson.inspection.states import MOST_LISTED, Inspector, waiters_of
+from pyredisson.inspection.model import ClientState, Evidence, State
+from pyredisson.inspection.states import MOST_LISTED, Inspector, by_key, waiters_of
 from pyredisson.logic.announcement import client_key
 from pyredisson.logic.ports import Nodes
 
@@ -280,10 +280,7 @@ class Collector:
     def _note(self, states: Iterable[State], asked: Iterable[bytes], at: float) -> None:
         """Remembers states. Of what was asked for, everything else is gone."""
         before = self._seen
-        waits: dict[bytes, list[AnnouncedWait]] = {}
-        for client in self._clients.values():
-            for wait in client.waiting:
-                waits.setdefault(wait.key, []).append(wait)
+        waits = by_key(wait for client in self._clients.values() for wait in client.waiting)
         # Clients say more of their waiters than the server knows. The queue of a fair lock is on the server.
         new = {}
         for state in states:

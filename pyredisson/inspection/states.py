@@ -84,13 +84,15 @@ class Inspector:
         raws = [raw_state(key, reply) for key, reply in replies.items() if key not in failed]
         announced = await read_announced(self.session, _wanted(raws, clients))
         waits = [wait for client in announced.values() for wait in client.waits]
+        waits_of = by_key(waits)
         said = None if kind is None else Recognized(kind, True, "the user says so")
         known = []
         for raw in raws:
             recognized = said or recognize(raw, keys[raw.key], _announced_kind(raw, announced))
             shard = runtime.shard_of(raw.key)
             server = shard.address if isinstance(shard, Node) else ""
-            known.append(_Builder(raw, announced, limit, recognized.kind).state(recognized, server))
+            builder = _Builder(raw, announced, limit, recognized.kind, waits_of.get(raw.key, ()))
+            known.append(builder.state(recognized, server))
         return States(known, failed), waits
 
 
@@ -155,6 +157,8 @@ class _Builder:
     announced: Mapping[str, Announced]
     limit: int
     kind: Kind
+    waits: Sequence[AnnouncedWait]
+    """For this object."""
 
     def state(self, recognized: Recognized, server: str) -> State:
         raw, kind = self.raw, self.kind
@@ -235,13 +239,12 @@ class _Builder:
 
     def _waiters(self) -> list[WaitingOwner]:
         """The waiters, without waiters for a fair lock that have left."""
-        waits = [wait for client in self.announced.values() for wait in client.waits if wait.key == self.raw.key]
         if self.kind == "unknown":
             return []
         if self.kind != "fair":
-            return waiters_of(waits)[: self.limit]
+            return waiters_of(self.waits)[: self.limit]
         present = [place for place in self.raw.queue if place.asked_at is None or place.asked_at > 0]
-        since = {wait.node: wait.holder.since for wait in waits}
+        since = {wait.node: wait.holder.since for wait in self.waits}
         return [self._waiter(place, number, since) for number, place in enumerate(present, 1)]
 
     def _waiter(self, place: QueuePlace, number: int, since: Mapping[Any, datetime | None]) -> WaitingOwner:
@@ -255,6 +258,14 @@ class _Builder:
         began = since.get((owner.holder.client_id, owner.holder.owner_id))
         owner = replace(owner, holder=replace(owner.holder, time_to_live=None, since=began), levels=0)
         return WaitingOwner(owner, number, alive, lasts)
+
+
+def by_key(waits: Iterable[AnnouncedWait]) -> dict[bytes, list[AnnouncedWait]]:
+    """The calls that wait for each object. A search for each object would take minutes for many of both."""
+    found: dict[bytes, list[AnnouncedWait]] = {}
+    for wait in waits:
+        found.setdefault(wait.key, []).append(wait)
+    return found
 
 
 def waiters_of(waits: Iterable[AnnouncedWait]) -> list[WaitingOwner]:

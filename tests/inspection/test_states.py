@@ -11,6 +11,7 @@ import pytest
 
 from pyredisson.errors import ClosedError
 from pyredisson.holder import Holder
+from pyredisson.inspection import announcements
 from pyredisson.inspection.announcements import read_clients
 from pyredisson.inspection.model import AnnouncedHold, Owner, State
 from pyredisson.inspection.states import LIMIT, MOST_LISTED
@@ -294,6 +295,27 @@ async def shown(client: Any, name: str = "orders", raw: str = "") -> tuple[State
     """The state, and its first owner or the one that is named."""
     state = await state_of(client, name)
     return state, next(each for each in state.owners if each.raw.startswith(raw))
+
+
+async def test_a_wait_is_compared_with_few_objects(backend: Backend, redis: Any, monkeypatch: Any) -> None:
+    """For 10,000 of both, each with each takes minutes."""
+    compared: list[object] = []
+
+    class Key(bytes):
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+    monkeypatch.setattr(announcements, "unquote_to_bytes", lambda text: Key(text))
+    names = [b"lock:%d" % number for number in range(50)]
+    announce(redis, JAVA, waiting=b"\n".join(b"5 lock %d 1 %b" % each for each in enumerate(names)))
+    for name in names:
+        redis.hset(name, f"{JAVA}:7", 1)
+    known, _ = await inspector(backend.connect()).states(names, clients=[JAVA])
+    assert {state.waiters[0].owner.holder.owner_id for state in known} == {*range(50)}
+    assert len(compared) < 500
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, "read", "write"])
