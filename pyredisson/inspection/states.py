@@ -85,13 +85,14 @@ class Inspector:
         announced = await read_announced(self.session, _wanted(raws, clients))
         waits = [wait for client in announced.values() for wait in client.waits]
         waits_of = by_key(waits)
+        clients_of = {hold: client for client, its in announced.items() for hold in its.holds}
         said = None if kind is None else Recognized(kind, True, "the user says so")
         known = []
         for raw in raws:
             recognized = said or recognize(raw, keys[raw.key], _announced_kind(raw, announced))
             shard = runtime.shard_of(raw.key)
             server = shard.address if isinstance(shard, Node) else ""
-            builder = _Builder(raw, announced, limit, recognized.kind, waits_of.get(raw.key, ()))
+            builder = _Builder(raw, announced, clients_of, limit, recognized.kind, waits_of.get(raw.key, ()))
             known.append(builder.state(recognized, server))
         return States(known, failed), waits
 
@@ -155,6 +156,8 @@ class _Builder:
 
     raw: Raw
     announced: Mapping[str, Announced]
+    clients_of: Mapping[bytes, str]
+    """The client that announces each hold or permit."""
     limit: int
     kind: Kind
     waits: Sequence[AnnouncedWait]
@@ -230,9 +233,8 @@ class _Builder:
     def _permit(self, id_: bytes, lasts: float) -> Owner:
         holder = Holder(time_to_live=lasts)
         hold = hold_field(id_.hex().encode(), self.raw.key)
-        for client, announced in self.announced.items():
-            if hold in announced.holds:
-                holder = announced.complete(replace(holder, client_id=client), hold)
+        if (client := self.clients_of.get(hold)) is not None:
+            holder = self.announced[client].complete(replace(holder, client_id=client), hold)
         return Owner(id_.hex(), holder, id=id_)
 
     # --- Waiters

@@ -11,8 +11,8 @@ import pytest
 
 from pyredisson.errors import ClosedError
 from pyredisson.holder import Holder
-from pyredisson.inspection import announcements
-from pyredisson.inspection.announcements import read_clients
+from pyredisson.inspection import announcements, states
+from pyredisson.inspection.announcements import Announced, read_announced, read_clients
 from pyredisson.inspection.model import AnnouncedHold, Owner, State
 from pyredisson.inspection.states import LIMIT, MOST_LISTED
 from pyredisson.inspection.unlocking import release_shown
@@ -260,6 +260,30 @@ async def test_many_readers_permits_and_objects(backend: Backend, redis: Any) ->
     assert [(state.key, state.owners[0].holder.owner_id) for state in locks] == [*zip(keys, range(250), strict=True)]
     [orders], _ = await inspector(client).states([b"orders"], limit=10 * MOST_LISTED)
     assert len({owner.raw for owner in orders.owners}) == len(orders.owners) == MOST_LISTED
+
+
+async def test_a_permit_is_looked_up_in_few_announcements(backend: Backend, redis: Any, monkeypatch: Any) -> None:
+    """The server doesn't know whose it is: for 1,000 clients, each with each takes long."""
+    asked: list[object] = []
+
+    class Holds(dict[bytes, bytes]):
+        def __contains__(self, hold: object) -> bool:
+            asked.append(hold)
+            return super().__contains__(hold)
+
+    async def read(*args: Any) -> dict[str, Announced]:
+        return {client: replace(its, holds=Holds(its.holds)) for client, its in (await read_announced(*args)).items()}
+
+    monkeypatch.setattr(states, "read_announced", read)
+    clients = [str(uuid.UUID(int=number)) for number in range(30)]
+    permits = [number.to_bytes(16, "big") for number in range(30)]
+    redis.set("stock", 0)
+    redis.zadd("{stock}:timeout", {permit: redis.time()[0] * 1000 + 60_000 for permit in permits})
+    for client, permit in zip(clients, permits, strict=True):
+        announce(redis, client, {f"{permit.hex()} stock": "permit"})
+    [stock], _ = await inspector(backend.connect()).states([b"stock"], clients=clients)
+    assert [owner.holder.client_id for owner in stock.owners] == clients
+    assert len(asked) < 100
 
 
 async def test_clients(backend: Backend, redis: Any) -> None:
