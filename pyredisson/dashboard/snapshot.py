@@ -183,14 +183,17 @@ class History:
         self.lost = 0
         """Losses of all points, also of dropped ones."""
 
-    def add(self, time: float, held: int, waiting: int, clients: Collection[ClientState]) -> None:
-        """Adds a point. Points that are too old are dropped."""
+    def add(
+        self, time: float, held: int, waiting: int, clients: Collection[ClientState], *, all_known: bool = True
+    ) -> None:
+        """Adds a point. Points that are too old are dropped. `all_known`: whether a client that is not in the earlier
+        points is a new one, as the others were read before."""
         waits, waited, lost = 0, 0.0, 0
         for client in clients:
             now = (client.waits, client.waited, client.lost)
-            # What a client has counted before the dashboard began is older than the charts. One that comes later is
-            # a new one. If its counts decrease, its announcement was replaced: it counts again from there.
-            before = self._counts.get(client.id, (0, 0.0, 0) if self._points else now)
+            # What a client has counted before the dashboard began is older than the charts. A new one has counted
+            # since then. If its counts decrease, its announcement was replaced: it counts again from there.
+            before = self._counts.get(client.id, (0, 0.0, 0) if self._points and all_known else now)
             waits += max(now[0] - before[0], 0)
             waited += max(now[1] - before[1], 0.0)
             lost += max(now[2] - before[2], 0)

@@ -29,6 +29,7 @@ from pyredisson.inspection.states import Inspector
 from pyredisson.testing import Server
 from tests.dashboard.conftest import LIMIT
 from tests.support.backends import eventually
+from tests.support.inspecting import announce
 
 OWNER = "00000000-0000-4000-8000-000000000001:1"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -264,6 +265,21 @@ def test_in_the_history_counts_become_differences_and_it_is_bounded() -> None:
     times = [point.time for point in long.since(0)]
     assert (times[-1], len(times)) == (9999.0, snapshots.MINUTES * 60 + 1)
     assert [point.held for point in long.since(9998.0)] == [9999]
+
+
+async def test_what_clients_counted_before_is_no_news(
+    server: Server, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the dashboard needs several rounds to read all of them."""
+    monkeypatch.setattr(collectors, "MOST_CLIENTS", 2)
+    for number in range(7):
+        announce(redis, f"client {number}", lost=3)
+    async with running(server, watched=True) as collector:
+        await until(collector, lambda: len(collector.snapshot.clients) == 7 and collector._clients_known)
+        assert collector.snapshot.lost == 0
+        announce(redis, "client 7", lost=4)
+        await until(collector, lambda: len(collector.snapshot.clients) == 8)
+        assert collector.snapshot.lost == 4
 
 
 def owners(*numbers: int) -> tuple[Owner, ...]:
