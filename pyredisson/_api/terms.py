@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -93,6 +94,7 @@ class AnyElection(Generic[F, T]):
         self._owner: Owner = lock._owner()
         self._on_elected = on_elected
         self._on_deposed = on_deposed
+        self._process = os.getpid()
         self._busy = threading.Lock()
         """Held while a thread or a task takes part."""
         self._call: AcquireCall | None = None
@@ -115,6 +117,9 @@ class AnyElection(Generic[F, T]):
         return f"<{package_of(type(self))}.Election {readable(self._logic.key)!r}: {self.state.value}>"
 
     def _begin(self) -> None:
+        if self._process != os.getpid():
+            # What took part in the parent process has not come along into this forked child.
+            self._process, self._busy, self._term, self._call = os.getpid(), threading.Lock(), None, None
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(f"this candidate of {readable(self._logic.key)!r} takes part already: make another one")
 

@@ -13,7 +13,7 @@ from pyredisson import ElectionState
 from pyredisson._api import terms
 from pyredisson.testing import Server
 from tests.support.backends import TIME_LIMIT, Backend, eventually, fails, waiters
-from tests.support.children import Child
+from tests.support.children import Child, forked
 from tests.support.inspecting import session_of
 
 from .conftest import called_by
@@ -256,6 +256,20 @@ def test_a_leader_that_is_killed_or_stopped(
             assert term.valid
         else:
             assert leader.wait() == -number
+
+
+def test_a_forked_child_takes_part_anew(client: pyredisson.Client, admin: Redis) -> None:
+    election = client.elect("billing")
+    election.start()
+    eventually(lambda: election.state is ElectionState.LEADING)
+
+    def leads() -> bool:
+        admin.delete("billing")
+        with election as term:
+            return term.valid and election.state is ElectionState.LEADING
+
+    assert forked(leads)
+    election.close()
 
 
 async def test_callbacks_that_await(aclient: pyredisson.asyncio.Client) -> None:
