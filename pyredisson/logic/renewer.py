@@ -214,8 +214,11 @@ class Renewer(LoopOwner):
         now = self._runtime.clock()
         if now < self._next_look:
             return
-        self._next_look = now + self._look_every
-        if self._holds.table and not self._runtime.is_open():
+        last_look, self._next_look = self._next_look - self._look_every, now + self._look_every
+        if not self._holds.table:
+            return
+        # A renewal may have made another connection since the last look.
+        if not self._runtime.is_open() or self._runtime.replaced_at(b"") >= last_look:
             for hold in list(self._holds.table.values()):
                 if hold.state is HELD:
                     self.due.setdefault(hold, FORGOTTEN)

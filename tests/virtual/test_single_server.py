@@ -356,6 +356,19 @@ async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
         await lock.unlock()
 
 
+@pytest.mark.usefixtures("restarts_noticed")
+async def test_a_renewal_does_not_hide_that_the_server_was_restarted(world: World) -> None:
+    """It makes another connection, and is answered before the watchdog looks for the end of the former one."""
+    async with world.client() as client:
+        [other] = await hold_all(client, "a")
+        await asyncio.sleep(5.5)
+        [lock] = await hold_all(client, "b")
+        await asyncio.sleep(9.7)
+        world.server.restart()
+        await asyncio.sleep(1.6)
+        assert (lock.lost.is_set(), other.lost.is_set()) == (True, True)
+
+
 async def test_a_leader_that_is_cancelled_again_leads_until_its_work_has_ended(world: World) -> None:
     led: list[bool] = []
 
