@@ -63,6 +63,8 @@ class RenewalGrid:
 
 BATCH = 100
 """Locks in one script call, as Redisson's `lockWatchdogBatchSize`: a longer call would delay other clients."""
+MOST_IN_ONE_WRITE = 20
+"""Script calls. All replies to a write have to come within one timeout, which is 50 ms where leases are short."""
 
 
 @dataclass(slots=True, eq=False)
@@ -270,7 +272,7 @@ class Renewer(LoopOwner):
         first = remaining[0]
         failed: list[tuple[Batch, RedisError]] = []
         try:
-            # Three times at most: `changed_for` changes a batch in two ways, and in each of them only once.
+            # An end is certain: `changed_for` changes a batch in two ways, and in each of them only once.
             while remaining:
                 remaining = await self._send(remaining, failed)
         finally:
@@ -334,15 +336,16 @@ class Renewer(LoopOwner):
         return False
 
     async def _send(self, batches: list[Batch], failed: list[tuple[Batch, RedisError]]) -> list[Batch]:
-        """Sends batches and applies the replies. Returns what is to be sent again at once; adds to what `failed`."""
+        """Sends the first batches and applies the replies. Returns what is to be sent next; adds to what `failed`."""
+        batches, later = batches[:MOST_IN_ONE_WRITE], batches[MOST_IN_ONE_WRITE:]
         sent_at = self._runtime.clock()
         replies: Sequence[Reply]
         try:
             replies = await self._runtime.send_all([batch.command(self._runtime) for batch in batches])
-        except NoReply as problem:
-            replies = [problem.error] * len(batches)
-        except RedisError as error:
-            replies = [error] * len(batches)
+        except (NoReply, RedisError) as problem:
+            # The others would wait for as long, each time.
+            batches, later = [*batches, *later], []
+            replies = [problem.error if isinstance(problem, NoReply) else problem] * len(batches)
         again: list[Batch] = []
         for batch, reply in zip(batches, replies, strict=True):
             if not self._keeps(batch.holds, batch.reason):
@@ -354,7 +357,7 @@ class Renewer(LoopOwner):
                 again.extend(changed)
             else:
                 failed.append((batch, reply))
-        return again
+        return again + later
 
     def _apply(self, batch: Batch, reply: Sequence[int], sent_at: float) -> None:
         """What the server has said of each hold."""

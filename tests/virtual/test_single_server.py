@@ -369,6 +369,23 @@ async def test_a_renewal_does_not_hide_that_the_server_was_restarted(world: Worl
         assert (lock.lost.is_set(), other.lost.is_set()) == (True, True)
 
 
+async def test_many_renewals_are_sent_in_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has a timeout of its own, so a server that is slow renews them all."""
+    writes: list[int] = []
+    receive = Session.receive
+
+    def counting(session: Session, data: bytes) -> None:
+        writes.append(data.count(b"EVALSHA"))
+        receive(session, data)
+
+    async with world.client() as client:
+        locks = [client.get_lock(str(number)) for number in range(3000)]
+        await asyncio.gather(*[lock.lock() for lock in locks])
+        monkeypatch.setattr(Session, "receive", counting)
+        await asyncio.sleep(25)
+        assert (max(writes), sum(writes)) == (20, 60)
+
+
 async def test_a_leader_that_is_cancelled_again_leads_until_its_work_has_ended(world: World) -> None:
     led: list[bool] = []
 
