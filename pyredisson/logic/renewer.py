@@ -201,8 +201,11 @@ class Renewer(LoopOwner):
         if failed:
             pause = min(pause, self._shortest_failed / ROUNDS_PER_LEASE)
             return min(pause * (0.5 + self._runtime.jitter()) / RETRIES_PER_ROUND, self._look_every)
+        if self.repairs.unsent and not self.closed:
+            # More than are sent in one round.
+            return 0.0
         idle = self._runtime.clock() - self._last_work
-        has_work = self.due or self.repairs.unsent or self.chores
+        has_work = self.due or self.chores
         if self._runtime.sharded and idle > self._idle_limit and not has_work:
             self._end()
             return 0.0

@@ -73,9 +73,9 @@ class RepairQueue:
                     queue.popleft()
 
     async def send(self) -> bool:
-        """Sends everything once. Returns whether anything has to be sent again."""
-        remaining = await self._send_notices()
-        return await self._send_repairs() or remaining
+        """Sends the next ones once. Returns whether any of them has to be sent again."""
+        failed = await self._send_notices()
+        return await self._send_repairs() or failed
 
     async def _send_notices(self) -> bool:
         pending = list(self._notices.copy())[:BATCH]
@@ -97,7 +97,7 @@ class RepairQueue:
             for _ in pending:
                 self._notices.popleft()
             self._notices.extend(notice for notice in again if now < notice.until)
-        return bool(self._notices)
+        return bool(again)
 
     async def _send_repairs(self) -> bool:
         # They stay in the queue until they have run: a client that is closed meanwhile sends them itself.
@@ -127,7 +127,7 @@ class RepairQueue:
                 if given_up := sum(now >= repair.until for repair in failed):
                     text = "gave up %d releases that failed for too long: what they release ends with its lease"
                     logger.warning(text, given_up)
-        return bool(self._repairs)
+        return bool(failed)
 
     async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool = False) -> list[Reply]:
         """The replies, with error replies in the list. What has not run for its form is sent in another one."""

@@ -386,6 +386,16 @@ async def test_many_renewals_are_sent_in_parts(world: World, monkeypatch: pytest
         assert (max(writes), sum(writes)) == (20, 60)
 
 
+async def test_many_repairs_need_no_pause(world: World) -> None:
+    async with world.client() as client:
+        [lock] = await hold_all(client, "a")
+        session = client._session
+        for number in range(2500):
+            session.repair(lock._logic.commands.release(b"nobody:%d" % number, 0))
+        await asyncio.sleep(0.2)
+        assert not session.watchdog.pending_repairs()
+
+
 async def test_a_leader_that_is_cancelled_again_leads_until_its_work_has_ended(world: World) -> None:
     led: list[bool] = []
 
