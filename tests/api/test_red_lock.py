@@ -27,13 +27,15 @@ ALL_HELD: list[list[bytes]] = [[b"1"]] * 3
 class Red:
     """The red lock `a` on three servers. Each of its locks is of a client of its own. `red` is the latest one."""
 
+    kind = "lock"
+
     def __init__(self, backend: Backend, places: Sequence[Server | Proxy], redises: list[Redis]) -> None:
         self.backend, self.places, self.redises = backend, places, list[Any](redises)
 
     def make(self, **fields: Any) -> Any:
         """A red lock of new clients. `locks` are its members from now on."""
         clients = [self.backend.connect(each.url, **fields) for each in self.places]
-        self.locks = [client.get_lock("a") for client in clients]
+        self.locks = [getattr(client, f"get_{self.kind}")("a") for client in clients]
         self.red: Any = clients[0].get_red_lock(*self.locks)
         return self.red
 
@@ -280,7 +282,9 @@ async def test_a_majority_is_lost(it: Red, servers: list[Server]) -> None:
     assert ([f":{server.port}/" in reasons for server in servers], it.held()) == ([True, False, True], FREE)
 
 
-async def test_all_servers_restart_one_after_the_other(it: Red) -> None:
+@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
+async def test_all_servers_restart_one_after_the_other(it: Red, kind: str) -> None:
+    it.kind = kind
     red = await it.lock()
     async with red:
         for number in (0, 1, 2, 0, 1, 2):
