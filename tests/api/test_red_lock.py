@@ -202,6 +202,18 @@ class TestServersThatFail:
         assert (await red.try_lock(), far.held()) == (True, ALL_HELD)
         await red.unlock()
 
+    async def test_the_others_are_asked_rarely_while_most_are_silent(self, far: Red, proxies: list[Proxy]) -> None:
+        red = far.make(lock_watchdog_timeout=3)
+        await use(red)
+        for proxy in proxies[:2]:
+            proxy.stall()
+        before = scripts_run(far.redises[2])
+        assert not await red.try_lock(2)
+        # Without pauses: more than a hundred.
+        assert scripts_run(far.redises[2]) - before < 20
+        for proxy in proxies[:2]:
+            proxy.resume()
+
     @pytest.mark.parametrize("silent", [False, True])
     async def test_one_and_then_two_fail_while_it_is_held(self, far: Red, proxies: list[Proxy], silent: bool) -> None:
         fields: dict[str, Any] = {"lock_watchdog_timeout": 3, "timeout": 1, "connect_timeout": 1, "retry_attempts": 1}

@@ -235,7 +235,8 @@ class _Retries:
             # Not the failure of a server: the next attempt would end in the same way.
             raise errors[0]
         self.awaited_member = None
-        if len(group.members) - len(errors) < group.quorum:
+        # A member that was left out, because it hasn't replied to an earlier acquire yet, hasn't replied to this one.
+        if len(operations.outcomes) - len(errors) < group.quorum:
             return self._pause_after_failure(errors)
         self._failures = 0
         busy = sorted(number for number, outcome in operations.outcomes.items() if outcome is False)
@@ -252,7 +253,8 @@ class _Retries:
         if len(group.members) - len(permanent) < group.quorum:
             # No majority of members remains that could ever be acquired.
             raise permanent[0]
-        if self.deadline == retry.LIMITED_BY_RETRIES and self._failures >= session.retries:
+        if self.deadline == retry.LIMITED_BY_RETRIES and (not errors or self._failures >= session.retries):
+            # Without errors: no other server can be asked before those reply.
             return None
         pause = retry.delay(self._failures, session.runtime.jitter())
         self._failures += 1
