@@ -200,7 +200,6 @@ class Session:
         self.closed = True
         self.channels.wake_all()
         self.watchdog.close()
-        self.groups.holds.clear()
         return self.holds.release_all()
 
     def drop(self) -> None:

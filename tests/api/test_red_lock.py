@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from pyredisson import LockLostError, LockTimeoutError
+from pyredisson import ClosedError, LockLostError, LockTimeoutError
 from pyredisson.logic.groups import parallel, red_lock
 from pyredisson.logic.holds import HELD, LOST
 from pyredisson.testing import Proxy, Server
@@ -36,6 +36,7 @@ class Red:
         """A red lock of new clients. `locks` are its members from now on."""
         clients = [self.backend.connect(each.url, **fields) for each in self.places]
         self.locks = [getattr(client, f"get_{self.kind}")("a") for client in clients]
+        self.clients: list[Any] = clients
         self.red: Any = clients[0].get_red_lock(*self.locks)
         return self.red
 
@@ -312,6 +313,17 @@ async def test_all_servers_restart_one_after_the_other(it: Red, kind: str) -> No
     await red.unlock()
     assert (it.held(), it.tables()) == (FREE, [])
     assert await it.backend.as_another_owner(red.try_lock)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_one_client_is_closed(it: Red, number: int) -> None:
+    """The majority stays held, and is released, whichever client it is: the group has an order of its own."""
+    red = await it.lock()
+    await it.clients[number].close()
+    assert await red.is_held()
+    await red.unlock()
+    await it.gone()
+    await fails(ClosedError, red.lock)
 
 
 @pytest.mark.parametrize("lacking", [0, 1])

@@ -128,6 +128,7 @@ class MultiLockLogic(GroupLogic):
         doesn't wait for the release of the others.
         """
         if self.expire_if_due(hold):
+            self.session.check_open()
             raise self.loss_of(owner, hold)
         _raise_main_error(await self.release_members(member_releases))
 

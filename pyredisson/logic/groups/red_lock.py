@@ -92,6 +92,7 @@ class RedLockLogic(GroupLogic):
         loss = self.loss_of(owner, hold) if self.expire_if_due(hold) else None
         releases = await self.release_members(member_releases, self.timeout(None))
         if loss is not None:
+            self.session.check_open()
             raise loss
         if hold.state is LOST:
             # A release has found out that its member was lost before.
@@ -323,7 +324,8 @@ class MemberRecovery(Alarm):
         self._group.session.watchdog.set_alarm(self, self._group.session.clock() + seconds)
 
     def _goes_on(self) -> bool:
-        return self._group.session.groups.has(self._hold) and self._hold.state is HELD
+        session = self._group.session
+        return not session.closed and session.groups.has(self._hold) and self._hold.state is HELD
 
     def _missing(self) -> list[int]:
         """The numbers of the members that were lost, or never acquired."""
