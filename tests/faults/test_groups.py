@@ -130,6 +130,19 @@ class TestMultiLock:
         # As another owner: the task that acquired it has ended.
         assert held_locally(backend) == 3
 
+    async def test_cancelled_while_members_that_were_acquired_one_by_one_are_released(
+        self, tasks: RawBackend, proxies: list[Proxy], redises: list[Any]
+    ) -> None:
+        group = make("multi", tasks, proxies, owner=7)
+        for member in group._locks:
+            await member.lock()
+        for proxy in proxies:
+            proxy.stall()
+        assert await cancel_after(5, asyncio.ensure_future(do_all(tasks, group.unlock)))
+        for proxy in proxies:
+            proxy.resume()
+        await tasks.until(lambda: not left(redises))
+
     async def test_several_members_on_a_server_that_is_away(
         self, backend: RawBackend, proxies: list[Proxy], redises: list[Any], monkeypatch: Patch
     ) -> None:

@@ -153,7 +153,12 @@ class MultiLockLogic(GroupLogic):
             MemberRelease(member, member_owner, member.hold_of(member_owner.id), ReleaseCall())
             for member, member_owner in self.with_owners(owner)
         ]
-        _raise_main_error(await _release_in_turn(member_releases[::-1]))
+        try:
+            errors = await _release_in_turn(member_releases[::-1])
+        except BaseException:
+            release_all_in_background(member_releases)
+            raise
+        _raise_main_error(errors)
 
     async def is_held(self, owner: GroupOwner) -> bool:
         for member, member_owner in self.with_owners(owner):
