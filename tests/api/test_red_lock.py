@@ -263,6 +263,16 @@ class TestValidity:
         assert (await red.try_lock(0, 0.04), await red.try_lock(0, 20)) == (False, True)
         await red.unlock()
 
+    @pytest.mark.parametrize("number", [0, 1, 2])
+    async def test_one_client_has_a_lease_of_its_own(self, it: Red, number: int) -> None:
+        """A hundredth of that one would use up each of the others."""
+        leases = [600.0 if one == number else 5.0 for one in range(3)]
+        places = zip(it.places, leases, strict=True)
+        clients = [it.backend.connect(each.url, lock_watchdog_timeout=lease) for each, lease in places]
+        red: Any = clients[0].get_red_lock(*(client.get_lock("a") for client in clients))
+        assert (await red.try_lock(), it.held()) == (True, ALL_HELD)
+        await red.unlock()
+
     async def test_it_ends_before_the_leases_do(self, it: Red, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(red_lock, "DRIFT", 0.5)
         red = it.make()

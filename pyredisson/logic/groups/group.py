@@ -88,7 +88,7 @@ class GroupLogic:
     def with_owners(self, owner: GroupOwner) -> Iterator[tuple[LockLogic, Owner]]:
         return zip(self.members, owner.owners, strict=True)
 
-    def drift(self, hold: Hold) -> float:
+    def drift(self, member: LockLogic, hold: Hold) -> float:
         """So many seconds before its `valid_until` a member's hold is no longer relied on."""
         return 0.0
 
@@ -242,7 +242,7 @@ class GroupLogic:
         for member, member_hold in zip(self.members, hold.holds, strict=True):
             # A hold that has ended may have no lease any more.
             if member_hold is not None and member_hold.state is HELD:
-                member.session.holds.expire_if_due(member_hold, self.drift(member_hold))
+                member.session.holds.expire_if_due(member_hold, self.drift(member, member_hold))
         return hold.state is not HELD
 
     def loss_of(self, owner: GroupOwner, hold: GroupHold) -> LockLostError:
@@ -394,8 +394,9 @@ class _Watch(Alarm):
         if group.expire_if_due(self._hold):
             self(None)
             return
-        held = [hold for hold in self._hold.holds if hold is not None and hold.state is HELD]
-        next_expiry = min((hold.valid_until - group.drift(hold) for hold in held), default=0.0)
+        members = zip(group.members, self._hold.holds, strict=True)
+        held = [(member, hold) for member, hold in members if hold is not None and hold.state is HELD]
+        next_expiry = min((hold.valid_until - group.drift(member, hold) for member, hold in held), default=0.0)
         group.session.watchdog.set_alarm(self, next_expiry)
 
     def __call__(self, hold: Hold | None) -> None:

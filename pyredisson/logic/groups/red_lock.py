@@ -55,10 +55,10 @@ class RedLockLogic(GroupLogic):
     def __init__(self, members: Sequence[LockLogic]) -> None:
         super().__init__(members, len(members) // 2 + 1)
 
-    def drift(self, hold: Hold) -> float:
+    def drift(self, member: LockLogic, hold: Hold) -> float:
         leases = found if isinstance(found := hold.leases, list) else [found]
         # Another thread may release the last level meanwhile.
-        longest = max((self.session.lease_ms if lease is None else lease for lease in leases), default=0)
+        longest = max((member.session.lease_ms if lease is None else lease for lease in leases), default=0)
         return _drift(max(longest, hold.extended))
 
     def timeout(self, lease: int | None) -> float:

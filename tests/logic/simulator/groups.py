@@ -156,7 +156,9 @@ class GroupJudge(Judge):
             return False
         sure = 0
         for member, part in zip(group.members, hold.holds, strict=True):
-            if part is not None and part.state is HELD and part.valid_until - group.drift(part) > self.simulation.now:
+            if part is None or part.state is not HELD:
+                continue
+            if part.valid_until - group.drift(member, part) > self.simulation.now:
                 sure += 1
                 if part.owner not in self._holders(member):
                     self.blame(f"{user.name}: believes in {member.key!r} on {member.session.server}, which lacks it")
