@@ -16,7 +16,7 @@ from pyredisson._backends.aio.connection import Pipeline
 from pyredisson._protocol.replication import ASKED_EVERY
 from pyredisson._settings.address import Address, AddressMap
 from pyredisson.errors import NotReplicatedError
-from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Sentinels
+from pyredisson.testing import Cluster, Proxy, Replicated, ReplicatedNode, Sentinels, Server
 from tests.support.backends import Backend, eventually, fails, finished, hold_all, in_turn, permit_waiters, within
 from tests.support.faults import ACQUIRE, load_script
 from tests.support.kinds import LOCKS
@@ -102,6 +102,17 @@ async def test_so_many_must_confirm_as_the_user_wants(master: Master, backend: B
     assert await one.get_lock("a").try_lock()
     await fails(NotReplicatedError, all_.get_lock("b").lock, match="1 of 2 replicas confirmed")
     await backend.until(lambda: not master.exists("b"))
+
+
+@on_a_cluster
+async def test_a_red_lock_waits_for_a_busy_member_beside_one_without_replicas(master: Master, backend: Backend) -> None:
+    master.freeze()
+    with Server() as busy, Server() as free:
+        clients = [backend.connect(replicas_sync_timeout=SHORT), *(backend.connect(each.url) for each in (busy, free))]
+        members = [client.get_lock("a") for client in clients]
+        async with backend.connect(busy.url).get_lock("a"):
+            assert await clients[0].get_red_lock(*members).try_lock(0.1) is False
+        await clients[0].get_red_lock(*members).lock()
 
 
 async def test_users_without_rights(master: Master, backend: Backend, caplog: pytest.LogCaptureFixture) -> None:

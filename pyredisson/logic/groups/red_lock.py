@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from pyredisson._core import AcquireCall, ReleaseCall
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import is_transient
-from pyredisson.errors import RedissonError
+from pyredisson.errors import NotReplicatedError, RedissonError
 from pyredisson.logic import retry
 from pyredisson.logic.groups.group import GroupHold, GroupLogic, GroupOwner, MemberRelease, release_all_in_background
 from pyredisson.logic.groups.multi_lock import GroupAttempt
@@ -232,9 +232,10 @@ class _Retries:
         """Seconds to pause after an attempt; None: there is no time for another one. Raises if none can help."""
         group = self.group
         errors = operations.errors()
-        if errors and not isinstance(errors[0], RedisError):
-            # Not the failure of a server: the next attempt would end in the same way.
-            raise errors[0]
+        for error in errors:
+            if not isinstance(error, (RedisError, NotReplicatedError)):
+                # Not the failure of a server: the next attempt would end in the same way.
+                raise error
         self.awaited_member = None
         # A member that was left out, because it hasn't replied to an earlier acquire yet, hasn't replied to this one.
         if len(operations.outcomes) - len(errors) < group.quorum:
