@@ -28,6 +28,7 @@ from pyredisson._protocol.replies import ASKING
 from pyredisson._settings.config import Config
 from pyredisson.asyncio import Term
 from pyredisson.errors import LockNotHeldError
+from pyredisson.logic.groups import red_lock
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
@@ -493,3 +494,21 @@ async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_l
         for levels in (2, 1, 0):
             await lock.unlock()
             await check(levels)
+
+
+async def test_of_many_callers_of_a_red_lock_few_ask(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, acquire_members = Counter[str](), red_lock._Attempt.acquire_members
+
+    def counted(attempt: Any) -> Any:
+        asked["times"] += 1
+        return acquire_members(attempt)
+
+    monkeypatch.setattr(red_lock._Attempt, "acquire_members", counted)
+    async with world.client() as client:
+        lock = client.get_red_lock(*map(client.get_lock, "abc"))
+        await lock.lock()
+        callers = (client.get_red_lock(*(client.get_lock(name, owner=owner) for name in "abc")) for owner in range(300))
+        for task in await as_tasks(*(caller.lock() for caller in callers), seconds=20):
+            await cancel_after(0, task)
+    # Each of them once a second: more than 6,000 times.
+    assert asked["times"] < 3500

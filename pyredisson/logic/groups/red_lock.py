@@ -37,6 +37,8 @@ SHORTEST_TIMEOUT = 0.05
 """Seconds that a round may take at least, for short leases."""
 MEMBER_WAIT = 1.0
 """Seconds, about, to wait for one busy member before all are asked again: others may be free by then."""
+CROWD = 50
+"""Behind so many waiters of its client a call waits for a busy member for twice as long."""
 LONGEST_PAUSE = 0.02
 """Seconds, at most, between two attempts when too many members are busy. The pause is random: two programs that each
 acquired some of the members don't do so in the next attempt too."""
@@ -150,7 +152,11 @@ class _Attempt(GroupAttempt):
         clock = group.session.clock
         numbers = self._without_pending_acquire()
         if awaited in numbers:
-            until = clock() + MEMBER_WAIT * (0.5 + group.session.runtime.jitter())
+            member = group.members[awaited]
+            queue = member.session.lock_queues.get(member.identity)
+            # A release hands the member on in the order of its waiters. Each that is far behind would ask in vain.
+            crowd = 0 if queue is None else len(queue.waiters)
+            until = clock() + MEMBER_WAIT * (1 + crowd / CROWD) * (0.5 + group.session.runtime.jitter())
             if self._deadline is not None:
                 until = min(until, self._deadline)
             self._start_acquire(awaited, until)
