@@ -1,7 +1,7 @@
 """The scripts of `lua/`: for each its SHA1 and the constant beginning of the command that runs it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -89,6 +89,8 @@ class ScriptSet:
         """`shared`: the scripts are sent to several servers."""
         self.pubsub = pubsub
         self._shared = shared
+        self.texts_on_way: set[tuple[Hashable, bytes] | None] = set()
+        """The servers and the SHA1s of the scripts whose text was sent, while there is no reply."""
         self.use(with_shebang=True)
 
     def on_connected(self, *, with_shebang: bool) -> None:

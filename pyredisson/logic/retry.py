@@ -37,7 +37,7 @@ from pyredisson._protocol.replies import (
     is_transient_reply,
     public,
 )
-from pyredisson._protocol.scripts import as_eval
+from pyredisson._protocol.scripts import as_eval, words_of
 from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.ports import Granted, Sender
 
@@ -177,6 +177,10 @@ class _Retry:
     new_connection: bool = False
     shard: Hashable = None
     """The server that served the command at the latest try, as far as known."""
+    text: tuple[Hashable, bytes] | None = None
+    """The script whose text this call has sent, see `ScriptSet.texts_on_way`."""
+    behind_text: bool = False
+    """Whether the latest try was sent behind a text that another call had sent. It may have overtaken the text."""
     in_doubt: bool = False
     met_stale_connection: bool = False
     servers_in_doubt: set[bytes | None] = field(default_factory=set)
@@ -194,6 +198,8 @@ class _Retry:
             except (NoReply, RedisError) as error:
                 problem = error
                 continue
+            finally:
+                runtime.scripts.texts_on_way.discard(self.text)
             if isinstance(reply, RedisError):
                 problem = reply
                 continue
@@ -214,9 +220,17 @@ class _Retry:
     async def _before_next_try(self, problem: NoReply | RedisError) -> None:
         """Finds out how to make the next try; pauses as long as `problem` asks for. Raises if there must be none."""
         self.new_connection = False
+        behind_text, self.behind_text = self.behind_text, False
         if isinstance(problem, NoScriptError):
             # After a redirect the same server is asked again: another one may know the script, but doesn't serve it.
-            self.payload = _as_eval(self.runtime, self.payload)
+            text = self.runtime.shard_of_command(self.payload), words_of(self.payload)[1]
+            on_way = self.runtime.scripts.texts_on_way
+            # Thousands of calls may get this error at once. Each text would be sent as often.
+            self.behind_text = text in on_way and not behind_text
+            if not self.behind_text:
+                self.payload = _as_eval(self.runtime, self.payload)
+                on_way.add(text)
+                self.text = text
             return
         if self.redirect is not None:
             # MOVED has changed who serves the command. That server has failed by now, so a pause must not end because

@@ -24,7 +24,7 @@ from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.runtime import AcquiringHolder, PipelineHolder
 from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import ASKING
+from pyredisson._protocol.replies import ASKING, Reply
 from pyredisson._settings.config import Config
 from pyredisson.asyncio import Term
 from pyredisson.errors import LockNotHeldError
@@ -334,6 +334,25 @@ async def test_what_waiters_cost(world: World) -> None:
         assert subscribed()
         await asyncio.sleep(30)
         assert not subscribed()
+
+
+@pytest.mark.parametrize("flushed_again", [False, True])
+async def test_of_many_tasks_few_send_the_text_of_a_script(world: World, flushed_again: bool) -> None:
+    calls, run = world.server.calls, world.server.keys.run
+
+    def run_and_flush(name: bytes, args: list[bytes]) -> Reply:
+        reply = run(name, args)
+        if name == b"EVAL":
+            world.server.keys.flush_scripts()
+        return reply
+
+    async with world.client(retry_attempts=0) as client:
+        locks = await hold_all(client, *map(str, range(100)))
+        world.server.keys.flush_scripts()
+        if flushed_again:
+            world.server.keys.run = run_and_flush  # type: ignore[method-assign]
+        await asyncio.gather(*(lock.unlock() for lock in locks))
+        assert calls["eval"] == (100 if flushed_again else 1)
 
 
 async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
