@@ -75,7 +75,8 @@ class Node:
 
     def suspect(self, connection_id: ConnectionId | None) -> None:
         """Records a connection over which the server may still get a command. None: its identity is unknown."""
-        if connection_id is not None:
+        # Thousands of releases may find the same connection in doubt. Its copies would push out other suspects.
+        if connection_id is not None and connection_id not in self.suspects:
             self.suspects.append(connection_id)
             del self.suspects[:-MAX_SUSPECTS]
 

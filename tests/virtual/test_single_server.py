@@ -23,7 +23,7 @@ import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.runtime import AcquiringHolder, PipelineHolder
 from pyredisson._core import ReleaseCall, command
-from pyredisson._protocol.node import Node
+from pyredisson._protocol.node import MAX_SUSPECTS, ConnectionId, Node
 from pyredisson._protocol.replies import ASKING, Reply
 from pyredisson._settings.config import Config
 from pyredisson.asyncio import Term
@@ -299,6 +299,23 @@ async def test_cancelled_commands_behind_asking_are_in_doubt(world: World) -> No
         assert await cancel_after(1, asyncio.create_task(holder.exchange([first, PING])))
         assert node.suspects == suspects
     holder.stop()
+
+
+async def test_a_connection_in_doubt_counts_once(world: World) -> None:
+    """However many releases find it: only so many connections in doubt are remembered."""
+    node = Node(Config(host=world.server.host, port=world.server.port))
+    earlier = ConnectionId(b"1", b"192.0.2.3:1")
+    holder, pipeline, elsewhere = PipelineHolder(node), await connect(node), list[bytes]()
+    node.suspect(earlier)
+    holder.pipeline = pipeline
+    world.server.pause()
+    reply = pipeline.submit(PING)
+    pipeline.drain()
+    for _ in range(MAX_SUSPECTS):
+        holder.post(PING, elsewhere.append)
+    pipeline.close()
+    assert reply.exception() is not None
+    assert (node.suspects, len(elsewhere)) == ([earlier, pipeline.connection_id], MAX_SUSPECTS)
 
 
 async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World) -> None:
