@@ -1,6 +1,7 @@
 """Rules of the callers of one client that wait for a lock. They need no server, and the clock stands still."""
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 from unittest.mock import Mock, PropertyMock
 
@@ -16,6 +17,8 @@ from pyredisson.logic.locks.queued_wait import LocalQueue
 from pyredisson.logic.locks.read_write_lock import ReadLogic, WriteLogic
 from pyredisson.logic.locks.rlock import LockLogic
 from pyredisson.logic.owners import Owner
+from pyredisson.logic.permits.permit_queue import PermitQueue
+from pyredisson.logic.waiting import WAITING
 
 
 class Waiters:
@@ -128,3 +131,20 @@ def test_a_waiter_that_leaves_just_before_it_is_woken_is_passed_over(look: Calla
     first.wakeup = Mock(alive=True, set=first.end, is_set=lambda: False)
     look(first.queue)
     assert second.wakeup.is_set()
+
+
+def test_few_of_a_thousand_waiters_are_looked_at_for_the_smallest_need() -> None:
+    queue, looks = PermitQueue(repeat(b"me:1")), PropertyMock(return_value=3)
+    first, *others = [Mock(permits=2, state=WAITING) for _ in range(1000)]
+    for waiter in others:
+        # Each mock has a class of its own.
+        type(waiter).permits = looks
+    for waiter in (first, *others):
+        queue.add(waiter)
+    assert queue.least() == 2
+    queue.remove(first)
+    # It looks at all of them, once.
+    assert queue.least() == 3
+    looks.reset_mock()
+    assert {queue.least() for _ in range(10)} == {3}
+    assert looks.call_count < 100

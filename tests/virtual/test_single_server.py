@@ -2,14 +2,12 @@
 
 import asyncio
 import datetime as dt
-import gc
 import os
 import random
 import socket
 import sys
 import threading
 import time
-import weakref
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -23,12 +21,11 @@ import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.runtime import AcquiringHolder, PipelineHolder
 from pyredisson._core import ReleaseCall, command
-from pyredisson._protocol.node import MAX_SUSPECTS, ConnectionId, Node
-from pyredisson._protocol.replies import ASKING, Reply
+from pyredisson._protocol.node import Node
+from pyredisson._protocol.replies import ASKING
 from pyredisson._settings.config import Config
 from pyredisson.asyncio import Term
 from pyredisson.errors import LockNotHeldError
-from pyredisson.logic.groups import red_lock
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
@@ -301,23 +298,6 @@ async def test_cancelled_commands_behind_asking_are_in_doubt(world: World) -> No
     holder.stop()
 
 
-async def test_a_connection_in_doubt_counts_once(world: World) -> None:
-    """However many releases find it: only so many connections in doubt are remembered."""
-    node = Node(Config(host=world.server.host, port=world.server.port))
-    earlier = ConnectionId(b"1", b"192.0.2.3:1")
-    holder, pipeline, elsewhere = PipelineHolder(node), await connect(node), list[bytes]()
-    node.suspect(earlier)
-    holder.pipeline = pipeline
-    world.server.pause()
-    reply = pipeline.submit(PING)
-    pipeline.drain()
-    for _ in range(MAX_SUSPECTS):
-        holder.post(PING, elsewhere.append)
-    pipeline.close()
-    assert reply.exception() is not None
-    assert (node.suspects, len(elsewhere)) == ([earlier, pipeline.connection_id], MAX_SUSPECTS)
-
-
 async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World) -> None:
     holder = AcquiringHolder(Node(Config(host=world.server.host, port=world.server.port)))
     await holder.exchange([PING])
@@ -326,71 +306,6 @@ async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World)
     holder.retire()
     await asyncio.sleep(1)
     assert not world.server.sessions
-
-
-async def test_what_waiters_cost(world: World) -> None:
-    """One that gives up costs the others no attempt. A latch is read every few seconds. A subscription doesn't stay."""
-
-    def subscribed() -> bool:
-        return any(session.channels[b"message"] for session in world.server.sessions.values())
-
-    async with world.client() as client:
-        semaphore, latch = client.get_semaphore("a"), client.get_count_down_latch("b")
-        await semaphore.try_set_permits(1)
-        await semaphore.acquire()
-        [waiting] = await as_tasks(semaphore.acquire())
-        before = world.server.calls["evalsha"]
-        assert not await semaphore.try_acquire(1, 1)
-        await asyncio.sleep(1)
-        assert world.server.calls["evalsha"] == before
-        waiting.cancel()
-        await latch.try_set_count(1)
-        before = world.server.calls.total()
-        assert not await latch.wait(60)
-        assert 10 < world.server.calls.total() - before < 40
-        assert subscribed()
-        await asyncio.sleep(30)
-        assert not subscribed()
-
-
-@pytest.mark.parametrize("flushed_again", [False, True])
-async def test_of_many_tasks_few_send_the_text_of_a_script(world: World, flushed_again: bool) -> None:
-    calls, run = world.server.calls, world.server.keys.run
-
-    def run_and_flush(name: bytes, args: list[bytes]) -> Reply:
-        reply = run(name, args)
-        if name == b"EVAL":
-            world.server.keys.flush_scripts()
-        return reply
-
-    async with world.client(retry_attempts=0) as client:
-        locks = await hold_all(client, *map(str, range(100)))
-        world.server.keys.flush_scripts()
-        if flushed_again:
-            world.server.keys.run = run_and_flush  # type: ignore[method-assign]
-        await asyncio.gather(*(lock.unlock() for lock in locks))
-        assert calls["eval"] == (100 if flushed_again else 1)
-
-
-async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
-    """A server that has forgotten its scripts is sent their text, and a task that has ended is forgotten."""
-    async with world.client() as client:
-        (other,) = await hold_all(client, "b")
-        for _ in range(3):
-            world.server.keys.flush_scripts()
-            await asyncio.sleep(30)
-        await other.unlock()
-        lock, election = client.get_lock("a", owner="order"), client.elect("c")
-
-        async def lead() -> Any:
-            async with election:
-                await lock.__aenter__()
-            return weakref.ref(asyncio.current_task())
-
-        forgotten = await asyncio.create_task(lead())
-        await asyncio.sleep(1)
-        assert (gc.collect() >= 0, forgotten()) == (True, None)
-        await lock.unlock()
 
 
 @pytest.mark.usefixtures("restarts_noticed")
@@ -404,33 +319,6 @@ async def test_a_renewal_does_not_hide_that_the_server_was_restarted(world: Worl
         world.server.restart()
         await asyncio.sleep(1.6)
         assert (lock.lost.is_set(), other.lost.is_set()) == (True, True)
-
-
-async def test_many_renewals_are_sent_in_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part has a timeout of its own, so a server that is slow renews them all."""
-    writes: list[int] = []
-    receive = Session.receive
-
-    def counting(session: Session, data: bytes) -> None:
-        writes.append(data.count(b"EVALSHA"))
-        receive(session, data)
-
-    async with world.client() as client:
-        locks = [client.get_lock(str(number)) for number in range(3000)]
-        await asyncio.gather(*[lock.lock() for lock in locks])
-        monkeypatch.setattr(Session, "receive", counting)
-        await asyncio.sleep(25)
-        assert (max(writes), sum(writes)) == (20, 60)
-
-
-async def test_many_repairs_need_no_pause(world: World) -> None:
-    async with world.client() as client:
-        [lock] = await hold_all(client, "a")
-        session = client._session
-        for number in range(2500):
-            session.repair(lock._logic.commands.release(b"nobody:%d" % number, 0))
-        await asyncio.sleep(0.2)
-        assert not session.watchdog.pending_repairs()
 
 
 async def test_a_leader_that_is_cancelled_again_leads_until_its_work_has_ended(world: World) -> None:
@@ -530,21 +418,3 @@ async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_l
         for levels in (2, 1, 0):
             await lock.unlock()
             await check(levels)
-
-
-async def test_of_many_callers_of_a_red_lock_few_ask(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, acquire_members = Counter[str](), red_lock._Attempt.acquire_members
-
-    def counted(attempt: Any) -> Any:
-        asked["times"] += 1
-        return acquire_members(attempt)
-
-    monkeypatch.setattr(red_lock._Attempt, "acquire_members", counted)
-    async with world.client() as client:
-        lock = client.get_red_lock(*map(client.get_lock, "abc"))
-        await lock.lock()
-        callers = (client.get_red_lock(*(client.get_lock(name, owner=owner) for name in "abc")) for owner in range(300))
-        for task in await as_tasks(*(caller.lock() for caller in callers), seconds=20):
-            await cancel_after(0, task)
-    # Each of them once a second: more than 6,000 times.
-    assert asked["times"] < 3500
