@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
@@ -24,7 +24,6 @@ from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING
 from pyredisson._settings.config import Config
-from pyredisson.asyncio import Term
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
@@ -32,9 +31,8 @@ from tests.api.kinds import JAVA, lock_of
 from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
 from tests.support.children import completed
 
-from .cluster import install_cluster
 from .conftest import World, as_tasks
-from .server import EPOCH, MemoryServer, Session
+from .server import EPOCH, MemoryServer
 from .time import LONGEST, START
 
 
@@ -219,20 +217,6 @@ async def test_woken_at_the_deadline(world: World) -> None:
     assert world.clock() < START + 60
 
 
-@pytest.mark.parametrize("clustered", [False, True])
-async def test_refused_subscriptions_end_waits(world: World, monkeypatch: pytest.MonkeyPatch, clustered: bool) -> None:
-    def refuse(*_: object) -> bytes:
-        raise NoPermissionError("NOPERM No permissions to access a channel")
-
-    monkeypatch.setattr(Session, "do_subscribe", refuse)
-    monkeypatch.setattr(Session, "do_ssubscribe", refuse)
-    url = install_cluster(monkeypatch, world.clock).url if clustered else world.server.url
-    async with pyredisson.asyncio.connect(url) as client, pyredisson.asyncio.connect(url) as other:
-        await hold_all(client, "a")
-        await fails(NoPermissionError, other.get_lock("a").lock)
-    assert world.clock() < START + 1
-
-
 async def test_a_call_that_adds_a_level_needs_no_place_in_the_queue(world: World) -> None:
     """Its owner has acquired the lock by another call."""
     async with world.client() as client, world.client() as other:
@@ -319,25 +303,6 @@ async def test_a_renewal_does_not_hide_that_the_server_was_restarted(world: Worl
         world.server.restart()
         await asyncio.sleep(1.6)
         assert (lock.lost.is_set(), other.lost.is_set()) == (True, True)
-
-
-async def test_a_leader_that_is_cancelled_again_leads_until_its_work_has_ended(world: World) -> None:
-    led: list[bool] = []
-
-    async def work(term: Term) -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(3)
-            led.append(term.valid)
-
-    async with world.client() as client:
-        leading = asyncio.create_task(client.elect("orders").run(work))
-        for _ in range(3):
-            await asyncio.sleep(1)
-            leading.cancel()
-        await fails(asyncio.CancelledError, asyncio.wait_for, leading, None)
-    assert led == [True]
 
 
 @pytest.mark.usefixtures("announced")
