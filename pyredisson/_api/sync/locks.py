@@ -321,7 +321,8 @@ class RedLock(LockGroup):
     leases isn't over, counted from when they were asked for, after subtracting 1 % of the lease and 2 ms, as the
     servers' clocks may run at different speeds. It is lost as soon as that is true of no majority any more.
 
-    `lock()` raises an error of a server if no majority answers; `try_lock` tries again until its time is over.
+    While no majority answers, `lock()` goes on trying, and `try_lock` until its time is over. An error of a server is
+    raised if it lasts, as a wrong password does, and leaves no majority.
     """
 
     __slots__ = ()
