@@ -31,39 +31,6 @@ if TYPE_CHECKING:
     from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 
-async def send(
-    semaphore: SemaphoreLogic,
-    queue: PermitQueue,
-    slot: SessionSlot,
-    permits: int,
-    waiters: Sequence[PermitWait],
-    *,
-    only_existing: bool = False,
-) -> int:
-    """Sends a hand-over. Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
-    session = semaphore.session
-    with session.channels.mutex:
-        names = queue.take_names(waiters)
-    wanted = sum(waiter.permits for waiter in waiters)
-    payload = semaphore.commands.hand_over(slot, permits, wanted, names, only_existing=only_existing)
-    reply = 0
-    try:
-        reply = await session.slots.send_hand_over(payload)
-    finally:
-        if reply <= 0 and names:
-            # Only a hand-over takes the client out of the list.
-            with session.channels.mutex:
-                queue.names.update(dict.fromkeys(names.split()))
-    return reply
-
-
-def refuse(semaphore: SemaphoreLogic, waiter: PermitWait) -> None:
-    """The waiter hasn't got its permits: it makes an attempt."""
-    semaphore.session.channels.take_back(semaphore.commands.waiting_channel, waiter.wakeup, waiter.permits)
-    waiter.refuse()
-    waiter.wakeup.set()
-
-
 # --- One hand-over
 
 
@@ -79,8 +46,9 @@ async def release(
         waiter = _choose(queue, permits, releaser, now)
         if waiter is not None:
             queue.on_handed_over(now, limit)
+            session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
             if not queue.in_flight or only_existing:
-                return await _hand_over(semaphore, queue, slot, permits, waiter, only_existing=only_existing)
+                return await _hand_over(semaphore, queue, slot, permits, (waiter,), only_existing=only_existing)
             # In an event loop all hand-overs that come while one is on its way share a command.
             session.slots.free(slot)
             batch = queue.batch
@@ -126,56 +94,101 @@ async def _hand_over(
     queue: PermitQueue,
     slot: SessionSlot,
     permits: int,
-    waiter: PermitWait,
+    waiters: Sequence[PermitWait],
     *,
-    only_existing: bool,
+    only_existing: bool = False,
 ) -> bool:
+    """Sends the command of one release, or of several. False: there was no semaphore, although `only_existing`."""
     session = semaphore.session
     counted = not session.runtime.blocking
     try:
         queue.in_flight += counted
-        session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
-        reply = await send(semaphore, queue, slot, permits, (waiter,), only_existing=only_existing)
-    except NotConfirmed as problem:
-        # The permits were released. Only the waiter needs the confirmation.
-        waiter.error = semaphore.not_confirmed(problem)
-        abandon(semaphore, slot, permits, only_existing=only_existing)
+        reply = await _send(semaphore, queue, slot, permits, waiters, only_existing=only_existing)
+    except BaseException as error:
+        if isinstance(error, NotConfirmed):
+            for waiter in waiters:
+                waiter.error = semaphore.not_confirmed(error)
+        _undo(semaphore, slot, permits, waiters, only_existing=only_existing)
+        if not isinstance(error, NotConfirmed):
+            raise
+        # The permits were released. Only the waiters need the confirmation.
         return True
-    except BaseException:
-        abandon(semaphore, slot, permits, only_existing=only_existing)
-        raise
     finally:
         queue.in_flight -= counted
-    if reply > 0:
-        if not waiter.give():
-            abandon(semaphore, slot, permits, only_existing=only_existing)
-            return True
+    left = [waiter for waiter in waiters if reply > 0 and not waiter.give()]
+    if len(left) == len(waiters):
+        _undo(semaphore, slot, permits, waiters, only_existing=only_existing)
+        return True
+    for waiter in waiters:
+        if reply <= 0:
+            _refuse(semaphore, waiter)
         waiter.wakeup.set()
-    else:
-        refuse(semaphore, waiter)
+    if left:
+        semaphore.release_in_background(sum(waiter.permits for waiter in left))
     if tracing.debug and reply > 0:
         logger.debug("%d permits of semaphore %r are handed on", reply, readable(semaphore.key))
     session.slots.free(slot)
     return bool(reply)
 
 
-def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_existing: bool) -> bool:
-    """Ends a hand-over that was interrupted or has failed, or whose waiter has left: its permits are released, once.
+async def _send(
+    semaphore: SemaphoreLogic,
+    queue: PermitQueue,
+    slot: SessionSlot,
+    permits: int,
+    waiters: Sequence[PermitWait],
+    *,
+    only_existing: bool,
+) -> int:
+    """Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
+    session = semaphore.session
+    with session.channels.mutex:
+        names = queue.take_names(waiters)
+    wanted = sum(waiter.permits for waiter in waiters)
+    payload = semaphore.commands.hand_over(slot, permits, wanted, names, only_existing=only_existing)
+    reply = 0
+    try:
+        reply = await session.slots.send_hand_over(payload)
+    finally:
+        if reply <= 0 and names:
+            # Only a hand-over takes the client out of the list.
+            with session.channels.mutex:
+                queue.names.update(dict.fromkeys(names.split()))
+    return reply
 
-    The waiter makes an attempt. False: there is no hand-over. Idempotent.
+
+def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_existing: bool) -> bool:
+    """Ends a hand-over that was interrupted: its permits are released, once, and the waiter makes an attempt.
+
+    False: there is no hand-over. Idempotent.
     """
     releaser = slot.releaser
     waiter: PermitWait | None = None if releaser is None else releaser.successor
     if waiter is None:
         return False
     if waiter.releaser is releaser:
-        # The slot isn't used again: this command must find the number of the hand-over.
-        finish = semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing)
-        semaphore.session.runtime.post(finish)
-        refuse(semaphore, waiter)
+        _undo(semaphore, slot, permits, (waiter,), only_existing=only_existing)
     # Also after an interrupt between the change of the state and the line that wakes it.
     waiter.wakeup.set()
     return True
+
+
+def _undo(
+    semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, waiters: Sequence[PermitWait], *, only_existing: bool
+) -> None:
+    """Makes a hand-over that has failed, or whose waiters have left, a mere release; the waiters make attempts."""
+    # The slot isn't used again: this command must find the number of the hand-over.
+    finish = semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing)
+    semaphore.session.runtime.post(finish)
+    for waiter in waiters:
+        _refuse(semaphore, waiter)
+
+
+def _refuse(semaphore: SemaphoreLogic, waiter: PermitWait) -> None:
+    """The waiter hasn't got its permits: it makes an attempt."""
+    semaphore.session.channels.take_back(semaphore.commands.waiting_channel, waiter.wakeup, waiter.permits)
+    waiter.refuse()
+    waiter.wakeup.set()
 
 
 # --- Several hand-overs of permits in one command: all that come while another one is on its way, in one event loop
@@ -211,7 +224,6 @@ class HandOverBatch:
         part = Part(permits, waiter, runtime.wakeup())
         self._parts.append(part)
         try:
-            semaphore.session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
             if len(self._parts) == 1:
                 runtime.spawn(self._run_soon)
             while not self.done:
@@ -236,7 +248,7 @@ class HandOverBatch:
         elif self._queue.batch is self:
             self._queue.batch = None
         self._semaphore.release_in_background(part.permits)
-        refuse(self._semaphore, part.waiter)
+        _refuse(self._semaphore, part.waiter)
 
     async def _run_soon(self) -> None:
         # Other tasks that are about to run may release, too. With an eager task factory this one runs at once.
@@ -251,41 +263,17 @@ class HandOverBatch:
         queue, semaphore = self._queue, self._semaphore
         if queue.batch is self:
             queue.batch = None
-        queue.in_flight += 1
+        parts, slots = self._parts, semaphore.session.slots
         try:
-            if self._parts:
-                await self._send(semaphore.session.slots.allocate())
-        finally:
-            queue.in_flight -= 1
-            self.done = True
-            for part in self._parts:
-                part.wakeup.set()
-
-    async def _send(self, slot: SessionSlot) -> None:
-        semaphore, parts = self._semaphore, self._parts
-        permits = sum(part.permits for part in parts)
-        try:
-            reply = await send(semaphore, self._queue, slot, permits, [part.waiter for part in parts])
+            if parts:
+                permits, waiters = sum(part.permits for part in parts), [part.waiter for part in parts]
+                await _hand_over(semaphore, queue, slots.allocate(), permits, waiters)
         except BaseException as error:
-            # The slot isn't used again: this command must find the number of the hand-over.
-            semaphore.session.runtime.post(semaphore.commands.finish_hand_over(slot, permits))
-            for part in parts:
-                if isinstance(error, NotConfirmed):
-                    part.waiter.error = semaphore.not_confirmed(error)
-                refuse(semaphore, part.waiter)
             if not isinstance(error, Exception):
                 raise
-            if not isinstance(error, NotConfirmed):
-                self.error = error
-            return
-        unused = 0
-        for part in parts:
-            if reply <= 0:
-                refuse(semaphore, part.waiter)
-            elif part.waiter.give():
-                part.waiter.wakeup.set()
-            else:
-                unused += part.waiter.permits
-        semaphore.session.slots.free(slot)
-        if unused:
-            semaphore.release_in_background(unused)
+            # The releases raise it.
+            self.error = error
+        finally:
+            self.done = True
+            for part in parts:
+                part.wakeup.set()
