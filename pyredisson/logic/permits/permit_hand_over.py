@@ -20,7 +20,6 @@ from pyredisson._diagnostics import logger, readable, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import copy_error
 from pyredisson.logic.exactly_once import SessionSlot
-from pyredisson.logic.owners import TURN_CHECK
 from pyredisson.logic.permits.commands import OTHERS_WAIT, REDISSON_HEARD
 from pyredisson.logic.permits.permit_queue import PermitQueue
 from pyredisson.logic.permits.permit_wait import PermitWait
@@ -192,8 +191,8 @@ def _refuse(semaphore: SemaphoreLogic, waiter: PermitWait) -> None:
 
 
 # --- Several hand-overs of permits in one command: all that come while another one is on its way, in one event loop
-# The command is sent by an operation in the background, so a release that is cancelled changes nothing for the others.
-# Until that operation has begun, a release that is cancelled takes its part out of the batch.
+# The first of the releases sends the command. If it is cancelled meanwhile, the permits of all are released in the
+# background, and the waiters make attempts. A release that is cancelled before that takes its part out of the batch.
 
 
 class Part(NamedTuple):
@@ -213,67 +212,51 @@ class HandOverBatch:
     _queue: PermitQueue
     _parts: list[Part] = field(default_factory=list)
     _begun: bool = False
-    done: bool = False
-    error: Exception | None = None
+    _done: bool = False
+    _error: Exception | None = None
     """What the releases have to raise. The permits are released in the background."""
 
     async def release(self, permits: int, waiter: PermitWait) -> None:
         """Adds a release, and waits for its end. The waiter was chosen by that release."""
-        semaphore = self._semaphore
-        runtime = semaphore.session.runtime
+        runtime = self._semaphore.session.runtime
         part = Part(permits, waiter, runtime.wakeup())
         self._parts.append(part)
         try:
-            if len(self._parts) == 1:
-                runtime.spawn(self._run_soon)
-            while not self.done:
-                part.wakeup.clear()
-                first = self._parts[0] is part
-                await runtime.wait(part.wakeup, TURN_CHECK if first else math.inf)
-                if first and not part.wakeup.is_set():
-                    # The operation in the background may have been cancelled before it has begun.
-                    await self._run()
+            if self._parts[0] is part:
+                # Other tasks that are about to run may release, too.
+                await runtime.sleep(0)
+            while not self._done and self._parts[0] is not part:
+                await runtime.wait(part.wakeup, math.inf)
+            if not self._done:
+                await self._send()
         except BaseException:
             if not self._begun:
                 self._take_out(part)
             raise
-        if self.error is not None:
-            raise copy_error(self.error)
+        if self._error is not None:
+            raise copy_error(self._error)
 
     def _take_out(self, part: Part) -> None:
         """A release was cancelled before the command was sent: it is done on its own."""
         self._parts.remove(part)
         if self._parts:
             self._parts[0].wakeup.set()
-        elif self._queue.batch is self:
+        else:
             self._queue.batch = None
         self._semaphore.release_in_background(part.permits)
         _refuse(self._semaphore, part.waiter)
 
-    async def _run_soon(self) -> None:
-        # Other tasks that are about to run may release, too. With an eager task factory this one runs at once.
-        await self._semaphore.session.runtime.sleep(0)
-        await self._run()
-
-    async def _run(self) -> None:
-        """Sends the command, once."""
-        if self._begun:
-            return
+    async def _send(self) -> None:
         self._begun = True
-        queue, semaphore = self._queue, self._semaphore
-        if queue.batch is self:
-            queue.batch = None
-        parts, slots = self._parts, semaphore.session.slots
+        self._queue.batch = None
+        semaphore, parts = self._semaphore, self._parts
+        permits, waiters = sum(part.permits for part in parts), [part.waiter for part in parts]
         try:
-            if parts:
-                permits, waiters = sum(part.permits for part in parts), [part.waiter for part in parts]
-                await _hand_over(semaphore, queue, slots.allocate(), permits, waiters)
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                raise
-            # The releases raise it.
-            self.error = error
+            await _hand_over(semaphore, self._queue, semaphore.session.slots.allocate(), permits, waiters)
+        except Exception as error:
+            self._error = error
+            raise
         finally:
-            self.done = True
+            self._done = True
             for part in parts:
                 part.wakeup.set()
