@@ -93,8 +93,16 @@ class Checks:
         self.masters = reading.run(reading.nodes.masters)
 
     def all(self) -> Iterator[Finding]:
-        for node in self.masters:
-            yield from (replace(finding, server=node.address) for finding in self._of_server(node))
+        for node in [*self.masters]:
+            try:
+                yield from (replace(finding, server=node.address) for finding in self._of_server(node))
+            except RedisError as error:
+                if len(self.masters) == 1:
+                    raise
+                # The others are checked all the same: somebody wants to know what is wrong.
+                self.masters.remove(node)
+                advice = "start it again, or have a replica take over: its locks can't be acquired"
+                yield Finding("available", Level.ERROR, f"it doesn't serve: {error}", advice, node.address)
         if self._config.topology == "cluster":
             yield from self._cluster()
         yield from self._clocks()
@@ -198,6 +206,9 @@ class Checks:
         except NoPermissionError as error:
             text = f"clients can't announce themselves, so it can't be said who holds a lock: {error}"
             yield Finding("announce", Level.NOTE, text, "grant ~pyredisson_client:*, +hmget, +hdel and +time")
+        except RedisError as error:
+            # Perhaps the key is on a master that doesn't serve, which is an error already.
+            yield Finding("announce", Level.NOTE, f"not tested: {error}", "run it again when all masters serve")
         else:
             yield Finding("announce", Level.OK, "clients may announce themselves under pyredisson_client:*")
 

@@ -246,6 +246,22 @@ def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
     assert f"redis-cli --cluster check {address}" in said["slots"].advice
 
 
+def test_doctor_when_a_master_is_dead(masters_only: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error, and all others are checked."""
+    dead, *others = masters_only.masters()
+    alive = {":".join(map(str, each.address)) for each in others}
+    [key] = names_on(masters_only, dead, 1)
+    monkeypatch.setattr(doctor, "client_key", lambda _: key.encode())
+    monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
+    masters_only.kill(dead)
+    with reader(config := Config.of(masters_only.url)) as reading:
+        said = [*doctor.Checks(config, reading, "x").all()]
+    assert [each.server for each in said if each.check == "available"] == [":".join(map(str, dead.address))]
+    for check in ("version", "latency", "pubsub"):
+        assert {each.server for each in said if each.check == check} == alive
+    assert {"announce", "keys"} <= {each.check for each in said}
+
+
 def test_watch(servers: Servers) -> None:
     with servers.redis() as redis, watching(servers.url) as screen:
         hold(servers, *NAMES)
