@@ -15,6 +15,7 @@ from pyredisson.inspection.announcements import with_missing_right
 from pyredisson.inspection.model import Evidence
 from pyredisson.inspection.raw import client_of, objects_of
 from pyredisson.logic import retry
+from pyredisson.logic.announcement import client_key
 from pyredisson.logic.ports import Nodes
 from pyredisson.logic.session import Session
 
@@ -111,10 +112,10 @@ class Discovery:
             await self._follow_topology()
         if all(walk.ended for walk in self._walks.values()):
             self.done = True
-            if not self.failed:
-                # Otherwise an object that wasn't found again may be on a server that didn't answer.
-                self.found = dict(self._found_now)
-                self.clients = dict(self._clients_now)
+            self.found = {key: self.found[key] for key in self.found if key in self._found_now or self._may_exist(key)}
+            self.clients = {
+                id_: None for id_ in self.clients if id_ in self._clients_now or self._may_exist(client_key(id_))
+            }
         return not self.done
 
     async def _advance(self, walk: _Walk) -> None:
@@ -181,6 +182,11 @@ class Discovery:
                 walk.ended = True
             if walk.node not in masters or not walk.failures:
                 self.failed.pop(walk.node.address, None)
+
+    def _may_exist(self, key: bytes) -> bool:
+        """Whether what wasn't found again may be on a server that didn't answer."""
+        node = self._session.runtime.shard_of(key)
+        return isinstance(node, Node) and node.address in self.failed
 
     def _on_topology_change(self, changes: Changes) -> None:
         """Called on any thread."""

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError, NoPermissionError
 
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
-from tests.support.inspecting import Recorder, check_pairs, told, whats
+from tests.support.inspecting import Recorder, check_pairs, discovery_of, told, walk, whats
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
 
 from .cluster import ClusterNode, MemoryCluster
@@ -28,6 +28,7 @@ SETTLED = 16.0
 MOVES = ("not", "keys", "slot", "both", "failover")
 """What moves to another node while a client waits."""
 HELD, BEHIND = "held{a}", "behind{a}"
+OWNER = b"00000000-0000-4000-8000-000000000000:1"
 
 
 async def acquire(lock: Any, seconds: float = 0) -> None:
@@ -209,6 +210,23 @@ async def test_a_call_to_a_master_that_hangs_is_sent_to_its_successor(world: Wor
             synced.fail_over(node, gone=False)
             await call
         assert not await lock.is_locked()
+
+
+async def test_while_a_master_is_away_the_others_are_known_exactly(world: World, cluster: MemoryCluster) -> None:
+    """What a walk has found on the one that is away stays known."""
+    away, other = cluster.nodes[:2]
+    async with cluster.client(retry_attempts=0, timeout=1, connect_timeout=1) as client:
+        lost, gone, new = cluster.name_on(away), cluster.name_on(other, "gone"), cluster.name_on(other, "new")
+        for node, name in ((away, lost), (other, gone)):
+            node.keys.keyspace.do_hset(name.encode(), OWNER, b"1")
+        discovery = await walk(discovery_of(client))
+        assert {*discovery.found} == {lost.encode(), gone.encode()}
+        away.pause()
+        other.keys.keyspace.do_del(gone.encode())
+        other.keys.keyspace.do_hset(new.encode(), OWNER, b"1")
+        discovery.restart()
+        await walk(discovery)
+        assert {*discovery.found} == {lost.encode(), new.encode()}
 
 
 async def test_a_closed_client_leaves_no_connection(world: World, synced: MemoryCluster) -> None:
