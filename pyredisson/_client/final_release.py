@@ -237,8 +237,9 @@ class LastConnection:
             self._write(payloads, deadline)
             replies = self._read(len(payloads))
         sent = list(payloads)
-        for _ in range(MOST_FORMS):
-            forms = forms_after(sent, replies, with_shebang=self._node.scripts.with_shebang)
+        for number in range(MOST_FORMS):
+            flags = self._node.scripts.with_shebang
+            forms = forms_after(sent, replies, with_shebang=flags, all_texts=number > 0)
             if not forms:
                 break
             self._write(list(forms.values()), deadline)

@@ -96,13 +96,23 @@ MOST_FORMS = 2
 """How often a command may need another form: its text, and no list."""
 
 
-def forms_after(payloads: Sequence[bytes], replies: Sequence[Reply], *, with_shebang: bool) -> dict[int, bytes]:
-    """The forms in which to send those commands again at once that have not run for their form, by their indexes."""
-    forms = {
-        i: as_eval(payload, with_shebang=with_shebang) if isinstance(reply, NoScriptError) else without_list(payload)
-        for i, (payload, reply) in enumerate(zip(payloads, replies, strict=True))
-        if isinstance(reply, (NoScriptError, TryAgainError))
-    }
+def forms_after(
+    payloads: Sequence[bytes], replies: Sequence[Reply], *, with_shebang: bool, all_texts: bool
+) -> dict[int, bytes]:
+    """The forms in which to send those commands again at once that have not run for their form, by their indexes.
+
+    Not `all_texts`: the first command of an unknown script gets its text, which makes the others behind it run as they
+    are. A thousand texts are megabytes.
+    """
+    forms: dict[int, bytes | None] = {}
+    texts = set[bytes]()
+    for i, (payload, reply) in enumerate(zip(payloads, replies, strict=True)):
+        if isinstance(reply, NoScriptError):
+            sha = words_of(payload)[1]
+            forms[i] = payload if sha in texts and not all_texts else as_eval(payload, with_shebang=with_shebang)
+            texts.add(sha)
+        elif isinstance(reply, TryAgainError):
+            forms[i] = without_list(payload)
     return {i: form for i, form in forms.items() if form is not None}
 
 

@@ -133,8 +133,9 @@ class RepairQueue:
         """The replies, with error replies in the list. What has not run for its form is sent in another one."""
         payloads = [unsent.payload for unsent in commands]
         replies = await self._runtime.send_all(payloads, new_connection=new_connection)
-        for _ in range(MOST_FORMS):
-            forms = forms_after(payloads, replies, with_shebang=self._runtime.scripts.with_shebang)
+        for number in range(MOST_FORMS):
+            flags = self._runtime.scripts.with_shebang
+            forms = forms_after(payloads, replies, with_shebang=flags, all_texts=number > 0)
             if not forms:
                 break
             # All in one write: as many round trips one after the other would delay the next renewal.

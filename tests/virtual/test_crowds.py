@@ -65,8 +65,11 @@ async def test_what_waiters_cost(world: World) -> None:
         assert not subscribed()
 
 
+@pytest.mark.parametrize("in_background", [False, True])
 @pytest.mark.parametrize("flushed_again", [False, True])
-async def test_of_many_tasks_few_send_the_text_of_a_script(world: World, flushed_again: bool) -> None:
+async def test_of_many_tasks_few_send_the_text_of_a_script(
+    world: World, flushed_again: bool, in_background: bool
+) -> None:
     calls, run = world.server.calls, world.server.keys.run
 
     def run_and_flush(name: bytes, args: list[bytes]) -> Reply:
@@ -80,8 +83,14 @@ async def test_of_many_tasks_few_send_the_text_of_a_script(world: World, flushed
         world.server.keys.flush_scripts()
         if flushed_again:
             world.server.keys.run = run_and_flush  # type: ignore[method-assign]
-        await asyncio.gather(*(lock.unlock() for lock in locks))
+        if in_background:
+            for hold in client._session.holds.release_all():
+                client._session.repair(hold.commands.abandon(hold))
+            await asyncio.sleep(1)
+        else:
+            await asyncio.gather(*(lock.unlock() for lock in locks))
         assert calls["eval"] == (100 if flushed_again else 1)
+        assert not await locks[-1].is_locked()
 
 
 async def test_what_has_ended_or_is_unknown_costs_no_hold(world: World) -> None:
