@@ -58,6 +58,8 @@ class FinalRelease:
     """The servers that didn't reply. They are not tried again."""
     _starts_threads: bool = field(default=False, init=False)
     """Whether threads may be started: not in the handler of a signal, which may have interrupted another start."""
+    _refusals: list[RedisError] = field(default_factory=list, init=False)
+    """What servers have replied to commands that they haven't run."""
     _reached: bool = field(default=False, init=False)
     """Whether any server has replied."""
     _lost: int = field(default=0, init=False)
@@ -83,7 +85,7 @@ class FinalRelease:
             if self.calls is not None:
                 self.calls.abort_calls()
         if self._lost:
-            errors = "; ".join(dict.fromkeys(map(str, self._failed.copy().values())))
+            errors = "; ".join(dict.fromkeys(map(str, [*self._failed.copy().values(), *self._refusals])))
             logger.warning("%d locks were not released and end with their leases: %s", self._lost, errors)
 
     def _send_until_quiet(self, main_thread_stopped: bool) -> None:
@@ -154,6 +156,9 @@ class FinalRelease:
                 if isinstance(reply, Redirected):
                     node = self.servers.target(reply)
                     redirected.setdefault((node, reply.is_ask), []).append(payload)
+                elif isinstance(reply, RedisError) and self.unsent.get(payload):
+                    self._lost += 1
+                    self._refusals.append(reply)
         return redirected
 
     def _connect(self, targets: Sequence[Target]) -> None:

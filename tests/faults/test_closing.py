@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -123,6 +124,17 @@ class TestInFlight:
             assert turning.done()
         if backend.threads:
             eventually(lambda: "locks were not released" in caplog.text)
+
+
+async def test_what_the_server_refuses_is_logged(
+    backend: RawBackend, user: Callable[[str], str], admin: Redis, caplog: Log
+) -> None:
+    client = backend.connect(user("~* &* +@all"))
+    await do_all(backend, *[client.get_lock(name).lock for name in "ab"])
+    admin.acl_setuser("app", enabled=True, keys=["*b*"], reset_keys=True)
+    await close(backend, client, [])
+    assert (admin.exists("a"), admin.exists("b")) == (1, 0)
+    assert "1 locks were not released and end with their leases: NOPERM" in caplog.text
 
 
 async def test_a_command_added_during_a_final_release_is_sent(threads: RawBackend, proxy: Proxy, admin: Redis) -> None:
