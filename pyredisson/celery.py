@@ -182,8 +182,8 @@ class _QueueOnce(Task):
             if task_id is None:
                 return self._refuse(name, queued_id)
             # Others wait for this id: a chain, a group, a chord. So its message is sent. It runs nothing, unless the
-            # task that has the lock is the same one, of a worker that has died.
-            headers = {**headers, _HEADER: [name, None if queued_id == task_id else ""]}
+            # task that has the lock is the same one, of a worker that has died, or this is a retry.
+            headers = {**headers, _HEADER: [name, None if task_id in (queued_id, request.id) else ""]}
             return super().apply_async(args, kwargs, task_id=task_id, headers=headers, **options)
         headers = {**headers, _HEADER: _marked(lock)}
         try:

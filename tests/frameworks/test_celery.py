@@ -82,9 +82,12 @@ def report(self, day, fails=0, countdown=0.1):
         raise self.retry(countdown=countdown)
     return work(self)
 
-@app.task(bind=True, base=queue_once(client, lambda day: f"early:{day}", until="start"))
-def early(self, day):
-    return work(self)
+@app.task(bind=True, base=queue_once(client, lambda day, fails=0: f"early:{day}", until="start"))
+def early(self, day, fails=0):
+    tries = work(self)
+    if tries < fails:
+        raise self.retry(countdown=0)
+    return tries
 
 @app.task(bind=True, base=queue_once(client, "hangs", at_most=0.5))
 def hangs(self):
@@ -313,6 +316,11 @@ def test_from_the_queue_to_the_end(work: Any, admin: Redis) -> None:
     assert later.id != early.id
     admin.rpush("go", 1, 1)
     assert [early.get(CHILD_LIMIT), later.get(CHILD_LIMIT)] == [0, 0]
+    # A retry runs, though the same task has been queued meanwhile.
+    early = work.early.delay("friday", fails=1)
+    eventually(lambda: work.early.apply_async(("friday",), countdown=3600).id != early.id, CHILD_LIMIT)
+    admin.rpush("go", 1, 1)
+    assert early.get(CHILD_LIMIT) == 1
     # Others wait for the results of duplicates.
     with work.client.singleton("report:tuesday"):
         assert celery.group(work.report.si("tuesday"), work.first.si())().get(CHILD_LIMIT) == [None, "first"]
