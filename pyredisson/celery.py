@@ -111,11 +111,15 @@ class AlreadyQueued(RedissonError):
     """A task of `queue_once` that is queued, or runs, and so isn't queued again."""
 
     def __init__(self, name: str, task_id: str | None) -> None:
-        super().__init__(f"lock {name!r}: the task is queued already, with the id {task_id or '(not known)'}")
+        # Another process, or a backend of results, makes it anew of these arguments.
+        super().__init__(name, task_id)
         self.name = name
         """The name of the lock, from the arguments of the task."""
         self.task_id = task_id
         """The id of the task that is queued or runs. None: something else has a lock of that name."""
+
+    def __str__(self) -> str:
+        return f"lock {self.name!r}: the task is queued already, with the id {self.task_id or '(not known)'}"
 
 
 def queue_once(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -199,7 +200,9 @@ def test_the_queue_has_it_once(app: celery.Celery, client: pyredisson.Client, se
         assert report.apply_async(kwargs={"kind": "long", "day": "monday"}).id == result.id
         with pytest.raises(AlreadyQueued, match=f"lock 'report:monday:long': .* {result.id}") as error:
             strict.delay("monday")
-        assert (error.value.name, error.value.task_id) == ("report:monday:long", result.id)
+        sent = app.backend.exception_to_python(app.backend.prepare_exception(error.value))
+        for each in (error.value, sent, pickle.loads(pickle.dumps(error.value))):
+            assert (each.name, each.task_id, str(each)) == ("report:monday:long", result.id, str(error.value))
         assert graceful.delay("monday") is None
         assert report.delay("monday", "short").id != result.id
         assert admin.llen("celery") == 2
