@@ -62,12 +62,13 @@ def report_unreachable(error: BaseException, node: Node, began: float) -> None:
 
 
 def credentials(config: Config) -> Sequence[str]:
-    """The arguments of AUTH; none without a password. A credential provider is called, and may block."""
+    """The arguments of AUTH, as redis-py sends them: an empty text counts as none. A credential provider is called, and
+    may block."""
     if config.credential_provider is not None:
         return [str(part) for part in config.credential_provider.get_credentials()]
-    if config.password is None:
-        return ()
-    return (config.username, config.password) if config.username else (config.password,)
+    if config.username:
+        return config.username, config.password or ""
+    return (config.password,) if config.password else ()
 
 
 async def credentials_async(config: Config) -> Sequence[str]:

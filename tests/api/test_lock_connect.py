@@ -20,7 +20,7 @@ def guarded() -> Iterator[Server]:
     keys = "~orders* ~pyredisson_waiting:{orders}* ~pyredisson_woken:{orders}*"
     channels = "&redisson_lock__channel:{orders}* &pyredisson_wake:{orders}*"
     alice = f"alice on >p%20 {keys} resetchannels {channels} +@all"
-    with Server(password="s3cret/:@", users=[alice]) as running:
+    with Server(password="s3cret/:@", users=[alice, "bob on nopass ~* &* +@all"]) as running:
         yield running
 
 
@@ -74,6 +74,15 @@ async def test_a_password_and_an_acl_user(backend: Backend, guarded: Server) -> 
     alice = address.replace("//", "//alice:p%2520@")
     await works(backend, f"{alice}/0")
     await fails(NoPermissionError, backend.connect(alice).get_lock("another key").lock)
+
+
+async def test_a_user_without_a_password_and_an_empty_password(
+    backend: Backend, guarded: Server, server: Server
+) -> None:
+    bob = f"redis://bob@{guarded.host}:{guarded.port}"
+    for address in (bob, redis.Redis.from_url(bob)):
+        await works(backend, address)
+    await works(backend, server.url, password="")
 
 
 async def test_errors_are_also_those_of_python() -> None:
