@@ -147,7 +147,14 @@ class Config:
         self._check_texts()
         self._check_servers()
         self._check_tls()
-        if self.credential_provider is not None and (self.username is not None or self.password is not None):
+        self._check_credentials()
+
+    def _check_credentials(self) -> None:
+        if self.credential_provider is None:
+            return
+        if not callable(getattr(self.credential_provider, "get_credentials", None)):
+            raise ConfigError("credential_provider must be a CredentialProvider of redis-py, or None")
+        if self.username is not None or self.password is not None:
             raise ConfigError("credential_provider replaces username and password; give one of them")
 
     def _check_texts(self) -> None:
@@ -189,6 +196,9 @@ class Config:
                 raise ConfigError(f"{name} needs topology sentinel")
 
     def _check_tls(self) -> None:
+        for name in ("ssl_context", "sentinel_ssl_context"):
+            if not isinstance(getattr(self, name), tls.SSLContext | None):
+                raise ConfigError(f"{name} must be an ssl.SSLContext, or None")
         if self.ssl and self.path is not None:
             raise ConfigError("TLS (ssl) isn't spoken over a unix socket (path)")
         if self.ssl_context is not None and not self.ssl:

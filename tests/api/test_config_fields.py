@@ -54,7 +54,7 @@ WRONG: list[tuple[str, list[Any]]] = [
     ("observer", [object(), Observer(), SimpleNamespace(acquired="no method")]),  # those of Observer do nothing
     *(("check_lock_synced_replicas", ["yes"]), ("min_synced_replicas", [0, True])),
     *(("sharded_pubsub", [True, "perhaps"]), ("address_mapper", [{"a": "b"}]), ("master_name", [b"mymaster"])),
-    ("sentinel_ssl", [None]),
+    *(("sentinel_ssl", [None]), ("credential_provider", ["token", lambda: ("user", "token")])),
 ]
 """Fields, and values that they can't have."""
 
@@ -228,6 +228,9 @@ class TestNodes:
             Config(ssl_context=context)
         with pytest.raises(ConfigError, match="unix socket"):
             Config(ssl=True, path="/run/redis.sock")
+        for name in ("ssl", "sentinel_ssl"):
+            with pytest.raises(ConfigError, match=rf"{name}_context must be an ssl\.SSLContext"):
+                Config(**SENTINEL | {name: True, f"{name}_context": True})
         fields = SENTINEL | {"sentinel_ssl": True}
         assert Config(**fields, sentinel_ssl_context=context).sentinel_ssl_context is context
         assert Config(**fields, ssl=True, ssl_context=context).sentinel_ssl_context is context
