@@ -253,8 +253,8 @@ class Server:
         settings = {
             "bind": self.host,
             "port": str(self.port),
-            "unixsocket": str(directory / "socket"),
-            "dir": str(directory),
+            "unixsocket": quoted(str(directory / "socket")),
+            "dir": quoted(str(directory)),
             "daemonize": "no",
             "save": "",
             "appendonly": "no",
@@ -264,9 +264,9 @@ class Server:
         if self._tls:
             settings |= {
                 "tls-port": str(self.tls_port),
-                "tls-cert-file": str(directory / "server.pem"),
-                "tls-key-file": str(directory / "server.key"),
-                "tls-ca-cert-file": str(directory / "ca.pem"),
+                "tls-cert-file": quoted(str(directory / "server.pem")),
+                "tls-key-file": quoted(str(directory / "server.key")),
+                "tls-ca-cert-file": quoted(str(directory / "ca.pem")),
                 "tls-auth-clients": "no",
             }
         lines = [f"{name} {value or quoted('')}" for name, value in (settings | self._config).items()]

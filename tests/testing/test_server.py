@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,14 @@ def test_password_users_and_settings(password: str) -> None:
             stranger.ping()
         with server.redis(username="alice", password="x") as alice, pytest.raises(NoPermissionError):
             alice.flushall()
+
+
+@pytest.mark.parametrize("name", ['a "b'])
+def test_any_folder_for_temporary_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(suffix=name) as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        with Server(tls=True) as server, server.redis() as client:
+            assert client.ping()
 
 
 def test_executable_by_argument_variable_and_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
