@@ -26,6 +26,8 @@ HOST = "127.0.0.1"
 _STOP_SECONDS = 5.0
 _CLUSTER_BUS_OFFSET = 10_000
 _LOWEST_LASTING_PORT = 11_000
+_LONGEST_FOLDER = 70
+"""Bytes: below a longer one, the path of a unix socket is longer than the 104 to 108 bytes that systems take."""
 
 
 class ServerOptions(TypedDict, total=False):
@@ -189,7 +191,8 @@ class Server:
         if self._process is not None:
             raise RuntimeError("the server is already running")
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-"))
+            is_long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER
+            self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-", dir="/tmp" if is_long else None))
             self._cleanup = weakref.finalize(self, end, None, None, self._directory, os.getpid())
             self._owner = os.getpid()
             if self._tls:

@@ -91,7 +91,7 @@ def test_password_users_and_settings(password: str) -> None:
             alice.flushall()
 
 
-@pytest.mark.parametrize("name", ['a "b'])
+@pytest.mark.parametrize("name", ['a "b', "long" * 25])
 def test_any_folder_for_temporary_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(suffix=name) as folder:
         monkeypatch.setattr("tempfile.tempdir", folder)
