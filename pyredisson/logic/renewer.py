@@ -177,11 +177,12 @@ class Renewer(LoopOwner):
         try:
             failed = await self._renew_due()
             self._hand_over()
-            failed |= await self.repairs.send()
+            unsent = await self.repairs.send()
             # What was redirected now.
             self._hand_over()
-            if not failed:
+            if not failed and (self.repairs.answered or not unsent):
                 await self._run_chores()
+            failed |= unsent
         except ClosedError:
             # The loop ends before the next round.
             failed = False

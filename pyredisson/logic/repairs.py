@@ -36,6 +36,8 @@ class RepairQueue:
         self._repairs: deque[Unsent] = deque()
         self._notices: deque[Unsent] = deque()
         self._closed = False
+        self.answered = False
+        """Whether the server has replied to what was sent last. It may have refused that."""
 
     def add(self, unsent: Unsent) -> None:
         """Adds a command. `send` must follow, on the thread of the renewer."""
@@ -131,6 +133,7 @@ class RepairQueue:
 
     async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool = False) -> list[Reply]:
         """The replies, with error replies in the list. What has not run for its form is sent in another one."""
+        self.answered = False
         payloads = [unsent.payload for unsent in commands]
         replies = await self._runtime.send_all(payloads, new_connection=new_connection)
         for number in range(MOST_FORMS):
@@ -142,4 +145,5 @@ class RepairQueue:
             again = await self._runtime.send_all(list(forms.values()))
             for (i, form), reply in zip(forms.items(), again, strict=True):
                 payloads[i], replies[i] = form, reply
+        self.answered = True
         return replies

@@ -341,6 +341,17 @@ async def test_announcements_are_rare(world: World, monkeypatch: Any, caplog: An
     assert caplog.text.count("others can't see who this client is") == denied
 
 
+@pytest.mark.usefixtures("announced")
+async def test_a_release_that_the_server_refuses_for_good_ends_no_announcement(world: World) -> None:
+    async with world.client() as client:
+        await hold_all(client, "a")
+        world.server.keys.keyspace.do_set(b"b", b"no lock")
+        client._session.repair(client.get_lock("b")._logic.commands.release(b"nobody:1", 0))
+        await asyncio.sleep(60)
+        assert client._session.watchdog.pending_repairs()
+        assert world.server.keys.keyspace.do_keys(b"pyredisson_client:*")
+
+
 async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold(world: World) -> None:
     """Of a red lock. In no random schedule one begins so late."""
     held_up: list[Operation] = []
