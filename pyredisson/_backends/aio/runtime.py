@@ -83,6 +83,9 @@ class PipelineHolder(PipelineSender):
         if (pipeline := self.pipeline) is not None and pipeline.loop is not loop:
             if not pipeline.loop.is_closed():
                 raise RuntimeError("a client of pyredisson.asyncio belongs to one event loop, and this is another")
+            if pipeline.waiting:
+                # As in `post`: when the garbage collector ends the tasks of that loop, they undo what they have sent.
+                pipeline.node.suspect(pipeline.connection_id)
             pipeline = self.pipeline = None
         if pipeline is not None and pipeline.state is OPEN:
             return pipeline
