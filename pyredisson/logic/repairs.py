@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -76,62 +77,41 @@ class RepairQueue:
 
     async def send(self) -> bool:
         """Sends the next ones once. Returns whether any of them has to be sent again."""
-        failed = await self._send_notices()
-        return await self._send_repairs() or failed
+        failed = await self._send(self._notices, "notices of lost locks", logging.DEBUG)
+        return await self._send(self._repairs, "releases in the background", logging.INFO) or failed
 
-    async def _send_notices(self) -> bool:
-        pending = list(self._notices.copy())[:BATCH]
+    async def _send(self, queue: deque[Unsent], what: str, level: int) -> bool:
+        # They stay in the queue until they have run: a client that is closed meanwhile sends the repairs itself.
+        pending = list(queue.copy())[:BATCH]
         if not pending:
             return False
-        again = pending
-        try:
-            replies = await self._send_scripts(pending)
-            # A permanent error (no right to the key) would come each time.
-            again = [
-                notice
-                for notice, reply in zip(pending, replies, strict=True)
-                if isinstance(reply, Redirected) or (isinstance(reply, RedisError) and is_transient(reply))
-            ]
-        except (NoReply, RedisError) as error:
-            logger.debug("notices of %d lost locks failed and are sent again: %s", len(pending), error)
-        finally:
-            now = self._runtime.clock()
-            for _ in pending:
-                self._notices.popleft()
-            self._notices.extend(notice for notice in again if now < notice.until)
-        return bool(again)
-
-    async def _send_repairs(self) -> bool:
-        # They stay in the queue until they have run: a client that is closed meanwhile sends them itself.
-        pending = list(self._repairs.copy())[:BATCH]
-        if not pending:
-            return False
-        failed = pending
+        again, are_repairs = pending, queue is self._repairs
         try:
             # The connection in doubt is closed already. The handshake of the new one has the server drop it, so the
             # command in doubt can't run after its repair.
-            replies = await self._send_scripts(pending, new_connection=True)
-            failed = [repair for repair, reply in zip(pending, replies, strict=True) if isinstance(reply, RedisError)]
-            refused = [
-                reply for reply in replies if isinstance(reply, RedisError) and not isinstance(reply, Redirected)
+            replies = await self._send_scripts(pending, new_connection=are_repairs)
+            failed = [each for each in zip(pending, replies, strict=True) if isinstance(each[1], RedisError)]
+            refused = [error for _, error in failed if not isinstance(error, Redirected)]
+            if refused and are_repairs:
+                logger.log(level, "%d %s were refused and are tried again: %s", len(refused), what, refused[0])
+            # A permanent error (no right to the key) would come each time. Only a repair is tried all the same.
+            again = [
+                each for each, error in failed if are_repairs or isinstance(error, Redirected) or is_transient(error)
             ]
-            if refused:
-                text = "%d releases in the background were refused and are tried again: %s"
-                logger.info(text, len(refused), refused[0])
         except (NoReply, RedisError) as error:
-            logger.info("%d releases in the background failed and are tried again: %s", len(pending), error)
+            logger.log(level, "%d %s failed and are tried again: %s", len(pending), what, error)
         finally:
-            if not self._closed:
+            if not (are_repairs and self._closed):
                 now = self._runtime.clock()
-                self._repairs.extend(repair for repair in failed if now < repair.until)
+                queue.extend(unsent for unsent in again if now < unsent.until)
                 for _ in pending:
-                    self._repairs.popleft()
-                if given_up := sum(now >= repair.until for repair in failed):
+                    queue.popleft()
+                if are_repairs and (given_up := sum(now >= repair.until for repair in again)):
                     text = "gave up %d releases that failed for too long: what they release ends with its lease"
                     logger.warning(text, given_up)
-        return bool(failed)
+        return bool(again)
 
-    async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool = False) -> list[Reply]:
+    async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool) -> list[Reply]:
         """The replies, with error replies in the list. What has not run for its form is sent in another one."""
         self.answered = False
         payloads = [unsent.payload for unsent in commands]
