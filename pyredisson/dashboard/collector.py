@@ -80,10 +80,6 @@ class Collector:
         self._deadlocks: list[Deadlock] = []
         self._turns = Turns()
         self._client_position = 0
-        self._lap_is_whole = False
-        """Whether all clients were found before their reading began anew, and each of them was read since then."""
-        self._clients_known = False
-        """Whether each client that was there at the beginning was read."""
         self._watches: set[Watch] = set()
         self._began = time.monotonic()
         self._looked_at = self._began
@@ -139,15 +135,14 @@ class Collector:
             self._wanted.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not self._is_fresh(not_before, since) and not self.stopped:
-                    await self.next(self.snapshot.number)
+                while not self.stopped:
+                    latest = self.snapshot
+                    # While no server replies, there is nothing to wait for.
+                    walked = latest.away_since is not None or latest.walked >= self._awake_since
+                    if latest.number and walked and latest.at >= not_before and latest.began >= since:
+                        break
+                    await self.next(latest.number)
         return None if self.stopped else self.snapshot
-
-    def _is_fresh(self, not_before: float, since: float) -> bool:
-        latest = self.snapshot
-        # While no server replies, there is nothing to wait for.
-        walked = latest.away_since is not None or latest.walked >= self._awake_since
-        return bool(latest.number) and walked and latest.at >= not_before and latest.began >= since
 
     def stop(self) -> None:
         """Ends all streams, and `run`."""
@@ -190,7 +185,7 @@ class Collector:
 
     async def _round(self) -> None:
         """Reads once, and publishes a snapshot."""
-        began, walked, clients_known = time.monotonic(), self._walked, self._clients_known
+        began, walked = time.monotonic(), self._walked
         pings = await ping_all(self._nodes, self.config.timeout + LONGER)
         self._silent = pings.silent
         problems, away_since = [*pings.problems], None
@@ -206,7 +201,7 @@ class Collector:
         # What the first walk finds in its first moments wasn't acquired then: the charts would begin with a rise.
         begun = self._complete or time.monotonic() - self._began > FIRST_WALK
         if away_since is None and begun:
-            self.history.add(now, held, waiting, self._clients.values(), all_known=clients_known)
+            self.history.add(now, held, waiting, self._clients.values())
         self.snapshot = Snapshot(
             number=self.snapshot.number + 1,
             time=now,
@@ -251,6 +246,9 @@ class Collector:
 
     async def _read(self) -> list[str]:
         """Reads the objects and clients whose turn it is. Returns what couldn't be read."""
+        if self.history.began is None:
+            seconds, _ = await self.session.runtime.send(command(b"TIME"))
+            self.history.began = datetime.fromtimestamp(int(seconds), UTC)
         problems = await self._read_clients()
         found, left_out = self._names()
         if left_out:
@@ -317,15 +315,10 @@ class Collector:
         ids = sorted(self._discovery.clients)
         if self._client_position >= len(ids):
             self._client_position = 0
-        if not self._client_position:
-            self._lap_is_whole = self._complete
-        turn = ids[self._client_position : self._client_position + MOST_CLIENTS]
+        turn = ids[self._client_position :][:MOST_CLIENTS]
         part = [id_ for id_ in turn if not self._is_silent(client_key(id_))]
         self._client_position += MOST_CLIENTS
         states, failed = await read_clients(self.session, part)
-        self._lap_is_whole = self._lap_is_whole and part == turn and not failed
-        if self._lap_is_whole and self._client_position >= len(ids):
-            self._clients_known = True
         known = {client.id: client for client in states}
         gone = set(part) - known.keys() - failed.keys()
         kept = {id_: client for id_, client in self._clients.items() if id_ in self._discovery.clients}

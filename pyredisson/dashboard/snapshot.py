@@ -177,23 +177,23 @@ class History:
     """The points of the last minutes. Differences are made from the counts that clients announce."""
 
     def __init__(self) -> None:
+        self.began: datetime | None = None
+        """When the dashboard began, by the server's clock, as what clients say of themselves. None: not known yet."""
         self._points: deque[Point] = deque(maxlen=MOST_POINTS)
         self._counts: dict[str, tuple[int, float, int]] = {}
         """What each client has announced last: its waits, the seconds of them, and its losses."""
         self.lost = 0
         """Losses of all points, also of dropped ones."""
 
-    def add(
-        self, time: float, held: int, waiting: int, clients: Collection[ClientState], *, all_known: bool = True
-    ) -> None:
-        """Adds a point. Points that are too old are dropped. `all_known`: whether a client that is not in the earlier
-        points is a new one, as the others were read before."""
+    def add(self, time: float, held: int, waiting: int, clients: Collection[ClientState]) -> None:
+        """Adds a point. Points that are too old are dropped."""
         waits, waited, lost = 0, 0.0, 0
         for client in clients:
             now = (client.waits, client.waited, client.lost)
             # What a client has counted before the dashboard began is older than the charts. A new one has counted
             # since then. If its counts decrease, its announcement was replaced: it counts again from there.
-            before = self._counts.get(client.id, (0, 0.0, 0) if self._points and all_known else now)
+            is_new = self.began is not None and client.since is not None and client.since >= self.began
+            before = self._counts.get(client.id, (0, 0.0, 0) if is_new else now)
             waits += max(now[0] - before[0], 0)
             waited += max(now[1] - before[1], 0.0)
             lost += max(now[2] - before[2], 0)

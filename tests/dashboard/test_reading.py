@@ -253,11 +253,13 @@ def test_words() -> None:
 
 def test_in_the_history_counts_become_differences_and_it_is_bounded() -> None:
     history, long = History(), History()
-    history.add(1.0, 5, 1, [announced("old", waits=100, waited=50.0, lost=7)])
-    history.add(2.0, 6, 0, [announced("old", waits=103, waited=51.5, lost=8), announced("new", waits=2)])
+    history.began = NOW
+    old, new = replace(announced("old"), since=NOW - timedelta(seconds=1)), announced("new")
+    history.add(1.0, 5, 1, [replace(old, waits=100, waited=50.0, lost=7)])
+    history.add(2.0, 6, 0, [replace(old, waits=103, waited=51.5, lost=8), replace(new, waits=2)])
     # A client that has ended takes its counts along; one that begins anew counts from there.
-    history.add(3.0, 6, 0, [announced("new", waits=1)])
-    history.add(4.0, 6, 0, [announced("new", waits=4)])
+    history.add(3.0, 6, 0, [replace(new, waits=1)])
+    history.add(4.0, 6, 0, [replace(new, waits=4)])
     points = [(point.waits, point.waited, point.lost) for point in history.since(0)]
     assert points == [(0, 0.0, 0), (5, 1.5, 1), (0, 0.0, 0), (3, 0.0, 0)]
     for second in range(10_000):
@@ -275,9 +277,9 @@ async def test_what_clients_counted_before_is_no_news(
     for number in range(7):
         announce(redis, f"client {number}", lost=3)
     async with running(server, watched=True) as collector:
-        await until(collector, lambda: len(collector.snapshot.clients) == 7 and collector._clients_known)
+        await until(collector, lambda: len(collector.snapshot.clients) == 7)
         assert collector.snapshot.lost == 0
-        announce(redis, "client 7", lost=4)
+        announce(redis, "client 7", lost=4, since=round(time.time() * 1000))
         await until(collector, lambda: len(collector.snapshot.clients) == 8)
         assert collector.snapshot.lost == 4
 
