@@ -25,7 +25,7 @@ cdef class RenewalStep:
             due = self._first_due
             in_step = self._step_begins <= now < self._step_ends
         if in_step and hold.leases is None:
-            self.wheel.insert(hold, due, 0)
+            self.wheel.insert(hold, due)
             # After the insertion: the loop looks at the wheel again after it has set its next look.
             if due < self._next_look:
                 self._start_or_wake()

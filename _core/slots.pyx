@@ -161,11 +161,6 @@ cdef inline int slot_of_payload(bytes payload) except -2:
     return slot_of_text(key) if found else -1
 
 
-def crc16(bytes data not None):
-    """The CRC16 (XMODEM) with which Redis hashes a key."""
-    return crc_of(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-
-
 def slot(name):
     """The cluster slot of a key, 0 to 16383: the slot of its hash tag, if it has one."""
     return slot_of(name)

@@ -20,13 +20,7 @@ cdef struct Node:
     PyObject *timer
     void *wheel              # the wheel it is in; NULL: in none
     int64_t due
-    int64_t group
     int place
-
-
-cdef struct Due:
-    PyObject *timer
-    int64_t group
 
 
 cdef class Timer:
@@ -77,12 +71,12 @@ cdef class Wheel:
     def __len__(self):
         return self.count
 
-    def add(self, Timer timer not None, int64_t due, int64_t group=0):
+    def add(self, Timer timer not None, int64_t due):
         """Adds `timer`, due at tick `due`; a timer that is in this wheel already is moved.
 
         With a tick that has passed, it is due at the next `advance`. ValueError: the timer is in another wheel.
         """
-        self.insert(timer, due, group)
+        self.insert(timer, due)
 
     def close(self):
         """Takes all timers out, and takes none in any more: one that came late would keep its client's memory."""
@@ -90,7 +84,7 @@ cdef class Wheel:
         self.advance(2**63 - 1)
 
     @cython.critical_section
-    cdef insert(self, Timer timer, int64_t due, int64_t group):
+    cdef insert(self, Timer timer, int64_t due):
         cdef Node *node = &timer.node
         if self.closed:
             return
@@ -101,7 +95,6 @@ cdef class Wheel:
             self.take_out(node)
         else:
             raise ValueError("the timer is in another wheel")
-        node.group = group
         node.due = due if due > self.now else self.now
         self.put_in(node)
 
@@ -118,57 +111,50 @@ cdef class Wheel:
         return True
 
     def advance(self, int64_t now):
-        """Makes `now` the present tick, and takes out the timers that are due by then, as lists by group.
+        """Makes `now` the present tick, and takes out the timers that are due by then.
 
-        Each list is in the order of the ticks, and within one tick in the order of adding. Does nothing if `now` is
-        before the present tick.
+        They are in the order of the ticks, and within one tick in the order of adding. Does nothing if `now` is before
+        the present tick.
         """
         cdef Py_ssize_t count = 0, i
-        cdef Due *due
+        cdef PyObject **due
         cdef Timer timer
-        cdef dict groups = {}
-        cdef list members = None
-        cdef int64_t group = 0
+        cdef list taken = []
         due = self.take_out_due(now, &count)
         if due == NULL:
-            return groups
+            return taken
         try:
             for i in range(count):
-                if members is None or due[i].group != group:
-                    group = due[i].group
-                    members = groups.get(group)
-                    if members is None:
-                        members = groups[group] = []
-                members.append(<object> due[i].timer)
+                taken.append(<object> due[i])
         except MemoryError:
             # A timer that is lost here would be a lease that is never renewed.
             with cython.critical_section(self):
                 for i in range(count):
-                    timer = <Timer> due[i].timer
+                    timer = <Timer> due[i]
                     if timer.node.wheel == NULL:
                         Py_INCREF(timer)
                         self.put_in(&timer.node)
             raise
         finally:
             for i in range(count):
-                Py_DECREF(<object> due[i].timer)
+                Py_DECREF(<object> due[i])
             PyMem_RawFree(due)
-        return groups
+        return taken
 
     @cython.critical_section
-    cdef Due *take_out_due(self, int64_t now, Py_ssize_t *count) except? NULL:
-        # Afterwards the timers are in no wheel, and their links are not used: making lists can run the garbage
-        # collector, and a finalizer may add a timer again, which changes its links.
+    cdef PyObject **take_out_due(self, int64_t now, Py_ssize_t *count) except? NULL:
+        # Afterwards the timers are in no wheel, and their links are not used: outside of this section another thread may
+        # add a timer again, which changes its links.
         cdef Py_ssize_t i
         cdef Node *node
         cdef Node *chain
-        cdef Due *due
+        cdef PyObject **due
         if now < self.now:
             return NULL
         chain = self.take_due(now, count)
         if count[0] == 0:
             return NULL
-        due = <Due *> PyMem_RawMalloc(count[0] * sizeof(Due))
+        due = <PyObject **> PyMem_RawMalloc(count[0] * sizeof(PyObject *))
         if due == NULL:
             self.put_back(chain)
             raise MemoryError
@@ -176,8 +162,7 @@ cdef class Wheel:
             node = chain
             chain = node.after
             __builtin_prefetch(node.ahead)
-            due[i].timer = node.timer
-            due[i].group = node.group
+            due[i] = node.timer
             node.wheel = NULL
         return due
 

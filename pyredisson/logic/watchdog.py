@@ -215,16 +215,15 @@ class Watchdog(LoopOwner, RenewalStep):
         wheel = self.wheel
         now = self._now_ms()
         with_work: dict[Renewer, None] = {}
-        for timers in wheel.advance(now).values():
-            for timer in cast(list[Hold | Alarm], timers):
-                try:
-                    if isinstance(timer, Alarm):
-                        timer.ring()
-                    elif self._is_due(timer, now):
-                        with_work[self._assign(timer, GONE)] = None
-                except Exception:  # noqa: BLE001
-                    # Any exception, for example of a user's logging filter: all other holds depend on this loop.
-                    log_exception("looking at a hold failed")
+        for timer in cast(list[Hold | Alarm], wheel.advance(now)):
+            try:
+                if isinstance(timer, Alarm):
+                    timer.ring()
+                elif self._is_due(timer, now):
+                    with_work[self._assign(timer, GONE)] = None
+            except Exception:  # noqa: BLE001
+                # Any exception, for example of a user's logging filter: all other holds depend on this loop.
+                log_exception("looking at a hold failed")
         for renewer in with_work:
             renewer.wake()
         next_scan = self._check_moved()

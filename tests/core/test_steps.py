@@ -83,7 +83,7 @@ def test_the_fields_of_a_hold() -> None:
     found = (hold.valid_until, hold.lost_below, hold.state, hold.reason, hold.listeners)
     assert found == (2.5, under, "held", "", None)
     wheel.add(hold, 5)
-    assert wheel.advance(5) == {0: [hold]}
+    assert wheel.advance(5) == [hold]
     # In a ring it is collected.
     thing.hold = hold  # type: ignore[attr-defined]
     gone = weakref.ref(thing)

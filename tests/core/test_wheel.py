@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 
 import pytest
 from hypothesis import settings
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyredisson._core import Timer, Wheel
-from tests.support.garbage import Garbage
 
 LAST = 2**63 - 1
 
@@ -32,18 +29,18 @@ class WheelAgainstModel(RuleBasedStateMachine):
         self.wheel = Wheel(now)
         self.now = now
         self.timers = [Timer() for _ in range(13)]  # the rules use all but the last
-        self.model: dict[Timer, tuple[int, int, int]] = {}  # timer -> due, order of adding, group
+        self.model: dict[Timer, tuple[int, int]] = {}  # timer -> due, order of adding
         self.added = 0
 
-    @rule(number=st.integers(0, 11), span=spans, group=st.integers(-2, 2))
-    def add(self, number: int, span: int, group: int) -> None:
-        self.add_at_any_tick(number, min(self.now + span, LAST), group)
+    @rule(number=st.integers(0, 11), span=spans)
+    def add(self, number: int, span: int) -> None:
+        self.add_at_any_tick(number, min(self.now + span, LAST))
 
-    @rule(number=st.integers(0, 11), due=st.integers(-(2**63), LAST), group=st.just(0))
-    def add_at_any_tick(self, number: int, due: int, group: int) -> None:
-        self.wheel.add(self.timers[number], due, group)
+    @rule(number=st.integers(0, 11), due=st.integers(-(2**63), LAST))
+    def add_at_any_tick(self, number: int, due: int) -> None:
+        self.wheel.add(self.timers[number], due)
         self.added += 1
-        self.model[self.timers[number]] = (max(due, self.now), self.added, group)
+        self.model[self.timers[number]] = (max(due, self.now), self.added)
 
     @rule(number=st.integers(0, 11))
     def discard(self, number: int) -> None:
@@ -65,21 +62,20 @@ class WheelAgainstModel(RuleBasedStateMachine):
     @rule(back=st.integers(1, LAST))
     def go_back(self, back: int) -> None:
         if back <= self.now:
-            assert self.wheel.advance(self.now - back) == {}
+            assert self.wheel.advance(self.now - back) == []
 
-    def check_taken(self, taken: dict[int, list[Timer]]) -> None:
+    def check_taken(self, taken: list[Timer]) -> None:
         due = [timer for timer, entry in self.model.items() if entry[0] <= self.now]
-        expected: dict[int, list[Timer]] = {}
-        for timer in sorted(due, key=self.model.__getitem__):
-            expected.setdefault(self.model.pop(timer)[2], []).append(timer)
-        assert taken == expected
+        assert taken == sorted(due, key=self.model.__getitem__)
+        for timer in taken:
+            del self.model[timer]
 
     @invariant()
     def agrees(self) -> None:
         assert len(self.wheel) == len(self.model)
         bound = self.wheel.next_due()
         assert (bound is None) is (not self.model)
-        assert bound is None or self.now <= bound <= min(due for due, _, _ in self.model.values())
+        assert bound is None or self.now <= bound <= min(due for due, _ in self.model.values())
         references = [sys.getrefcount(timer) for timer in self.timers]
         # The wheel and the model's key refer to a timer that is in. The last one never is: how many refer to it
         # depends on the interpreter.
@@ -97,7 +93,7 @@ def test_waking_at_next_due_comes_to_every_timer_in_few_steps() -> None:
     wheel.add(timer, LAST)
     while not (taken := wheel.advance(wheel.next_due() or 0)):
         steps += 1
-    assert taken == {0: [timer]}
+    assert taken == [timer]
     assert steps <= 11  # one a level
 
 
@@ -113,7 +109,7 @@ def test_a_timer_is_in_one_wheel_at_a_time() -> None:
     second.add(timer, 9)
     assert second.discard(timer)
     second.add(timer, 7)
-    assert second.advance(7) == {0: [timer]}
+    assert second.advance(7) == [timer]
 
 
 @pytest.mark.parametrize(
@@ -147,33 +143,7 @@ def test_a_timer_that_ends_may_use_the_wheel() -> None:
     assert heir.due == -1
     del taken
     assert heir.due == 20
-    assert wheel.advance(20) == {0: [heir]}
-
-
-def test_finalizers_that_run_while_the_result_is_made_may_use_the_wheel(collector: Callable[[], object]) -> None:
-    # The collector runs when enough lists were made: here one a group, thousands in one `advance`.
-    # (From 3.12 on it waits for the end of the call, which is no worse.)
-    wheel = Wheel()
-    timers = [Timer() for _ in range(5000)]
-    touched: list[int] = []
-
-    def finalizer() -> None:
-        touched.append(len(wheel))
-        for timer in timers[::10]:
-            wheel.discard(timer)
-            wheel.add(timer, 50)
-
-    for group, timer in enumerate(timers):
-        wheel.add(timer, 10, group)
-    collector()
-    Garbage(finalizer)
-    taken = wheel.advance(10)
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        collector()  # such a build seldom collects by itself
-    assert touched == [0]  # in the middle of it, when all that was due was out already
-    assert taken == {group: [timer] for group, timer in enumerate(timers)}
-    assert len(wheel) == 500
-    assert wheel.advance(50) == {0: timers[::10]}
+    assert wheel.advance(20) == [heir]
 
 
 def test_threads_share_a_wheel_without_a_lock() -> None:
@@ -186,9 +156,9 @@ def test_threads_share_a_wheel_without_a_lock() -> None:
         start.wait()
         for number in range(3000):
             timer = Timer()
-            wheel.add(timer, (number * seed) % 5000, seed)
+            wheel.add(timer, (number * seed) % 5000)
             if number % 3 == 0:
-                wheel.add(timer, 6000, seed)
+                wheel.add(timer, 6000)
             if number % 2 or not wheel.discard(timer):
                 kept.append(timer)
 
@@ -199,11 +169,11 @@ def test_threads_share_a_wheel_without_a_lock() -> None:
             works = [pool.submit(work, seed) for seed in range(1, workers + 1)]
             start.wait()
             for now in range(0, 5000, 10):
-                taken.extend(chain(*wheel.advance(now).values()))
+                taken.extend(wheel.advance(now))
         assert [each.result() for each in works] == [None] * workers
     finally:
         sys.setswitchinterval(interval)
-    taken.extend(chain(*wheel.advance(6000).values()))
+    taken.extend(wheel.advance(6000))
     assert (len(wheel), wheel.next_due()) == (0, None)
     # One that came due between being added and being added again came out twice; none is missing.
     assert set(map(id, kept)) <= set(map(id, taken))
@@ -219,8 +189,8 @@ def turn():
     wheel = Wheel()
     timers = [Timer() for _ in range(200)]
     for due, timer in enumerate(timers):
-        wheel.add(timer, due * due, due % 7)
-        wheel.add(timer, due * due + 1, due % 5)
+        wheel.add(timer, due * due)
+        wheel.add(timer, due * due + 1)
     for timer in timers[::4]:
         wheel.discard(timer)
     wheel.advance(10_000)
