@@ -283,15 +283,21 @@ async def test_cancelled_commands_behind_asking_are_in_doubt(world: World) -> No
 
 
 def test_what_a_closed_loop_has_sent_does_not_run_late(world: World) -> None:
-    """The garbage collector ends its tasks later, and what they undo then must not run before."""
+    """The garbage collector ends its tasks later, and what they undo then must not run before.
+
+    What was posted there is posted elsewhere: the server may drop it with the connection.
+    """
 
     async def send() -> None:
         (await holder.opened()).submit(PING)
+        holder.post(PING, elsewhere.append)
 
+    elsewhere: list[bytes] = []
     holder = PipelineHolder(Node(Config(host=world.server.host, port=world.server.port)))
     world.run(send)
     world.run(holder.opened)
     assert len(world.server.sessions) == 1
+    assert elsewhere == [PING]
 
 
 async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World) -> None:

@@ -31,6 +31,8 @@ class PipelineHolder(PipelineSender):
         super().__init__(OPEN)
         self._node = node
         self._connecting: asyncio.Task[Pipeline] | None = None
+        self._posted: dict[asyncio.Future[Reply], Callable[[], None]] = {}
+        """What was posted and has no reply: posts it elsewhere."""
         self._closed = False
         self._retired = False
 
@@ -59,18 +61,29 @@ class PipelineHolder(PipelineSender):
         gone = pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed()
         # On another thread: a call on another event loop was refused, and has sent nothing over this pipeline.
         if pipeline is None or gone or pipeline.thread != get_ident():
-            if pipeline is not None and gone and pipeline.waiting:
-                # A command that is still in flight there must not run after this one.
-                pipeline.node.suspect(pipeline.connection_id)
+            if pipeline is not None and gone:
+                self._abandon(pipeline)
             post_elsewhere(payload)
             return
 
         def on_done(future: asyncio.Future[Reply]) -> None:
+            self._posted.pop(future, None)
             if future.cancelled() or isinstance(future.exception(), (NoReply, RedisError)):
                 post_elsewhere(payload)
 
-        pipeline.submit(payload).add_done_callback(on_done)
+        future = pipeline.submit(payload)
+        self._posted[future] = partial(post_elsewhere, payload)
+        future.add_done_callback(on_done)
         pipeline.flush()
+
+    def _abandon(self, pipeline: Pipeline) -> None:
+        """No other command is sent over this pipeline. What is in flight there must not run after what undoes it."""
+        if pipeline.waiting:
+            pipeline.node.suspect(pipeline.connection_id)
+        if pipeline.loop.is_closed():
+            # The server may drop that connection before it has read what was posted, and no reply is ever noticed.
+            while self._posted:
+                self._posted.popitem()[1]()
 
     async def _connect_and_send(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> Reply:
         pipeline = await self.opened()
@@ -83,9 +96,8 @@ class PipelineHolder(PipelineSender):
         if (pipeline := self.pipeline) is not None and pipeline.loop is not loop:
             if not pipeline.loop.is_closed():
                 raise RuntimeError("a client of pyredisson.asyncio belongs to one event loop, and this is another")
-            if pipeline.waiting:
-                # As in `post`: when the garbage collector ends the tasks of that loop, they undo what they have sent.
-                pipeline.node.suspect(pipeline.connection_id)
+            # When the garbage collector ends the tasks of that loop, they undo what they have sent.
+            self._abandon(pipeline)
             pipeline = self.pipeline = None
         if pipeline is not None and pipeline.state is OPEN:
             return pipeline
