@@ -76,7 +76,7 @@ class FinalRelease:
             self._send_until_quiet(main_thread_stopped)
         except RedisError:
             # No server replies. What calls in flight may add now can't be sent either.
-            self._lost = sum(list(self.unsent.values()))
+            self._lost += sum(list(self.unsent.values()))
             self.unsent.clear()
         finally:
             for connection in list(self._connections.values()):
@@ -116,21 +116,23 @@ class FinalRelease:
             time.sleep(POLL_INTERVAL)
 
     def _send_all(self, payloads: Sequence[bytes]) -> None:
+        """Raises if no server has replied yet."""
         for i in range(0, len(payloads), BATCH):
             batch = payloads[i : i + BATCH]
             self._send_batch(batch)
             for payload in batch:
                 self.unsent.pop(payload, None)
+        # After all of them: the first thousand may be for one server, which doesn't reply.
+        if not self._reached:
+            raise next(iter(self._failed.copy().values()))
 
     def _send_batch(self, batch: Sequence[bytes]) -> None:
-        """Sends commands, each to its server. Raises if no server has replied yet."""
+        """Sends commands, each to its server."""
         groups: dict[Target, list[bytes]] = {}
         for payload in batch:
             groups.setdefault((self.servers.serving(payload), False), []).append(payload)
         for _ in range(1 + MOST_REDIRECTS):
             groups = self._send_groups(groups)
-        if not self._reached:
-            raise next(iter(self._failed.copy().values()))
 
     def _send_groups(self, groups: dict[Target, list[bytes]]) -> dict[Target, list[bytes]]:
         """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected."""
