@@ -75,10 +75,14 @@ class Address:
         if proxy is not None:
             config = config.at(ServerAddress(proxy.host, proxy.port))
         self.config = config
-        self.fields: ConfigFields = {"timeout": FAULT_TIMEOUT} if has_fault else {}
-        if isinstance(server, GivenServer):
-            prefix = f"test-{secrets.token_hex(4)}:"
-            self.fields["name_mapper"] = lambda name: prefix + name
+        self._fields: ConfigFields = {"timeout": FAULT_TIMEOUT} if has_fault else {}
+        self._prefix = f"test-{secrets.token_hex(4)}:" if isinstance(server, GivenServer) else ""
+
+    def fields(self, given: ConfigFields) -> ConfigFields:
+        """The settings of a client for which a test gives these. The prefix is put before what its mapper returns."""
+        prefix, mapper = self._prefix, given.get("name_mapper") or str
+        mapping: ConfigFields = {"name_mapper": lambda name: prefix + mapper(name)} if prefix else {}
+        return self._fields | given | mapping
 
 
 class Connections(Generic[C]):
@@ -91,7 +95,7 @@ class Connections(Generic[C]):
 
     def __call__(self, address: object = None, **fields: Unpack[ConfigFields]) -> C:
         if address is None:
-            address, fields = self._address.config, self._address.fields | fields
+            address, fields = self._address.config, self._address.fields(fields)
         client = self._connect(address, **fields)
         self.clients.append(client)
         return client

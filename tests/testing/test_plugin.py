@@ -135,9 +135,10 @@ def test_a_server_that_runs_already_is_not_emptied(tmp_path: Path) -> None:
     text = """
 import pytest
 
-def test_prefix(pyredisson_client, redis_server):
-    with pyredisson_client.get_lock("orders"), redis_server.redis() as admin:
-        (key,) = admin.keys("test-*:orders")
+def test_prefix(pyredisson_client, pyredisson_connect, redis_server):
+    mapped = pyredisson_connect(name_mapper="app:{}".format)
+    with pyredisson_client.get_lock("orders"), mapped.get_lock("orders"), redis_server.redis() as admin:
+        assert {key.partition(b":")[2] for key in admin.keys("test-*orders")} == {b"orders", b"app:orders"}
         assert admin.get("program") == b"data"
 
 def test_through_a_proxy(pyredisson_client, redis_proxy):
