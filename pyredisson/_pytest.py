@@ -1,5 +1,6 @@
 """What the fixtures of the pytest plugin `pyredisson_pytest` import when they are used."""
 
+import re
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -44,7 +45,8 @@ class GivenServer:
         self.port = self.config.port
 
     def redis(self, **options: Any) -> Redis:
-        client: Redis = Redis.from_url(self.url, **options)
+        # redis-py doesn't know `valkey://`.
+        client: Redis = Redis.from_url(re.sub("^valkey", "redis", self.url), **options)
         return client
 
     @property

@@ -156,14 +156,15 @@ def test_without_a_plugin_for_asyncio(pyredisson_aclient): ...
 """
     with Server(password="secret") as server, server.redis() as admin:
         admin.set("program", "data")
-        run = run_pytest(tmp_path, text, plugins=(PLUGIN,), PYREDISSON_TEST_URL=server.url)
+        url = server.url.replace("redis:", "valkey:")
+        run = run_pytest(tmp_path, text, plugins=(PLUGIN,), PYREDISSON_TEST_URL=url)
         assert admin.get("program") == b"data"
     passed = {"test_prefix", "test_through_a_proxy", "test_faults[no-fault]", "test_faults[cut_request]"}
     assert {name for name, outcome in run.tests.items() if outcome == "PASSED"} == passed, run.text
     assert (run.text.count("SKIPPED [1]"), run.tests["test_without_a_plugin_for_asyncio"]) == (2, "ERROR")
     assert "fixtures for asyncio need pytest-asyncio, or anyio" in run.text
-    needs_a_proxy, url = "def test_it(redis_proxy): ...", ("--pyredisson-url", "rediss://localhost")
-    assert "SKIPPED [1]" in run_pytest(tmp_path, needs_a_proxy, *url, plugins=(PLUGIN,)).text
+    needs_a_proxy, option = "def test_it(redis_proxy): ...", ("--pyredisson-url", "rediss://localhost")
+    assert "SKIPPED [1]" in run_pytest(tmp_path, needs_a_proxy, *option, plugins=(PLUGIN,)).text
 
 
 def test_no_server_program(tmp_path: Path) -> None:
