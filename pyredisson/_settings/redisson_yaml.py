@@ -100,9 +100,11 @@ def load(source: str | os.PathLike[str] | IO[str]) -> yaml.Node | None:
 
     Nodes, not values: Java's tags have no effect then, and a password `0123` or `yes` stays text.
     """
-    text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
     try:
+        text = _PLACEHOLDER.sub(lambda m: os.environ.get(m[1], m[0] if m[2] is None else m[2]), _content(source))
         return yaml.compose(text, Loader=yaml.SafeLoader)
+    except UnicodeDecodeError:
+        raise ConfigError("not valid YAML: it isn't UTF-8") from None  # the error has the whole file, with its password
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""

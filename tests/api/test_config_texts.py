@@ -180,6 +180,13 @@ class TestYaml:
             Config.from_yaml(single(line, f"password: {SECRET}"))
         assert (SECRET in str(caught.value), caught.value.__suppress_context__) == (False, True)
 
+    def test_another_encoding(self, tmp_path: Path) -> None:
+        file = tmp_path / "redisson.yaml"
+        file.write_text(single("clientName: me  # für alle"), "latin-1")
+        with pytest.raises(ConfigError, match="UTF-8") as caught:
+            Config.from_yaml(file)
+        assert caught.value.__suppress_context__
+
     def test_one_import_is_enough_and_does_not_import_yaml(self) -> None:
         code = "import sys, pyredisson; pyredisson.asyncio.connect('redis://h'); sys.exit('yaml' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
