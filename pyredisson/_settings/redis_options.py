@@ -115,6 +115,9 @@ def settings_of_url(url: str) -> dict[str, Any]:
         raise unreadable
     if unknown:
         raise ConfigError(f"unknown URL options: {', '.join(sorted(unknown))}")
+    for_tls = options.keys() & (TLS_OPTIONS | OCSP_OPTIONS)
+    if for_tls and parts.scheme != "rediss":  # nothing would be encrypted
+        raise ConfigError(f"{', '.join(sorted(for_tls))}: needs rediss://")
     return settings_of_options(options, ssl=parts.scheme == "rediss")
 
 
@@ -137,7 +140,9 @@ def _of_several_servers(scheme: str, topology: str, rest: str) -> dict[str, Any]
     if topology == "sentinel":
         settings["master_name"] = unquote(path["name"])
         settings |= _sentinel_settings(options)
-        options = [option for option in options if option[0] not in _FOR_SENTINELS]
+        # The options for TLS are for both, or for the Sentinels alone if only they are asked over TLS.
+        used = _FOR_SENTINELS | TLS_OPTIONS if scheme == "redis" and "sentinel_ssl" in settings else _FOR_SENTINELS
+        options = [option for option in options if option[0] not in used]
     if {name for name, *_ in options} & {"host", "port", "path"}:
         raise ConfigError("the options host, port and path aren't for a URL of several servers")
     # User name, password, database and options are read as for one server, whose name doesn't matter.

@@ -335,6 +335,7 @@ UNUSABLE_URLS: list[tuple[str, list[str]]] = [
     ("host, port and path", [f"redis+cluster://h?{option}" for option in ("host=x", "port=1", "path=x")]),
     ("sentinel_ssl", ["redis+cluster://h?sentinel_ssl=true"]),
     ("sentinel_ssl must be true or false", [f"redis+sentinel://h/m?sentinel_ssl{value}" for value in ("=perhaps", "")]),
+    ("ssl_ca_certs: needs rediss://", ["redis://h?ssl_ca_certs=x", "redis+sentinel://h/m?ssl_ca_certs=x"]),
     ("sentinel_ssl_ca_certs: needs sentinel_ssl=true", ["redis+sentinel://h/m?sentinel_ssl_ca_certs=x"]),
     ("URL", ["redis+ring://h", "unix+cluster:///run/r.sock"]),
 ]
