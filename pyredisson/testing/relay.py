@@ -188,8 +188,9 @@ class Relay:
 
     @property
     def finished(self) -> bool:
-        # With a request still held, its `deliver` has to find out that the server is gone.
-        return not self.client.open and not self.server.open and self._held_request is None
+        # What is still held waits for its `deliver`, which has to find out that a side is gone.
+        held = self._held_request or self._held_reply
+        return not self.client.open and not self.server.open and held is None
 
     def arrived(self, side: Side, frames: list[bytes], now: float) -> None:
         side.waiting.extend((now + self._conditions.latency, frame) for frame in frames)

@@ -287,6 +287,14 @@ def test_a_held_request_arrives_after_its_client_has_gone(proxy: Proxy, dial: Di
         assert admin.get("n") == b"1"
 
 
+def test_a_held_reply_is_delivered_though_its_client_has_gone(proxy: Proxy, dial: Dial) -> None:
+    hold = proxy.hold_reply(b"PING")
+    dial().send("PING")
+    assert hold.held.wait(5)
+    proxy.cut()
+    hold.deliver()
+
+
 def test_the_oldest_fault_that_matches_strikes_as_often_as_it_may(proxy: Proxy, dial: Dial) -> None:
     first, second = proxy.drop_reply(b"SET", times=2), proxy.cut_reply(b"SET")
     for number in range(2):
