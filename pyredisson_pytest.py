@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pyredisson")
     group.addoption(
         "--pyredisson-url",
-        default=os.environ.get(URL_VARIABLE),
+        default=os.environ.get(URL_VARIABLE) or None,
         metavar="URL",
         help=f"a server to test with, instead of starting one; it is not emptied (also by {URL_VARIABLE})",
     )
