@@ -33,7 +33,8 @@ def ssl_context(options: Mapping[str, Any], *, truststore: str | None = None) ->
     verify = options.get("ssl_cert_reqs", "required")
     try:
         if not isinstance(verify, int):
-            verify = tls.VerifyMode[f"CERT_{verify or 'none'}".upper()]
+            # A URL for Celery has the names of the constants, as CERT_REQUIRED.
+            verify = tls.VerifyMode[f"CERT_{(verify or 'none').upper().removeprefix('CERT_')}"]
         context = tls.create_default_context(cafile=truststore)
         context.check_hostname = verify != tls.CERT_NONE and options.get("ssl_check_hostname") is not False
         context.verify_mode = tls.VerifyMode(verify)

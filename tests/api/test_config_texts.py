@@ -219,6 +219,7 @@ class TestTls:
             *(("redis://h", None, None), ("rediss://h:6380", CHECKED, None), ("rediss+sentinel://s/m", CHECKED, None)),
             ("rediss://h?ssl_check_hostname=false", BY_CA, None),
             *((f"{scheme}://h?ssl_cert_reqs=none", UNCHECKED, None) for scheme in OVER_TLS),
+            ("rediss://h?ssl_cert_reqs=CERT_REQUIRED", CHECKED, None),
             ("redis+sentinel://s/m?sentinel_ssl=true&sentinel_ssl_check_hostname=false", None, BY_CA),
             *((f"redis+sentinel://s/m?sentinel_ssl={yes}", None, CHECKED) for yes in ("True", "1", "yes")),
             # The options are for both, unless the Sentinels have their own.
