@@ -79,7 +79,7 @@ class Owner:
     late. A late copy then names an owner that acquires nothing any more, and can't touch a later hold.
     """
 
-    __slots__ = ("__weakref__", "_prefix", "_registry", "calls", "id", "name")
+    __slots__ = ("__weakref__", "_prefix", "_registry", "calls", "id", "name", "renewed_name")
 
     def __init__(self, client_id: str, owner_id: int, registry: OwnerRegistry | None = None) -> None:
         """`registry` is for explicit owners, which may be forgotten and made again with the same id."""
@@ -91,6 +91,8 @@ class Owner:
         """Starts as an owner without holds; called again after `fork`, where the client has a new id."""
         self._prefix = f"{client_id}:{self.id}"
         self.name = self._prefix.encode()
+        self.renewed_name = b""
+        """The name that it had at the latest renewal of a lease, which may still be on its way."""
         if self._registry is not None and self._registry.has_epochs:
             # An owner of the same id may have had epochs before it was forgotten. Its names must not be used again.
             self.new_epoch()

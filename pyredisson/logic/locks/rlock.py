@@ -46,6 +46,9 @@ class LockLogic(MovingLock):
 
         The lease is in milliseconds; None: the watchdog renews it until the lock is released.
         """
+        if lease is not None and owner.name == owner.renewed_name:
+            # A renewal of an earlier hold may be on its way. It would lengthen the fixed lease.
+            owner.new_epoch()
         return self._acquire(self.call_type(owner, lease, deadline))
 
     async def _acquire(self, call: AcquireCall) -> bool:
