@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING
 from pyredisson._settings.config import Config
-from pyredisson.errors import LockNotHeldError
+from pyredisson.errors import LockNotHeldError, LockTimeoutError
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
@@ -370,6 +371,26 @@ async def test_a_release_that_the_server_refuses_for_good_ends_no_announcement(w
         assert world.server.keys.keyspace.do_keys(b"pyredisson_client:*")
 
 
+@asynccontextmanager
+async def three_servers(world: World) -> AsyncIterator[tuple[list[MemoryServer], list[Any]]]:
+    """With a client for each."""
+    async with AsyncExitStack() as stack:
+        servers = [
+            stack.enter_context(MemoryServer(world.clock, name)) for name in ("192.0.2.1", "192.0.2.2", "192.0.2.3")
+        ]
+        yield servers, [await stack.enter_async_context(pyredisson.asyncio.connect(each.url)) for each in servers]
+
+
+async def test_a_server_that_hangs_delays_no_timeout_of_a_red_lock(world: World) -> None:
+    async with three_servers(world) as (servers, clients):
+        servers[0].pause()
+        for server in servers[1:]:
+            server.keys.keyspace.do_hset(b"a", JAVA.encode(), b"1")
+        lock = clients[0].get_red_lock(*(client.get_lock("a") for client in clients))
+        with within(1.5, least=1.0):
+            await fails(LockTimeoutError, lock.hold(1).__aenter__, match="'a' on 192.0.2.2:6379/0 is held by")
+
+
 async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_later_hold(world: World) -> None:
     """Of a red lock. In no random schedule one begins so late."""
     held_up: list[Operation] = []
@@ -387,11 +408,7 @@ async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_l
         on_servers = [server.keys.keyspace.do_hvals(b"a") for server in servers]
         assert on_servers == [[b"%d" % level] if level else []] * len(servers)
 
-    async with AsyncExitStack() as stack:
-        servers = [
-            stack.enter_context(MemoryServer(world.clock, name)) for name in ("192.0.2.1", "192.0.2.2", "192.0.2.3")
-        ]
-        clients = [await stack.enter_async_context(pyredisson.asyncio.connect(server.url)) for server in servers]
+    async with three_servers(world) as (servers, clients):
         lock = clients[0].get_red_lock(*(client.get_lock("a") for client in clients))
         runtime: Any = clients[0]._session.runtime
         spawn, runtime.spawn = runtime.spawn, spawn_or_hold_up

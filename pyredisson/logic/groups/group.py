@@ -7,12 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.exceptions import RedisError
-
 from pyredisson._core import ReleaseCall
 from pyredisson._diagnostics import readable
-from pyredisson._protocol.replies import NoReply
 from pyredisson.errors import LockLostError, LockNotHeldError, LockTimeoutError
+from pyredisson.holder import Holder
 from pyredisson.logic import retry
 from pyredisson.logic.groups.parallel import ParallelOperations
 from pyredisson.logic.holds import HELD, LOST, RELEASED, Hold, HoldKey, HoldState
@@ -276,15 +274,26 @@ class GroupLogic:
 
     async def timed_out(self, owner: GroupOwner, wait: float) -> LockTimeoutError:
         """The error after a wait of so many seconds, with the holder of the first member that another owner holds."""
+        found: dict[int, tuple[str, Holder]] = {}
+
+        async def ask(number: int, member: LockLogic, member_owner: Owner) -> bool:
+            text, holder = await member.who_holds_it(partial(retry.send_once, member.session.runtime))
+            if holder is None or (holder.client_id, holder.owner_id) == (member.session.id, member_owner.id):
+                return False
+            found[number] = f"{_described(member)} {text}", holder
+            return True
+
+        # In parallel: a server that hangs must not delay the error by its timeout, nor hide the holders of the others.
+        questions = ParallelOperations(self.session.runtime)
+        for number, each in enumerate(self.with_owners(owner)):
+            questions.start(number, partial(ask, number, *each))
+        await questions.wait(self.timeout(None), 1, len(self.members))
+        questions.close()
         text, holder = "no member is held by others", None
-        try:
-            for member, member_owner in self.with_owners(owner):
-                found_text, found = await member.who_holds_it(partial(retry.send_once, member.session.runtime))
-                if found is not None and (found.client_id, found.owner_id) != (member.session.id, member_owner.id):
-                    text, holder = f"{_described(member)} {found_text}", found
-                    break
-        except (NoReply, RedisError) as problem:
-            text = f"who holds it can't be told: {problem}"
+        if held := found.copy():
+            text, holder = held[min(held)]
+        elif errors := questions.errors():
+            text = f"who holds it can't be told: {errors[0]}"
         text = f"{self.named(owner)} was not acquired in {wait:g} s: {text}"
         return LockTimeoutError(text, name=str(self), owner=owner.readable(), holder=holder)
 
