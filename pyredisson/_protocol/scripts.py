@@ -26,7 +26,7 @@ permit_acquire *, permit_count 5 1, permit_lease *, permit_release *, permit_ren
 read_acquire 6 7, read_locked 1 0, read_move 2 3, read_release 6 5, read_renew *
 read_write_force_release 4 4
 semaphore_acquire 6 9, semaphore_add 5 5, semaphore_correct 5 4, semaphore_finish 5 4, semaphore_hand_over 5 6
-semaphore_leave 4 3, semaphore_set 5 4, semaphore_undo 5 2
+semaphore_leave 4 3, semaphore_set 5 4
 write_acquire 5 5, write_hand_over 5 7, write_leave 5 3, write_let_readers_in *, write_release 5 6
 """
 """Each script with its numbers of keys and of arguments. `*`: these vary from call to call."""

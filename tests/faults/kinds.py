@@ -91,7 +91,7 @@ class Used:
         """By how much an acquire changes `taken`."""
         scripts = SCRIPTS.get(self.kind, SCRIPTS["lock"])
         self.acquiring, self.releasing = map(sha, scripts)
-        self.undoing = sha({"fair": "fair_leave", "semaphore": "semaphore_undo"}.get(self.kind, scripts[1]))
+        self.undoing = sha({"fair": "fair_leave", "semaphore": "semaphore_finish"}.get(self.kind, scripts[1]))
         self.handle = (lock_of if self.is_lock else semaphore_of)(self.client, self.kind, self.owner)
         self._ids: list[Any] = []
 

@@ -201,7 +201,7 @@ async def test_a_loop_ends_in_an_acquire(proxy: Proxy, admin: Redis, child: Star
         assert "Exception ignored" not in capfd.readouterr().err
         return
     assert user.receive() == "loop ended"
-    for name in ("lock_acquire", "lock_release", "semaphore_acquire", "semaphore_undo"):
+    for name in ("lock_acquire", "lock_release", "semaphore_acquire", "semaphore_finish"):
         proxy.wait_for(sha(name))
     # The process must live: its end would release everything.
     eventually(lambda: not admin.exists("lock") and admin.get("a") == b"5", 5)

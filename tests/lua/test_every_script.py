@@ -113,7 +113,6 @@ PREPARED = {
     "semaphore_hand_over": Prepared({}, "1", None, ("2", "2", "1", "redisson_sc:{stock}", "0", "")),
     "semaphore_leave": Prepared({"stock": 5, CLAIM: ("4 me:1", 2_000)}, "5"),
     "semaphore_set": Prepared({}, "5"),
-    "semaphore_undo": Prepared({"stock": 0, "pyredisson_once:{stock}:me:1": "2 4"}, "4"),
     "write_acquire": Prepared({**LISTED, **ME_WOKEN}),
     "write_hand_over": Prepared(
         {"orders": ({**WRITING["orders"][0], "me:1": 1}, 20_000), LEASE: ("1", 20_000), **LISTED_READERS},
@@ -136,7 +135,7 @@ client_announce=1 exactly_once_delete=1 fair_force_release=1 fair_heartbeat=1 fa
 lock_leave=1 lock_wake_waiters=1 lock_renew=12 permit_renew=12 read_renew=12 lock_force_release=123 semaphore_leave=1234
 semaphore_set=1234 write_leave=124 lock_hand_over=2 read_move=2 lock_keep=23 lock_release=23 semaphore_hand_over=23
 write_acquire=23 permit_set=234 read_acquire=234 read_write_force_release=234 semaphore_add=234 semaphore_correct=234
-semaphore_finish=234 semaphore_undo=234 write_hand_over=2345 write_let_readers_in=2345 write_release=2345
+semaphore_finish=234 write_hand_over=2345 write_let_readers_in=2345 write_release=2345
 read_release=23456 fenced_acquire=3 fenced_hand_over=34 permit_count=345 permit_release=345 permit_acquire=357
 semaphore_acquire=5 fair_delete=* fenced_delete=* inspect_state=*
 """

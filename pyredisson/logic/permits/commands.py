@@ -136,7 +136,7 @@ class SemaphoreCommands(PermitPoolCommands):
 
     def undo_acquire(self, slot: SessionSlot) -> bytes:
         """Releases what the acquire on this slot has acquired, and keeps late copies of it from running."""
-        return self._change(self.session.runtime.scripts.semaphore_undo, slot, slot.number + 1, self.channel)
+        return self.finish_hand_over(slot, 0)
 
     def correct(self, slot: SessionSlot, shown: int, free: int) -> bytes:
         """Sets the number of free permits, if it is still the one that was shown. The reply is 1 if it was set."""
