@@ -26,7 +26,6 @@
 -- redis-cli --eval permit_acquire.lua p pyredisson_waiting:{p} pyredisson_woken:{p} pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} {p}:timeout pyredisson_permit_withdrawn:{p}:1 , redisson_sc:{p} 30000 5000 '' me:1:1 '' 60000 '' 0123456789abcdef
 
 -- include: publish
--- include: number_of
 local waiting, woken, claim, claims_period = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local channel, patience, caller = ARGV[1], ARGV[3], ARGV[8]
 -- include: permit_wait_in_list
@@ -64,10 +63,7 @@ if acquired > 0 then
     -- some were released meanwhile. In both cases it must not change anything.
     return {-2, 0}
 end
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 -- Frees no more ended permits than are needed here and by the clients that wait, of which only the first two look when
 -- permits end. And at most 2,000 more than are wanted: a million of them at once would block the server. From -inf on: a
 -- score below zero would be an end that never comes. Not in the millisecond of the end: the times are rounded down, and

@@ -17,14 +17,10 @@
 -- include: publish
 local waiting, woken, claim, channel = KEYS[3], KEYS[4], KEYS[5], ARGV[1]
 -- include: permit_waiters
--- include: number_of
 local MOST_FREED = 1000 -- by one call: a million at once would block the server. The others count as free, too
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 local in_use, before = redis.call('ZCOUNT', KEYS[2], '-inf', '+inf'), string.format('(%.0f', now)
 local ended = redis.call('ZCOUNT', KEYS[2], '-inf', before)
 local freed = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', before, 'LIMIT', 0, MOST_FREED)

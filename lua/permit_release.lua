@@ -20,7 +20,6 @@
 -- include: publish
 local waiting, woken, claim, channel = KEYS[3], KEYS[4], KEYS[5], ARGV[1]
 -- include: permit_waiters
--- include: number_of
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = ARGV[2] == '1'
@@ -40,10 +39,7 @@ end
 if all and missing[2] then
     return missing
 end
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 for _, id in ipairs(held) do
     redis.call('ZREM', KEYS[2], id)
 end

@@ -21,11 +21,7 @@
 local waiting, woken, claim, channel = KEYS[2], KEYS[3], KEYS[4], ARGV[3]
 -- include: permit_waiters
 -- include: exactly_once
--- include: number_of
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 local larger = ARGV[2] - (free or 0) - redis.call('ZCOUNT', KEYS[5], '-inf', '+inf')
 record(larger)
 free = redis.call('INCRBY', KEYS[1], string.format('%.0f', larger))

@@ -27,11 +27,7 @@
 -- redis-cli --eval semaphore_acquire.lua stock pyredisson_waiting:{stock} pyredisson_woken:{stock} pyredisson_semaphore_claim:{stock} pyredisson_semaphore_turn:{stock} pyredisson_once:{stock}:me:1 , 2 1 redisson_sc:{stock} 5000 '' me:1:1 '' 60000 ''
 
 -- include: exactly_once
--- include: number_of
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 local wanted = tonumber(ARGV[2])
 if wanted == 0 then
     wanted = math.max(free or 0, 0)

@@ -20,11 +20,7 @@
 
 -- include: publish
 -- include: exactly_once
--- include: number_of
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 if ARGV[4] == '1' and not free then
     return record(0)
 end

@@ -22,11 +22,7 @@
 local waiting, woken, claim, channel = KEYS[2], KEYS[3], KEYS[4], ARGV[3]
 -- include: permit_waiters
 -- include: exactly_once
--- include: number_of
-local free = number_of(KEYS[1])
-if free == false then
-    return NO_NUMBER
-end
+-- include: free_permits
 local has_run = last_number == tonumber(ARGV[1]) - 1
 local permits = has_run and math.max(last_result, 0) or tonumber(ARGV[2])
 -- After a call that has run, a semaphore that was deleted meanwhile must not be created again.
