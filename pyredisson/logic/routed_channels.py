@@ -100,7 +100,8 @@ class RoutedChannels(ChannelRegistry):
         self._places: dict[bytes, NodeChannels] = {}
         self._unplaced: dict[bytes, None] = {}
         """Channels that are subscribed to nowhere."""
-        self._place_of: dict[Wakeup, NodeChannels] = {}
+        self.place_of: dict[Wakeup, NodeChannels] = {}
+        """Where a waiter's message will arrive, if its channel is placed."""
         self._redirects: dict[bytes, int] = {}
         """How often a subscription was redirected since it was confirmed, or retried by a waiter."""
         self.subscriber = self
@@ -126,18 +127,14 @@ class RoutedChannels(ChannelRegistry):
         with self.mutex:
             super().leave(name, wakeup)
             # In this order: the repetition of an interrupted call finds what is left.
-            place = self._place_of.get(wakeup)
+            place = self.place_of.get(wakeup)
             if place is not None:
                 place.waiting.discard(wakeup)
-                self._place_of.pop(wakeup, None)
+                self.place_of.pop(wakeup, None)
 
     def uses(self, place: NodeChannels) -> bool:
         """Whether channels of that node will be subscribed to there, if there are any again."""
         return self._nodes.get(place.node) is place
-
-    def place_of(self, wakeup: Wakeup) -> NodeChannels | None:
-        """Where a waiter's message will arrive. None: nowhere yet."""
-        return self._place_of.get(wakeup)
 
     @property
     def stale(self) -> bool:
@@ -217,21 +214,21 @@ class RoutedChannels(ChannelRegistry):
         if channel is not None:
             for wakeup in list(channel.waiters):
                 place.waiting.discard(wakeup)
-                self._place_of.pop(wakeup, None)
+                self.place_of.pop(wakeup, None)
             self.unconfirm(channel)
             place.subscriber.unsubscribe((name,), moved=True)
 
     def _put(self, wakeup: Wakeup, place: NodeChannels) -> None:
-        before = self._place_of.get(wakeup)
+        before = self.place_of.get(wakeup)
         if before is not None and before is not place:
             before.waiting.discard(wakeup)
         # In this order: an interrupted call leaves nothing behind that `leave` doesn't find.
-        self._place_of[wakeup] = place
+        self.place_of[wakeup] = place
         place.waiting.add(wakeup)
         if wakeup not in self.waiting:
             # The garbage collector has ended the waiter in here, or since the caller listed the waiters.
             place.waiting.discard(wakeup)
-            self._place_of.pop(wakeup, None)
+            self.place_of.pop(wakeup, None)
 
     def _node_of(self, name: bytes, present: Node | None) -> Node | None:
         """The node on which to subscribe to a channel; the present one, if its slot isn't served by any."""

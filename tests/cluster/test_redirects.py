@@ -302,9 +302,7 @@ def check_at_each_line(
         # An interrupted call may leave its wakeup to the next refresh.
         keeper.request()
         eventually(lambda keeper=keeper: not keeper._waiting)  # type: ignore[misc]
-        assert not any((registry.waiting, registry._place_of, *(one.waiting for one in registry._nodes.values()))), (
-            where
-        )
+        assert not any((registry.waiting, registry.place_of, *(one.waiting for one in registry._nodes.values()))), where
         eventually(lambda runtime=runtime: runtime.calls_in_flight == 0)  # type: ignore[misc]
         eventually(lambda: sum(node.ask("DBSIZE") for node in cluster.masters()) == held_by_others)
 

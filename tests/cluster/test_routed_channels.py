@@ -101,7 +101,7 @@ class Clients:
                 listener = self.listener(name)
                 assert name in listener.heard
                 assert [one for one in self.listeners.values() if name in one.channels.names()] == [listener]
-                assert {registry.place_of(wakeup) for wakeup in channel.waiters} == {listener.channels}
+                assert {registry.place_of.get(wakeup) for wakeup in channel.waiters} == {listener.channels}
                 assert channel.waiters.keys() <= listener.channels.waiting
                 heard_by = [one for one in self.listeners.values() if channel.waiters.keys() & one.channels.waiting]
                 assert heard_by == [listener]
@@ -133,7 +133,7 @@ def test_a_change_of_the_map_wakes_the_waiters_which_then_follow() -> None:
     clients.confirm(HIGH)
     assert wakeup.is_set()
     clients.registry.leave(HIGH, wakeup)
-    assert clients.registry.place_of(wakeup) is None
+    assert clients.registry.place_of.get(wakeup) is None
     # Its replica takes over.
     old = clients.listener(LOW)
     clients.apply(shard(3, ((0, LAST),), 0))
@@ -199,7 +199,7 @@ def test_a_slot_without_a_node() -> None:
     latch = latch_channel(b"{foo}")
     wakeup, on_any = clients.join(HIGH), clients.join(latch)
     assert clients.table.node_of_key(latch) is clients.table.node_of_key(HIGH) is None
-    assert [clients.registry.place_of(each) is None for each in (wakeup, on_any)] == [True, False]
+    assert [clients.registry.place_of.get(each) is None for each in (wakeup, on_any)] == [True, False]
     assert clients.registry.stale
     clients.apply(*HALVES)
     assert wakeup.is_set()
@@ -240,7 +240,7 @@ def test_an_interrupt_at_any_line_is_made_good_by_the_next_waiter(change: str) -
             listener.subscribe(listener.channels.names())
         clients.registry.refresh()
         clients.check()
-        assert all(clients.registry.place_of(wakeup) is not None for wakeup in waiters)
+        assert all(clients.registry.place_of.get(wakeup) is not None for wakeup in waiters)
         assert not any(channel.confirmed for channel in clients.registry.by_name.values())
 
 
@@ -265,7 +265,7 @@ def test_a_waiter_that_is_collected_on_any_line_leaves_its_channel(change: str) 
         clients.check()
         waiters = {wakeup for channel in clients.registry.by_name.values() for wakeup in channel.waiters}
         on_nodes = {wakeup for one in clients.listeners.values() for wakeup in one.channels.waiting}
-        assert clients.registry.waiting == waiters == set(clients.registry._place_of) == on_nodes
+        assert clients.registry.waiting == waiters == set(clients.registry.place_of) == on_nodes
 
 
 def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:

@@ -227,7 +227,7 @@ class ThreadListeners(NodeListeners):
         channels = self._channels
         if channels.stale:
             channels.refresh()
-        place = channels.place_of(wakeup)
+        place = channels.place_of.get(wakeup)
         listener = None if place is None else self._listeners.get(place)
         if listener is None:
             wakeup.wait(seconds)
