@@ -16,7 +16,7 @@ _INCLUDE = re.compile(r"(?m)^-- include: (.*)\n")
 _TABLE = """
 client_announce *, exactly_once_delete *
 fair_acquire 5 6, fair_delete 5 2, fair_force_release 5 2, fair_hand_over 5 5, fair_heartbeat *, fair_leave *
-fair_release 5 4, fair_wake_waiters 5 2
+fair_release 5 4
 fenced_acquire 5 5, fenced_delete 5 3, fenced_hand_over 4 4, fenced_write *
 inspect_scan 0 2, inspect_state 16 5
 latch_count_down 2 2, latch_set 2 3

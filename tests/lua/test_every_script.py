@@ -65,7 +65,6 @@ PREPARED = {
     "fair_heartbeat": Prepared(WAITING, "0", "0"),
     "fair_leave": Prepared({**HELD, **WAITING}, "0", None, ("redisson_lock__channel:{orders}", "300000", "1", "me:1")),
     "fair_release": Prepared({**HELD, **WAITING}, "0"),
-    "fair_wake_waiters": Prepared(WAITING, "0", "0"),
     "fenced_acquire": Prepared({**LISTED, **ME_WOKEN, **TOKEN}),
     "fenced_delete": Prepared({**HELD, **OTHERS, **TOKEN}, "0", told=(("me", "0"), *NEXT)),
     "fenced_hand_over": Prepared({**HELD, **LISTED, **TOKEN}),
@@ -124,14 +123,14 @@ PREPARED = {
     "write_release": Prepared({**WRITING, **OTHERS}, "1", told=NEXT),
 }
 """For each script that is registered: keys on which the command line of its header has an effect."""
-READERS = {"inspect_scan", "inspect_state", "lock_holder", "fair_wake_waiters", "read_locked"}
+READERS = {"inspect_scan", "inspect_state", "lock_holder", "read_locked"}
 """Scripts that change no key."""
 ONCE = [name for name in NAMES if any("pyredisson_once" in key for key in header(name).keys)]
 """Scripts whose calls have numbers: a call that arrives twice, or behind a newer one, has no effect."""
 NEED_MEMORY_ON_OLD_SERVERS = {"fenced_hand_over", "read_move", *ONCE}
 """These servers don't know the flag of a script whose writes free more memory than they take."""
 KEYS_OF_ANY_TYPE = """
-client_announce=1 exactly_once_delete=1 fair_force_release=1 fair_heartbeat=1 fair_wake_waiters=1 fenced_write=1
+client_announce=1 exactly_once_delete=1 fair_force_release=1 fair_heartbeat=1 fenced_write=1
 lock_leave=1 lock_wake_waiters=1 lock_renew=12 permit_renew=12 read_renew=12 lock_force_release=123 semaphore_leave=1234
 semaphore_set=1234 write_leave=124 lock_hand_over=2 read_move=2 lock_keep=23 lock_release=23 semaphore_hand_over=23
 write_acquire=23 permit_set=234 read_acquire=234 read_write_force_release=234 semaphore_add=234 semaphore_correct=234

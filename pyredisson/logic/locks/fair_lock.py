@@ -70,8 +70,7 @@ class FairLockCommands(LockCommands):
         return pack(self.session.runtime.scripts.fair_delete, *self._keys, self._channel, MOST_NOTIFIED)
 
     def wake_waiters(self) -> bytes:
-        script = self.session.runtime.scripts.fair_wake_waiters
-        return pack(script, *self._keys, self._channel, self.session.fair_wait)
+        return self.heartbeat(b"", ())
 
     def heartbeat(self, client: bytes, waiters: Iterable[bytes]) -> bytes:
         """Reports that a client and all its waiters are alive, and asks which of these waiters are not in the queue.

@@ -74,7 +74,8 @@ class Fair(Scripted):
         return self.fair("fair_hand_over", CHANNEL, owner, WAIT, next_owner, lease)
 
     def wake_waiters(self) -> Any:
-        return self.fair("fair_wake_waiters", CHANNEL, WAIT)
+        """Returns the waiter that was notified; empty: none."""
+        return self.heartbeat("")[2]
 
     def leave(self, *owners: str, doubt: bool = False) -> Any:
         return self.fair("fair_leave", CHANNEL, WAIT, int(doubt), *owners)
