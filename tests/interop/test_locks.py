@@ -7,7 +7,7 @@ import pytest
 
 import pyredisson
 from pyredisson import LockTimeoutError
-from tests.support.backends import Backend, fails, in_turn
+from tests.support.backends import Asyncio, Backend, fails, in_turn
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import listed
 
@@ -20,6 +20,8 @@ SHOWN_AS = {"FencedLock": "fenced", "ReadLock": "read-write", "WriteLock": "read
 UNEVEN = "x}y"
 """Java and Redis find no hash tag in it. With the braces that a companion key adds, the tag is `x`."""
 NAMES = ("a b", "{tag}orders", "orders{tag}:1", "größe", UNEVEN, "a:b:{c}", 'say "yes"')
+ONE_BACKEND = pytest.mark.parametrize("backend", [Asyncio], indirect=True, ids=["asyncio"])
+"""For what doesn't depend on the backend: the mapping of names; renewals, which come from threads in both."""
 UNMAPPED_QUEUES = {("FairLock", "3.27.2")}
 """Such a version maps the name of the lock, but not the names of its queue. See docs/redisson.md."""
 TIMEOUT = 2.0
@@ -156,6 +158,7 @@ def names_on(target: Target, *, of_latches: bool = False) -> list[str]:
     return [name for name in NAMES if name != UNEVEN and not (of_latches and "{" in name)]
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("prefix", ["", "shop:", "{shop}:"])
 @pytest.mark.parametrize("kind", ["Lock", "FairLock", "WriteLock"])
 async def test_names_of_locks(
@@ -172,6 +175,7 @@ async def test_names_of_locks(
         assert not await backend.as_another_owner(plain.try_lock)
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("prefix", ["", "shop:"])
 async def test_names_of_counts(prefix: str, backend: Backend, connect_java: Connect, target: Target) -> None:
     """Each side waits for the other, also under names that both sides map. Nothing has the name that isn't mapped."""
@@ -212,6 +216,7 @@ async def hand_over_permits(
     await (ours.release(permit) if ids else ours.release())
 
 
+@ONE_BACKEND
 async def test_all_kinds_are_renewed(backend: Backend, connect_java: Connect, target: Target) -> None:
     """Each side holds a lock of each kind for much longer than the lease, and both read under one lock.
 
@@ -263,6 +268,7 @@ async def test_a_killed_holder_in_java(backend: Backend, own_jvm: Jvm, target: T
         assert killed < await waiter.result() < killed + TIMEOUT + WOKEN
 
 
+@ONE_BACKEND
 async def test_a_killed_holder_in_python(
     backend: Backend, java: JavaClient, jvm: Jvm, target: Target, child: Callable[..., Child], version: str
 ) -> None:
