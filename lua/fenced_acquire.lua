@@ -19,28 +19,15 @@
 --
 -- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1 1 30000 me:1 60000
 
--- include: wait_in_list
 -- include: fenced_token
-local remaining = redis.call('PTTL', KEYS[1])
-local reserved, listed, mine = 0, false, false
-if remaining == -2 then
-    -- Nobody holds the lock: the key is missing. Only a new hold can be acquired.
-    if ARGV[2] ~= '1' then
-        return -2
-    end
-    reserved, listed, mine = come(KEYS[4], KEYS[5], ARGV[4])
-    if reserved > 0 then
-        return refused(KEYS[1], KEYS[4], KEYS[5], ARGV[4], ARGV[5], reserved)
-    end
-elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-    return refused(KEYS[1], KEYS[4], KEYS[5], ARGV[4], ARGV[5], remaining)
-end
+local waiting, woken = KEYS[4], KEYS[5]
+-- include: acquire_or_wait
 -- Before the lock is changed, as this may fail.
 local token, problem = next_token(KEYS[2], KEYS[3])
 if not token then
     return problem
 end
-arrive(KEYS[4], KEYS[5], ARGV[4], listed, mine)
+arrive(waiting, woken, ARGV[4], listed, mine)
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 -- Another level never shortens the lease of the hold.
 if remaining < tonumber(ARGV[3]) then

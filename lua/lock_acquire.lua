@@ -17,22 +17,9 @@
 --
 -- redis-cli --eval lock_acquire.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1 1 30000 me:1 60000
 
--- include: wait_in_list
-local remaining = redis.call('PTTL', KEYS[1])
-local reserved, listed, mine = 0, false, false
-if remaining == -2 then
-    -- Nobody holds the lock: the key is missing. Only a new hold can be acquired.
-    if ARGV[2] ~= '1' then
-        return -2
-    end
-    reserved, listed, mine = come(KEYS[2], KEYS[3], ARGV[4])
-    if reserved > 0 then
-        return refused(KEYS[1], KEYS[2], KEYS[3], ARGV[4], ARGV[5], reserved)
-    end
-elseif redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-    return refused(KEYS[1], KEYS[2], KEYS[3], ARGV[4], ARGV[5], remaining)
-end
-arrive(KEYS[2], KEYS[3], ARGV[4], listed, mine)
+local waiting, woken = KEYS[2], KEYS[3]
+-- include: acquire_or_wait
+arrive(waiting, woken, ARGV[4], listed, mine)
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 -- Another level never shortens the lease of the hold.
 if remaining < tonumber(ARGV[3]) then
