@@ -179,20 +179,6 @@ async def test_a_release_during_a_renewal_is_no_loss(backend: RawBackend, proxy:
     assert taken(admin, "lock") == 0
 
 
-@pytest.mark.parametrize("kind", ["lock", "fair", "write"])
-async def test_a_late_renewal_lengthens_no_fixed_lease(
-    backend: RawBackend, proxy: Proxy, admin: Redis, kind: str
-) -> None:
-    """Of the next hold of the same owner."""
-    lock = lock_of(backend.connect(proxy.url, lock_watchdog_timeout=LEASE), kind, 1)
-    await backend.do(lock.lock())
-    late = proxy.hold_request(RENEW)
-    await backend.until(late.held.is_set)
-    await do_all(backend, lock.unlock, partial(lock.lock, LEASE / 2))
-    late.deliver()
-    assert admin.pttl("a") <= LEASE / 2 * 1000
-
-
 async def test_a_hung_server_costs_the_lock_by_the_end_of_its_lease(backend: RawBackend, own_server: Server) -> None:
     """The holder knows before the server can give the lock to anybody else."""
     _, lock = await backend.locked(own_server.url, LEASE, timeout=0.2)

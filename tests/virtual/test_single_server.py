@@ -257,6 +257,28 @@ async def test_server_errors(world: World, monkeypatch: pytest.MonkeyPatch, capl
     assert "renewing 3 locks failed" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["lock", "fair", "write"])
+async def test_a_late_renewal_lengthens_no_fixed_lease(world: World, monkeypatch: Any, kind: str) -> None:
+    """Of the next hold of the same owner."""
+    late: list[list[bytes]] = []
+
+    def delay(name: bytes, words: list[bytes]) -> Any:
+        if words[:1] != [client._session.runtime.scripts.lock_renew]:
+            return run(name, words)
+        late.append(words)
+        return [1]
+
+    async with world.client() as client:
+        lock, run = lock_of(client, kind), world.server.keys.run
+        await lock.lock()
+        monkeypatch.setattr(world.server.keys, "run", delay)
+        await asyncio.sleep(15)
+        await lock.unlock()
+        await lock.lock(1)
+        assert run(b"EVALSHA", late[-1]) is not None
+        assert 0 < world.server.keys.keyspace.do_pttl(b"orders") <= 1000
+
+
 async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     """It has ended the handing out of replies in the middle."""
     pipeline = await connect(Node(Config(host=world.server.host, port=world.server.port)))
