@@ -46,7 +46,7 @@ def ls(settings: Settings, pattern: str, as_lines: bool, everything: bool, kind:
     with reader(settings.config) as reading:
         discovery, interrupted = _search(reading, pattern)
         states, failed = reading.found(discovery.found, [*discovery.clients])
-    if discovery.failed and not discovery.scanned:
+    if discovery.unanswered:
         fail(*explained(next(iter(discovery.failed.values())), settings.config))
     chosen = [state for state in states if (everything or state.in_use) and kind in (None, state.kind)]
     chosen.sort(key=lambda state: state.name)

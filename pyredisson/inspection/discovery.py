@@ -69,6 +69,11 @@ class Discovery:
         """How many keys the masters have together, as far as they were asked."""
         return sum(walk.keys for walk in self._walks.values())
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether no master has answered in this pass."""
+        return bool(self.failed) and not self.scanned and len(self.failed) == len(self._walks)
+
     def restart(self) -> None:
         """Begins another pass. Until it has ended, `found` and `clients` also have what this one finds."""
         self.scanned = 0

@@ -246,14 +246,18 @@ def test_doctor_when_a_master_has_another_map(own_cluster: Cluster) -> None:
     assert f"redis-cli --cluster check {address}" in said["slots"].advice
 
 
-def test_doctor_when_a_master_is_dead(masters_only: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an error, and all others are checked."""
+def test_doctor_when_a_master_is_dead(
+    command: Commands, masters_only: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error, and all others are checked. `ls` says what it is, also if the others have no keys."""
     dead, *others = masters_only.masters()
     alive = {":".join(map(str, each.address)) for each in others}
     [key] = names_on(masters_only, dead, 1)
     monkeypatch.setattr(doctor, "client_key", lambda _: key.encode())
     monkeypatch.setattr(doctor.Checks, "_wakes", lambda *_: 0.0)
     masters_only.kill(dead)
+    ended = command("ls", "--url", masters_only.url)
+    assert (ended.status, "nothing is held at" in ended.err, "incomplete: 127.0.0.1:" in ended.err) == (1, True, True)
     with reader(config := Config.of(masters_only.url)) as reading:
         said = [*doctor.Checks(config, reading, "x").all()]
     assert [each.server for each in said if each.check == "available"] == [":".join(map(str, dead.address))]
