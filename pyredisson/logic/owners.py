@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from copy import copy
 from weakref import KeyedRef
 
@@ -19,6 +19,10 @@ SHORTEST_WAIT = 3.0
 """Seconds for which a call waits for its turn at least, even if its deadline is earlier: as long as for a reply."""
 
 
+def _never() -> bool:
+    return False
+
+
 class OwnerCalls:
     """What the calls of one owner must know of each other.
 
@@ -26,7 +30,7 @@ class OwnerCalls:
     became of the call before it. They take turns for each lock, in the order in which they came.
     """
 
-    __slots__ = ("ended", "in_flight", "in_group", "queued_names")
+    __slots__ = ("ended", "in_flight", "in_group", "is_stranded", "queued_names")
 
     def __init__(self) -> None:
         self.in_flight = CallQueues()
@@ -36,7 +40,14 @@ class OwnerCalls:
         self.in_group = False
         """Whether it waits for a member of a group, for a while: then the group releases its other members."""
         self.ended = False
-        """Whether the thread or task that is the owner has ended."""
+        """Whether the thread or task that is the owner has come to its end."""
+        self.is_stranded: Callable[[], bool] = _never
+        """Whether it never goes on, without an end: the event loop of a task was closed."""
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether the owner makes no further call."""
+        return self.ended or self.is_stranded()
 
     async def wait_for_turn(
         self, runtime: Runtime, key: Hashable, call: OwnerCall, lock_key: bytes, deadline: float | None

@@ -299,7 +299,7 @@ class Renewer(LoopOwner):
             if owner is not None:
                 # Before the look at the state: who finds no mark after a release meets no renewal.
                 owner.renewed_name = owner.name
-            if hold.state is not HELD or (owner is not None and owner.calls.ended and self._is_released(hold)):
+            if hold.state is not HELD or (owner is not None and owner.calls.have_ended and self._is_released(hold)):
                 continue
             commands = hold.commands
             renew = commands.renew

@@ -340,7 +340,7 @@ class Watchdog(LoopOwner, RenewalStep):
         Without `release_when_owner_ends` it isn't released, and that is logged once.
         """
         owner = hold.acquired_by
-        if owner is None or not owner.calls.ended or not hold.renewed or hold in self._reported:
+        if owner is None or not owner.calls.have_ended or not hold.renewed or hold in self._reported:
             return False
         if self._release_when_owner_ends:
             # A later hold must have another name on the server: the repair may run after its acquire.

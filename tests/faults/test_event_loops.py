@@ -119,6 +119,35 @@ def test_waiting_tasks_of_a_closed_loop(server: Server, admin: Redis, child: Sta
     eventually(lambda: not admin.keys())
 
 
+STRANDED = """
+import asyncio, sys
+import pyredisson.asyncio
+client = pyredisson.asyncio.connect(sys.argv[1], lock_watchdog_timeout=0.9, release_when_owner_ends=True)
+loop, held = asyncio.new_event_loop(), asyncio.Event()
+
+async def hold():
+    await client.get_lock("a").lock()
+    held.set()
+    await loop.create_future()
+
+kept = loop.create_task(hold())
+loop.run_until_complete(held.wait())
+loop.close()
+print("closed", flush=True)
+sys.stdin.readline()
+sys.stderr = None
+"""
+
+
+def test_a_task_of_a_closed_loop_counts_as_ended(server: Server, admin: Redis, child: Start) -> None:
+    user = child(STRANDED, server.url)
+    assert user.receive() == "closed"
+    # Otherwise it is renewed as long as the process lives.
+    eventually(lambda: not admin.exists("a"))
+    user.send()
+    assert user.wait() == 0
+
+
 NESTED = """
 import asyncio, sys
 import nest_asyncio

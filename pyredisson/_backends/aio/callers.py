@@ -54,8 +54,10 @@ class Callers(TaskOwners):
     def _adopt(self, task: asyncio.Task[Any] | None) -> Owner:
         if task is None:
             raise RuntimeError("a lock's owner is a task, and no task is running here")
-        self.remember(get_running_loop())
+        loop = get_running_loop()
+        self.remember(loop)
         owner = self.owners[task] = self._session.owners.new()
+        owner.calls.is_stranded = loop.is_closed
         # A weak reference: a task that goes on must not keep a client alive that the program has dropped.
         reference = self._reference
         task.add_done_callback(lambda task: None if (callers := reference()) is None else callers._on_done(task))
