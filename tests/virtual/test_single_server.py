@@ -33,8 +33,9 @@ from tests.support.backends import cancel_after, fails, hold_all, in_turn, withi
 from tests.support.children import completed
 
 from .conftest import World, as_tasks
+from .network import connect as connect_in_memory
 from .server import EPOCH, MemoryServer
-from .time import LONGEST, START
+from .time import LONGEST, START, VirtualLoop
 
 
 def test_a_watchdog_renews_in_virtual_time(world: World) -> None:
@@ -451,3 +452,21 @@ async def test_a_release_that_begins_late_is_neither_a_second_one_nor_one_of_a_l
         for levels in (2, 1, 0):
             await lock.unlock()
             await check(levels)
+
+
+def test_a_claimant_whose_loop_was_closed_keeps_no_other_from_claiming(world: World) -> None:
+    client, claim = world.client(), b"pyredisson_semaphore_claim:{a}"
+    semaphore = client.get_semaphore("a")
+    waiting: list[asyncio.Task[None]] = []
+
+    async def wait() -> int:
+        waiting.extend(await as_tasks(semaphore.acquire(2), seconds=3))
+        return world.server.keys.keyspace.do_exists(claim)
+
+    first, second = (VirtualLoop(world.clock, connect_in_memory) for _ in range(2))
+    first.run_until_complete(semaphore.try_set_permits(1))
+    assert first.run_until_complete(wait()) == 1
+    first.close()
+    assert second.run_until_complete(wait()) == 1
+    second.run_until_complete(client.close())
+    second.close()

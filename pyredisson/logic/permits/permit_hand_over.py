@@ -74,7 +74,7 @@ async def release(
 
 def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float) -> PermitWait | None:
     """The first waiter that sleeps and wants no more than these permits."""
-    if queue.claimant is not None:
+    if queue.has_claimant:
         # A waiter that wants several permits claims them: others leave it what becomes free.
         return None
     for waiter in InOrder(queue.waiters):

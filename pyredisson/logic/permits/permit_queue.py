@@ -156,6 +156,11 @@ class PermitQueue(WaitingQueue):
         self.floor = min(self.floor, waiter.permits) if self.waiters else waiter.permits
         self.waiters[waiter] = None
 
+    @property
+    def has_claimant(self) -> bool:
+        """Whether a waiter claims permits. One whose event loop was closed never does so again, nor does it leave."""
+        return self.claimant is not None and self.claimant.wakeup.alive
+
     def remove(self, waiter: PermitWait) -> None:
         """It waits no longer. After a claimant the next waiter may claim that wants several permits."""
         self.waiters.pop(waiter, None)

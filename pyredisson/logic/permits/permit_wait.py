@@ -289,7 +289,7 @@ class PermitWait(Waiter):
     def _name_if_claiming(self) -> bytes:
         """The name for a claim; empty: this waiter must not claim yet, or another one claims."""
         session, queue = self.session, self.queue
-        if session.clock() < self._claims_from or queue.claimant not in (None, self):
+        if session.clock() < self._claims_from or (queue.claimant is not self and queue.has_claimant):
             return b""
         queue.claimant = self
         if not self._name:
