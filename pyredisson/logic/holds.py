@@ -232,8 +232,16 @@ class Hold(HoldFields):
             return
         with _listening:
             listeners, self.listeners = self.listeners, None
+        interrupt: Exception | None = None
         for listener in listeners or ():
-            _call_guarded(listener, self)
+            try:
+                listener(self)
+            except Exception as error:  # noqa: BLE001
+                # If the second call succeeds, the handler of a signal has raised it: it is for the caller.
+                if _call_guarded(listener, self):
+                    interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 Listener = Callable[[Hold], None]
@@ -396,10 +404,13 @@ def merge_lost(hold: Hold) -> Hold | None:
     return hold
 
 
-def _call_guarded(listener: Listener, hold: Hold) -> None:
+def _call_guarded(listener: Listener, hold: Hold) -> bool:
+    """Whether the listener has not failed."""
     try:
         listener(hold)
     except Exception:  # noqa: BLE001
         # For example an event loop that was just closed, or a thread that can't start. The next listener must be
         # called all the same.
         logger.exception("a listener failed at the end of a hold")
+        return False
+    return True

@@ -49,8 +49,9 @@ class Interrupt:
     moment, nor the way from the body of a `try` or `with` to its end.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, error: type[BaseException] = KeyboardInterrupt) -> None:
         self._left = step
+        self._error = error
         self.where = ""
         """Empty: there was no such moment."""
 
@@ -67,7 +68,7 @@ class Interrupt:
         self._left -= 1
         if not self._left:
             self.where = f"{event} {code.co_qualname}:{frame.f_lineno}"
-            raise KeyboardInterrupt
+            raise self._error
 
 
 MODULES = [module for name, module in list(sys.modules.items()) if name.startswith("pyredisson.")]
@@ -101,7 +102,7 @@ def strikes(interrupt: Interrupt | None, call: Callable[[], object]) -> bool:
     try:
         with contextlib.nullcontext() if interrupt is None else interrupt.here():
             call()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, LookupError):
         return True
     return False
 
@@ -114,12 +115,18 @@ def all_asleep(client: pyredisson.Client, one: Contender, two: Contender) -> Non
         eventually(lambda: asleep(client, "a") >= one.is_alive() + two.is_alive(), LIMIT)
 
 
-def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[Interrupt], None], least: int) -> None:
+def at_each_moment(
+    client: pyredisson.Client,
+    admin: Redis,
+    scenario: Callable[[Interrupt], None],
+    least: int,
+    error: type[BaseException] = KeyboardInterrupt,
+) -> None:
     """Runs the scenario with an interrupt at another moment each time, until there is no such moment."""
     session, where, step = client._session, "begin", 0
     while where:
         step += 1
-        interrupt = Interrupt(step)
+        interrupt = Interrupt(step, error)
         scenario(interrupt)
         where = interrupt.where
         end = time.monotonic() + LIMIT
@@ -137,8 +144,9 @@ def at_each_moment(client: pyredisson.Client, admin: Redis, scenario: Callable[[
 # A connection, or a coroutine that has not begun, is collected if its only user is interrupted.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestEachMoment:
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, LookupError])
     @pytest.mark.parametrize("call", ["lock", "unlock"])
-    def test_an_uncontended_call(self, server: Server, admin: Redis, call: str) -> None:
+    def test_an_uncontended_call(self, server: Server, admin: Redis, call: str, error: type[BaseException]) -> None:
         """A release happens all the same."""
         with pyredisson.connect(server.url, observer=Recorder()) as client:
             lock = client.get_lock("a", owner=1)
@@ -152,7 +160,7 @@ class TestEachMoment:
                 if call == "unlock" or not interrupt.where:
                     eventually(lambda: whats(told(client)) == ["acquired", "released"], LIMIT)
 
-            at_each_moment(client, admin, scenario, 20 if call == "lock" else 15)
+            at_each_moment(client, admin, scenario, 20 if call == "lock" else 15, error)
 
     @pytest.mark.parametrize("way", ["handed on", "message"])
     def test_a_waiter_is_interrupted(self, server: Server, admin: Redis, way: str) -> None:
