@@ -162,6 +162,18 @@ class TestEachMoment:
 
             at_each_moment(client, admin, scenario, 20 if call == "lock" else 15, error)
 
+    def test_the_release_of_a_permit(self, server: Server, admin: Redis) -> None:
+        with pyredisson.connect(server.url, observer=Recorder()) as client:
+            semaphore = client.get_permit_expirable_semaphore("a")
+
+            def scenario(interrupt: Interrupt) -> None:
+                semaphore.try_set_permits(1)
+                permit = semaphore.acquire(renew=True)
+                assert strikes(interrupt, lambda: semaphore.release(permit)) is bool(interrupt.where)
+                semaphore.delete()
+
+            at_each_moment(client, admin, scenario, 15)
+
     @pytest.mark.parametrize("way", ["handed on", "message"])
     def test_a_waiter_is_interrupted(self, server: Server, admin: Redis, way: str) -> None:
         """It gets nothing; the waiter behind it gets the lock."""

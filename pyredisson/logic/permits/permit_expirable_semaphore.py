@@ -227,6 +227,11 @@ class PermitExpirableSemaphoreLogic(PermitPool):
             return unknown
         except BaseException:
             self.release_in_background(ids)
+            for hold in holds:
+                # An interrupt may have struck when it was out of the table already.
+                session.holds.discard(hold)
+                if session.observing is not None:
+                    session.observing.hold_ended(hold)
             self.tell_released(len(ids), len(holds))
             raise
 
