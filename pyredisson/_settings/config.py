@@ -181,8 +181,8 @@ class Config:
             object.__setattr__(self, "host", nodes[0].host)
             object.__setattr__(self, "port", nodes[0].port)
         for host in (self.host, *(node.host for node in self.nodes)):
-            if not isinstance(host, str) or not host or not _is_sendable(host, "idna"):
-                raise ConfigError("host must be a name or an address")
+            if not isinstance(host, str) or not re.fullmatch(r"\S+", host) or not _is_sendable(host, "idna"):
+                raise ConfigError("host must be a name or an address, without spaces")
         if self.path == "":
             raise ConfigError("path must name a unix socket")
         if self.topology == "cluster" and self.database:

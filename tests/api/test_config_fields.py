@@ -48,7 +48,7 @@ WRONG: list[tuple[str, list[Any]]] = [
     *(("retry_attempts", [-1, 1.0, True]), ("port", [0, 65536, "6379"]), ("database", [-1, 10**22])),
     *(("connection_pool_size", [0]), ("release_when_owner_ends", ["yes"]), ("socket_keepalive", [None])),
     ("name_mapper", ["prefix"]),
-    ("host", ["", None, "a\udcff", "a..b"]),  # no DNS name has an empty part
+    ("host", ["", None, "a\udcff", "a\n", " a", "a..b"]),  # no DNS name has an empty part
     *(("password", ["secret\udcff"]), ("username", ["\udcff", b"user"]), ("path", [""])),
     *(("client_name", [3, "", "two words", "café", "a\n"]), ("announce", [1])),
     ("observer", [object(), Observer(), SimpleNamespace(acquired="no method")]),  # those of Observer do nothing
@@ -206,6 +206,7 @@ class TestNodes:
         "fields",
         [
             *({"nodes": ()}, {"nodes": "h1:7000"}, {"nodes": None}, {"nodes": ["h1:x"]}, {"nodes": [3]}),
+            {"nodes": ["h1:7000", " h2:7001"]},
             *({"nodes": [f":{SECRET}"]}, {"path": "/run/redis.sock"}, {"database": 1}, {"master_name": "mymaster"}),
             *({"topology": "single"}, {"topology": "sentinel"}, {"topology": "ring"}, {"topology": ["cluster"]}),
             *({"sentinel_username": "u"}, {"sentinel_password": SECRET}, {"sentinel_ssl": True}),
@@ -217,7 +218,7 @@ class TestNodes:
         with pytest.raises(ConfigError) as caught:
             Config(**{"topology": "cluster", "nodes": NODES, **fields})
         wanted = "nodes" if {"nodes"} == set(fields) else "topology" if "topology" in fields else [*fields][-1]
-        assert any(name in str(caught.value) for name in (wanted, "nodes", "master_name", "sentinel_password"))
+        assert any(name in str(caught.value) for name in (wanted, "host", "nodes", "master_name", "sentinel_password"))
         assert SECRET not in str(caught.value)
 
     def test_tls(self) -> None:
