@@ -2,27 +2,73 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from tests.lua import locks
 from tests.lua.fair.scripts import Java
 
-from . import fair_model
-from .fair_model import CHANNEL, CLIENTS, HOLDING, IDLE, KEYS, WAIT, WAITERS, WAITING, Person, State, readable
-from .servers import play
+from .servers import Memory, Word, play
 
-LEASE = 30_000
-HEARTBEAT = 400
-LOOK = 60_000
+LOCK, QUEUE, SCORES, WAITERS, CLIENTS = KEYS = tuple(key.encode() for key in locks.KEYS["fair"])
+CHANNEL, WAIT = locks.CHANNEL.encode(), locks.WAIT
+LEASE, HEARTBEAT = 30_000, 400
+SIGN = 1500
+"""ms for which an acquire or a heartbeat is a sign of life."""
+OFFER = 2000
+"""ms for which a free lock is reserved for a head of pyredisson."""
 SERVING_TIME = 4000
-"""Milliseconds for each owner that has to acquire the lock, or to be dropped from the queue."""
-PAUSES = (1, 400, 1000, 1499)
-Args = tuple[bytes | int, ...]
+"""ms for each owner that has to acquire the lock, or to be dropped from the queue."""
+PAUSES, LONG_PAUSES = (1, 400, 1000, 1499), (1600, 2100, 5100, 31_000, 310_000)
 TWICE = st.booleans()
 Step = TypeVar("Step", bound=Callable[..., None])
-LONG_PAUSES = (1600, 2100, 4000, 5100, 31_000, 61_000, 310_000)
+
+
+@dataclass
+class Person:
+    """A thread or task of some client."""
+
+    client: str
+    number: int
+    names: int = 0
+    """How often it changed its name."""
+    waits: bool = False
+    notified: bool = False
+    count: int = 0
+    asked_at: int = 0
+
+    @property
+    def foreign(self) -> bool:
+        return self.client == "java"
+
+    @property
+    def name(self) -> bytes:
+        return b"%b:%d:%d" % (client_id(self.client), self.number, self.names)
+
+
+def client_id(client: str) -> bytes:
+    """36 characters, as a UUID has."""
+    return f"{client:-<36}".encode()
+
+
+def readable(name: bytes) -> str:
+    """An owner as the rules of the machine name it, and how often it changed its name: `a1.2`."""
+    return name.decode().replace("-", "").replace(":", "", 1).replace(":", ".")
+
+
+@dataclass(frozen=True)
+class State:
+    """The values of the lock's keys."""
+
+    holders: dict[bytes, int]
+    queue: list[bytes]
+    scores: dict[bytes, float]
+    waiters: dict[bytes, bytes]
+    left_of: dict[bytes, int]
+    """The remaining time of each key, ms."""
 
 
 def by(choose: Callable[[Any], list[Any]], drawn: str = "who", **more: Any) -> Callable[[Step], Step]:
@@ -37,417 +83,321 @@ class FairQueue(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = fair_model.FairServer()
+        self.memory = Memory()
         self.people = {f"{client}{n}": Person(client, n) for client in ("a", "b", "java") for n in (1, 2, 3)}
         self.dead: set[str] = set()
-        """The clients and the owners of Java that are dead."""
-        self.lives = dict.fromkeys(("a", "b", "java1", "java2", "java3", "last"), 0)
-        self.late: dict[str, tuple[str, Args]] = {}
-        """Copies of commands that are still in flight. Their names are not used any more."""
-        self.forgetful = False
+        """The clients that are dead."""
+        self.heartbeats: dict[str, int] = {}
+        """The last one of each client."""
+        self.told: list[bytes] = []
+        """Who was notified in the latest step."""
+        self.offered: dict[bytes, int] = {}
+        """When a script of pyredisson offered the free lock to the head of the queue."""
+        self.late: list[tuple[Word, ...]] = []
+        """Copies of acquires that are still in flight. Their owners have left, and have other names."""
         self.pauses: tuple[int, ...] = PAUSES
-        self.set_back = 0
-        self.model = fair_model.QueueModel(self.server, self.server.end())
+        self.grace = 0
+        """Until when no waiter counts as dead, because all clients were silent; ms."""
+        self.state = self.read()
 
     # Who can do what.
 
+    def alive(self) -> list[str]:
+        return [who for who, person in self.people.items() if person.client not in self.dead]
+
     def idle(self) -> list[str]:
-        return self._alive(IDLE)
+        return [who for who in self.alive() if not self.people[who].waits and not self.people[who].count]
 
     def waiting(self) -> list[str]:
-        return self._alive(WAITING)
+        return [who for who in self.alive() if self.people[who].waits]
 
     def holding(self) -> list[str]:
-        return self._alive(HOLDING)
+        return [who for who in self.alive() if self.people[who].count]
 
     def ours(self) -> list[str]:
         return [who for who in self.idle() + self.waiting() if not self.people[who].foreign]
 
     def clients(self) -> list[str]:
-        return [client for client in ("a", "b", "last") if client not in self.dead]
+        return sorted({self.people[who].client for who in self.alive()} - {"java"})
 
     def pairs_of_one_client(self) -> list[tuple[str, str]]:
         """A holder, and a waiter of the same client, for each of them."""
-        people = self.people
-        return [
-            (who, other)
-            for who in self.holding()
-            for other in self.waiting()
-            if not people[who].foreign and people[who].client == people[other].client
-        ]
+        pairs = [(who, other) for who in self.holding() for other in self.waiting()]
+        return [(who, other) for who, other in pairs if self.people[who].client == self.people[other].client != "java"]
 
-    @initialize(forgetful=st.sampled_from((False, False, False, True)), pauses=st.booleans())
-    def begin(self, forgetful: bool, pauses: bool) -> None:
-        """`forgetful`: the server loses keys. `pauses`: sometimes no client sends anything for too long."""
-        self.forgetful = forgetful
-        self.pauses = PAUSES + LONG_PAUSES if pauses else PAUSES
+    def late_copies(self) -> list[tuple[Word, ...]]:
+        """Those that the server still knows to be late."""
+        waiters = self.state.waiters
+        return [args for args in self.late if int(waiters.get(cast(bytes, args[1]), b"1")) <= 0]
+
+    @initialize(pauses=st.booleans())
+    def begin(self, pauses: bool) -> None:
+        """`pauses`: sometimes no client sends anything for too long."""
+        self.pauses += LONG_PAUSES * pauses
 
     # What they do.
 
     @by(idle, queues=st.booleans(), twice=TWICE)
     def arrive(self, who: str, queues: bool, twice: bool) -> None:
-        self._ask(who, queues=queues, twice=twice)
+        self.ask(who, queues=queues, twice=twice)
 
     @precondition(lambda machine: bool(machine.idle()))
     @rule(order=st.runner().flatmap(lambda machine: st.permutations(machine.idle())))
     def all_arrive(self, order: list[str]) -> None:
         for who in order:
-            self._ask(who)
+            self.ask(who)
 
     @by(lambda machine: machine.waiting() + machine.holding(), twice=TWICE)
     def ask_again(self, who: str, twice: bool) -> None:
-        self._ask(who, twice=twice)
+        self.ask(who, twice=twice)
 
-    @by(holding, twice=TWICE)
-    def release_one(self, who: str, twice: bool) -> None:
-        self._release(who, self.people[who].count - 1, twice=twice)
-
-    @by(holding, twice=TWICE, late=st.booleans())
-    def release_all(self, who: str, twice: bool, late: bool) -> None:
-        """`late`: copies of its commands are still in flight, so it takes another name."""
-        person = self.people[who]
+    def ask(self, who: str, *, queues: bool = True, twice: bool = False) -> None:
+        person, name, held = self.people[who], self.people[who].name, self.people[who].count
+        free, mine = not self.state.holders, name in self.state.holders
+        args = (CHANNEL, name, held + 1, LEASE, WAIT, int(queues))
+        person.notified = False
         if person.foreign:
-            self._release(who, person.count - 1, twice=False)
-            return
-        name = person.name
-        self._release(who, 0, twice=twice)
-        if late:
-            self._rename(person)
-            self.late[f"release by {readable(name)}"] = ("fair_release", (CHANNEL, name, 0, WAIT))
-
-    @by(pairs_of_one_client, "pair", twice=TWICE, late=st.booleans(), ran=st.booleans())
-    def hand_over(self, pair: tuple[str, str], twice: bool, late: bool, ran: bool) -> None:
-        """`late`: a copy is still in flight. If it didn't run before, the lock was released in the background."""
-        who, successor = pair
-        person = self.people[who]
-        args = (CHANNEL, person.name, WAIT, self.people[successor].name, LEASE)
-        if ran or not late:
-            self._hand_over(who, successor, twice=twice)
+            taken = Java(self.memory, name).acquire(lease=LEASE, queues=queues) is None
         else:
-            self._release(who, 0, twice=twice)
-        if late:
-            self._rename(person, acquires=False)
-            self.late[f"hand-over by {readable(person.name)}"] = ("fair_hand_over", args)
+            taken = self.fair("fair_acquire", *args, twice=twice)[-1] is None
+        now = self.read()
+        if held and not (person.foreign and not mine):
+            # Another level, unless the lease has ended.
+            assert taken is mine, f"{who} {'got' if taken else 'was refused'} a further hold"
+        elif taken or not person.foreign:
+            # Java uses the scores of pyredisson's waiters, so it may wait for one that is dead.
+            wrong = "took a lock that was not its to take" if taken else "was refused its turn"
+            assert taken is not (self.before(name) if free else True), f"{who} {wrong}"
+        assert taken == (now.holders == {name: held + 1 if mine else 1}), f"{who} was told {taken}: {now.holders}"
+        advanced = free and self.state.queue[:1] not in ([], now.queue[:1])
+        self.follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
+        if not taken and advanced and not person.foreign:
+            self.must_tell()
+        person.count, person.waits, person.asked_at = now.holders.get(name, 0), name in now.queue, self.memory.now
+
+    @by(holding, all_levels=st.booleans(), twice=TWICE)
+    def release(self, who: str, all_levels: bool, twice: bool = False) -> None:
+        person, name = self.people[who], self.people[who].name
+        count = 0 if all_levels and not person.foreign else person.count - 1
+        mine = name in self.state.holders
+        if person.foreign:
+            Java(self.memory, name).release(LEASE)
+        else:
+            self.fair("fair_release", CHANNEL, name, count, WAIT, twice=twice)
+        self.follow(None, self.read(), ours=not person.foreign)
+        if mine:
+            assert self.state.holders == ({name: count} if count else {}), f"{who} released to {count}: {self.state}"
+            self.must_tell()
+        person.count = count if mine else 0
+
+    @by(pairs_of_one_client, "pair", twice=TWICE)
+    def hand_over(self, pair: tuple[str, str], twice: bool) -> None:
+        person, following = (self.people[who] for who in pair)
+        name, mine = following.name, person.name in self.state.holders
+        replies = self.fair("fair_hand_over", CHANNEL, person.name, WAIT, name, LEASE, twice=twice)
+        now = self.read()
+        entered = replies[0] == [0]
+        assert entered == (now.holders == {name: 1}), f"{pair}: {replies}, {now.holders}"
+        assert not entered or (mine and replies[-1] == [0])
+        if mine:
+            before = self.before(name)
+            assert not entered or (not before and name in self.state.queue), f"{pair[1]} came before its turn"
+            served = entered or before is not False or not (name in self.state.queue and self.keeps(name))
+            assert served, f"{pair[1]} was not entered, and it was its turn"
+        self.follow(name if entered else None, now, leaves=entered)
+        if mine and not entered:
+            assert not now.holders, f"{pair[0]} did not release: {now.holders}"
+            self.must_tell()
+        person.count = 0
+        if entered:
+            following.count, following.waits, following.notified = 1, False, False
 
     @by(waiting, twice=TWICE)
     def give_up(self, who: str, twice: bool) -> None:
-        self._leave(who, doubt=False, twice=twice)
+        self.leave(who, doubt=False, twice=twice)
 
     @by(ours, ran=st.booleans(), twice=TWICE)
     def give_up_in_doubt(self, who: str, ran: bool, twice: bool) -> None:
         """Its last acquire is in doubt: it did run, or will run late, or never."""
         if ran:
-            self._ask(who)
-        self._leave(who, doubt=True, twice=twice)
+            self.ask(who)
+        self.leave(who, doubt=True, twice=twice)
 
-    @by(lambda machine: list(machine.late), "copy")
-    def late_copy(self, copy: str) -> None:
-        script, args = self.late.pop(copy)
-        owner = args[1] if script in ("fair_acquire", "fair_release") else args[3]
-        assert isinstance(owner, bytes)
-        model, server = self.model, self.server
-        closed = int(model.state.waiters.get(owner, b"1")) <= 0
-        if script == "fair_leave" and owner in model.places:
-            model.places[owner].has_left = True
-        server.fair(script, *args)
-        now = server.end()
-        took = owner in now.holders and owner not in model.state.holders
-        if took and not model.key_lost and model.is_free():
-            out_of_turn = closed or model.before_me(owner)
-            assert not out_of_turn, f"a late copy took the lock for {readable(owner)}"
-        self._follow(owner, now, arrives=not closed, leaves=True)
+    def leave(self, who: str, *, doubt: bool, twice: bool) -> None:
+        person, name = self.people[who], self.people[who].name
+        was_next = self.state.queue[:1] == [name] or name in self.state.holders
+        if person.foreign:
+            Java(self.memory, name).give_up()
+        else:
+            self.fair("fair_leave", CHANNEL, WAIT, int(doubt), name, twice=twice)
+            person.names += 1
+            if doubt:
+                self.late.append((CHANNEL, name, 1, LEASE, WAIT, 1))
+        self.follow(name, self.read(), leaves=True, ours=not person.foreign)
+        assert name not in self.state.holders, f"{who} gave up, and holds the lock"
+        if was_next and not person.foreign:
+            self.must_tell()
+        person.waits, person.count, person.notified = False, 0, False
 
-    @by(lambda machine: [client for client in machine.clients() if client != "last"], "client", twice=TWICE)
+    @by(late_copies, "args")
+    def late_copy(self, args: tuple[Word, ...]) -> None:
+        self.fair("fair_acquire", *args)
+        holders = self.state.holders
+        self.follow(None, self.read())
+        assert self.state.holders == holders, "a late copy took the lock"
+
+    @by(clients, "client", twice=TWICE)
     def the_client_sends_a_heartbeat(self, client: str, twice: bool) -> None:
-        self._heartbeat(client, twice=twice)
+        self.heartbeat(client, twice=twice)
 
-    @precondition(lambda machine: bool(machine.model.state.holders))
+    def heartbeat(self, client: str, *, twice: bool = False) -> bool:
+        """Whether all of its waiters have places."""
+        waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
+        replies = self.fair("fair_heartbeat", CHANNEL, client_id(client), WAIT, *waiters, twice=twice)
+        now = self.read()
+        # The first copy may drop a waiter that was offered the lock in vain.
+        for reply, state in zip(replies, (self.state, now), strict=False):
+            assert reply[4] == [waiter for waiter in waiters if waiter not in state.queue], "places, as reported"
+        _, known, notified, _, without_place = replies[-1]
+        assert notified in (b"", *now.queue[:1]), f"{readable(notified)} is reported as the next one"
+        if self.state.queue:
+            self.heartbeats[client] = self.memory.now
+        if now.queue and now.queue[:1] == self.state.queue[:1]:
+            assert self.keeps(now.queue[0]) is not False, f"{readable(now.queue[0])} is dead and heads the queue"
+        self.follow(None, now)
+        self.must_tell()
+        return known == 1 and not without_place
+
+    @precondition(lambda machine: bool(machine.state.holders))
     @rule(java=st.booleans())
     def force_release(self, java: bool) -> None:
-        server, model = self.server, self.model
-        held = bool(model.state.holders)
         if java:
-            Java(server, "java").force_release()
+            Java(self.memory, "java").force_release()
         else:
-            server.fair("fair_force_release", CHANNEL, WAIT)
-        now = server.end()
-        assert not now.holders, "still held"
-        held = held and not model.is_free()
-        self._follow(None, now, ours=not java)
-        if held:
-            model.must_tell(now)
-
-    @precondition(lambda machine: machine.forgetful and bool(machine.model.state.queue))
-    @rule()
-    def delete(self) -> None:
-        """The living owners enter the queue again, when they are notified or after their client's next heartbeat."""
-        model, server = self.model, self.server
-        queue = model.state.queue
-        server.fair("fair_delete", CHANNEL, len(queue))
-        now = server.end()
-        assert not now.left_of, f"left of what was deleted: {now}"
-        notified = [channel.removeprefix(CHANNEL + b":") for channel, _ in server.told]
-        assert notified == queue, "not everybody was notified that the queue is gone"
-        model.clear(now)
-        self.late.clear()
-        self._hear()
+            self.fair("fair_force_release", CHANNEL, WAIT)
+        self.follow(None, self.read(), ours=not java)
+        assert not self.state.holders, "still held"
+        self.must_tell()
 
     # What happens to them.
 
     @rule(steps=st.sampled_from((1, 2, 4, 6, 10)))
     def time_passes(self, steps: int) -> None:
-        """Time passes: clients send heartbeats, holders renew, and notified waiters ask again."""
+        """Clients send heartbeats, holders renew, and notified waiters ask again."""
         for _ in range(steps):
-            self._live(HEARTBEAT)
+            self.all_are_paused(HEARTBEAT)
+            for who in self.holding():
+                if self.memory.script("lock_renew", LOCK, args=(LEASE, self.people[who].name)) == [0]:
+                    self.people[who].count = 0
+                self.follow(None, self.read())
+            for client in self.clients():
+                waiters = [who for who in self.waiting() if self.people[who].client == client]
+                if waiters and not self.heartbeat(client):
+                    for who in waiters:
+                        self.ask(who)
+            for who in self.waiting():
+                if self.people[who].notified or (self.people[who].foreign and not self.state.holders):
+                    self.ask(who)
 
     @rule(ms=st.runner().flatmap(lambda machine: st.sampled_from(machine.pauses)))
     def all_are_paused(self, ms: int) -> None:
-        self.server.advance_time(ms)
-        self._see()
+        self.memory.advance_time(ms)
+        self.follow(None, self.read())
 
-    @by(lambda machine: [who for who in machine.lives if who not in {*machine.dead, "last"}])
-    def die(self, who: str) -> None:
-        self.dead.add(who)
-
-    @by(lambda machine: sorted(machine.dead))
-    def start_anew(self, who: str) -> None:
-        """Starts again as another process."""
-        self.dead.remove(who)
-        self.lives[who] += 1
-        for other, person in self.people.items():
-            if who in (other, person.client):
-                self.people[other] = Person(person.client, person.number, self.lives[who])
-
-    @precondition(lambda machine: machine.forgetful)
-    @rule(keys=st.sampled_from((KEYS, *((key,) for key in KEYS))))
-    def keys_are_lost(self, keys: tuple[bytes, ...]) -> None:
-        self.server.command("DEL", *keys)
-        self.model.key_lost = True
-        self._see()
-        if keys == KEYS:
-            self.late.clear()
-
-    @precondition(lambda machine: machine.forgetful)
-    @rule(ms=st.sampled_from((1, 900, 3000, 40_000)))
-    def clock_is_set_back(self, ms: int) -> None:
-        self.server.advance_time(-ms)
-        self.set_back += ms
-        self._see()
-
-    # How it ends.
+    @by(clients, "client")
+    def die(self, client: str) -> None:
+        self.dead.add(client)
 
     def teardown(self) -> None:
         """All living waiters acquire the lock in time. Then one more owner finds the queue empty and leaves no key."""
-        if sys.exception() is None:
-            self._settle()
-
-    def _settle(self) -> None:
-        # A client of pyredisson waits too: without one, Java needs minutes to drop its dead waiters.
-        self.people["last1"] = Person("last", 1)
-        self._ask("last1")
-        limit = LEASE + LOOK + self.set_back + SERVING_TIME * (len(self.model.places) + len(self.people))
-        for _ in range(limit // HEARTBEAT):
-            for who in self.holding():
-                while self.people[who].state == HOLDING:
-                    self._release(who, self.people[who].count - 1, twice=False)
-            if not self.waiting() and not self.model.state.holders:
-                break
-            self._end_foreign_dead()
-            self._live(HEARTBEAT)
-        else:
-            raise AssertionError(f"never served: {self.waiting()}; queue: {[*map(readable, self.model.state.queue)]}")
-        # Keys of pyredisson that expire by themselves may remain.
-        assert not self.model.state.left_of.keys() - {WAITERS, CLIENTS}, f"left at the end: {self.model.state}"
-
-    def _end_foreign_dead(self) -> None:
-        """Ends the turn of a dead head of which only the score is known: by Redisson's rule it lasts that long."""
-        state = self.model.state
-        head = state.queue[:1]
-        if head and head[0] not in {*state.waiters, *(self.people[who].name for who in self.waiting())}:
-            self.server.command("ZADD", fair_model.SCORES, "XX", self.server.now, head[0])
-            self._see()
-
-    # The steps, and the checks of each.
-
-    def _alive(self, state: str) -> list[str]:
-        people = self.people.items()
-        return [who for who, person in people if person.state == state and not {who, person.client} & self.dead]
-
-    def _acquire_args(self, name: bytes, count: int, *, queues: bool = True) -> Args:
-        return (CHANNEL, name, count, LEASE, WAIT, int(queues))
-
-    def _ask(self, who: str, *, queues: bool = True, twice: bool = False) -> None:
-        person, model, server = self.people[who], self.model, self.server
-        name = person.name
-        held = person.state == HOLDING
-        person.notified = False
-        if person.foreign:
-            taken = Java(server, name).acquire(lease=LEASE, queues=queues) is None
-        else:
-            args = self._acquire_args(name, person.count + 1, queues=queues)
-            taken = server.fair("fair_acquire", *args, twice=twice)[-1] is None
-        now = server.end()
-        if held:
-            self._expect_hold(who, taken, now)
-            self._follow(name, now, arrives=person.foreign, leaves=True, ours=not person.foreign)
+        if sys.exception() is not None:
             return
-        free = model.is_free()
-        if not model.key_lost:
-            kept = model.before_me(name) if free else True
-            # Java uses the scores of pyredisson's waiters, so it may wait for one that is dead.
-            if taken or not person.foreign:
-                wrong = "took a lock that was not its to take" if taken else "was refused its turn"
-                assert taken is not kept, f"{who} {wrong}"
-        assert taken == (now.holders == {name: 1}), f"{who} was told to {'go on' if taken else 'wait'}: {now.holders}"
-        advanced = model.state.queue[:1] not in ([], now.queue[:1])
-        self._follow(name, now, arrives=queues, leaves=taken, ours=not person.foreign)
-        if not taken and advanced and free and not person.foreign:
-            model.must_tell(now)
-        if name in model.places:
-            model.places[name].asked_at = server.now
-        person.asked_at = server.now
-        if taken:
-            person.state, person.count = HOLDING, 1
-        elif name in now.queue:
-            person.state = WAITING
-
-    def _expect_hold(self, who: str, taken: bool, now: State) -> None:
-        """Another level for the holder of the lock, unless its lease has ended."""
-        person = self.people[who]
-        mine = self.model.state.holders.get(person.name, 0) > 0 and not self.model.is_free()
-        assert not taken or mine or person.foreign, f"{who} got a further hold of a lock that it had lost"
-        assert taken or not mine, f"{who} was refused a further hold"
-        if taken:
-            person.count = now.holders.get(person.name, 0)
+        # A client of pyredisson waits too: without one, nobody tells Java that a lease has ended.
+        self.people["last1"] = Person("last", 1)
+        self.ask("last1")
+        for _ in range((LEASE + SERVING_TIME * len(self.people)) // HEARTBEAT):
+            for who in self.holding():
+                while self.people[who].count:
+                    self.release(who, False)
+            if not self.waiting() and not self.state.holders:
+                break
+            self.time_passes(1)
         else:
-            person.state, person.count = WAITING if person.name in now.queue else IDLE, 0
+            raise AssertionError(f"never served: {self.waiting()}; queue: {[*map(readable, self.state.queue)]}")
+        # Keys of pyredisson that expire by themselves may remain.
+        assert not self.state.left_of.keys() - {WAITERS, CLIENTS}, f"left at the end: {self.state}"
 
-    def _release(self, who: str, count: int, *, twice: bool) -> None:
-        person, model, server = self.people[who], self.model, self.server
-        mine = model.state.holders.get(person.name, 0) > 0
+    # What must be true.
+
+    def fair(self, name: str, *args: Word, twice: bool = False) -> list[Any]:
+        """The replies of one of the fair lock's scripts, which take the same keys."""
+        return [self.memory.script(name, *KEYS, args=args) for _ in range(1 + twice)]
+
+    def read(self) -> State:
+        """The state after a step."""
+        messages, self.memory.messages = self.memory.messages, []
+        assert {payload for _, payload in messages} <= {b"0"}
+        self.told = [channel.removeprefix(CHANNEL + b":") for channel, _ in messages]
+        keys: dict[bytes, tuple[Any, int]] = self.memory.keys()
+        holders, queue, scores, waiters, _ = (keys[key][0] if key in keys else {} for key in KEYS)
+        self.grace = int(waiters.get(b":grace", b"0"))
+        return State(
+            holders={owner: int(count) for owner, count in holders.items()},
+            queue=list(queue),
+            scores=dict(scores),
+            waiters=dict(waiters),
+            left_of={key: ms for key, (_, ms) in keys.items() if key in KEYS},
+        )
+
+    def keeps(self, name: bytes) -> bool | None:
+        """Whether that waiter counts as alive, so that others must wait for it. None: it may be either."""
+        now = self.memory.now
+        person = next((each for each in self.people.values() if each.waits and each.name == name), None)
+        if person is None:
+            return False
         if person.foreign:
-            Java(server, person.name).release(LEASE)
-        else:
-            server.fair("fair_release", CHANNEL, person.name, count, WAIT, twice=twice)
-        now = server.end()
-        held = mine and not model.is_free()
-        self._follow(None, now, ours=not person.foreign)
-        if held:
-            assert now.holders == ({person.name: count} if count else {}), f"{who} released to {count}: {now.holders}"
-            if count == 0:
-                model.must_tell(now)
-        person.count = count if held else 0
-        if person.count == 0:
-            person.state = IDLE
+            return self.state.scores[name] > now
+        silent = max(person.asked_at, self.heartbeats.get(person.client, 0)) + SIGN < now
+        if not silent and self.offered.get(name, now) + OFFER > now:
+            return True
+        # All clients may have been silent, perhaps because the server was paused: they get time for a heartbeat.
+        return None if now <= self.grace else False
 
-    def _hand_over(self, who: str, successor: str, *, twice: bool) -> None:
-        person, following, model, server = self.people[who], self.people[successor], self.model, self.server
-        name = following.name
-        mine = model.state.holders.get(person.name, 0) > 0
-        replies = server.fair("fair_hand_over", CHANNEL, person.name, WAIT, name, LEASE, twice=twice)
-        now = server.end()
-        free = model.is_free()
-        entered = replies[0] == [0]
-        told = f"{who} was told {replies} about {successor}: {now.holders}"
-        assert entered == (now.holders == {name: 1}), told
-        assert not entered or replies[-1] == [0], told
-        assert not entered or (mine and not free), f"{who} handed on a lock that it had lost"
-        if mine and not free and not model.key_lost:
-            before = model.before_me(name)
-            assert not entered or (not before and name in model.state.queue), f"{successor} came before its turn"
-            served = entered or before is not False or name not in model.places or not model.keeps(name)
-            assert served, f"{successor} was not entered, and it was its turn"
-        self._follow(name if entered else None, now, leaves=entered)
-        if mine and not free and not entered and not model.key_lost:
-            assert not now.holders, f"{who} did not release: {now.holders}"
-            model.must_tell(now)
-        person.state, person.count = IDLE, 0
-        if entered:
-            following.state, following.count, following.notified = HOLDING, 1, False
+    def before(self, name: bytes) -> bool | None:
+        """Whether any waiter before that name counts as alive (any in the queue, if that name isn't there)."""
+        queue = self.state.queue
+        kept = [self.keeps(other) for other in queue[: queue.index(name) if name in queue else None]]
+        return True if True in kept else None if None in kept else False
 
-    def _leave(self, who: str, *, doubt: bool, twice: bool) -> None:
-        person, model, server = self.people[who], self.model, self.server
-        name = person.name
-        headed = model.state.queue[:1] == [name]
-        args = (CHANNEL, WAIT, int(doubt), name)
-        if name in model.places:
-            model.places[name].has_left = True
-        if person.foreign:
-            Java(server, name).give_up()
-        else:
-            server.fair("fair_leave", *args, twice=twice)
-        now = server.end()
-        held = model.state.holders.get(name, 0) > 0 and not model.is_free()
-        assert person.foreign or not doubt or name not in now.holders, f"{who} gave up, and holds the lock"
-        self._follow(name, now, leaves=True, ours=not person.foreign)
-        if not person.foreign and (headed or held):
-            model.must_tell(now)
-        if not person.foreign:
-            self._rename(person, acquires=doubt)
-            self.late[f"leave by {readable(name)}"] = ("fair_leave", args)
-        person.state, person.count, person.notified = IDLE, 0, False
-
-    def _rename(self, person: Person, *, acquires: bool = True) -> None:
-        """`acquires`: a copy of its acquire is still in flight."""
-        if acquires:
-            self.late[f"acquire by {readable(person.name)}"] = ("fair_acquire", self._acquire_args(person.name, 1))
-        person.names += 1
-
-    def _heartbeat(self, client: str, *, twice: bool = False) -> bool:
-        model, server = self.model, self.server
-        name = fair_model.client_id(client, self.lives[client])
-        waiters = [self.people[who].name for who in self.waiting() if self.people[who].client == client]
-        replies = server.fair("fair_heartbeat", CHANNEL, name, WAIT, *waiters, twice=twice)
-        _, known, notified, more, without_place = replies[-1]
-        now = server.end()
-        assert not more, "so few dead waiters are dropped in one call"
-        # Scores without the list are no places. The first copy may drop a waiter that was offered the lock in vain.
-        for reply, state in zip(replies, (model.state, now), strict=False):
-            expected = [waiter for waiter in waiters if not state.queue or waiter not in state.scores]
-            assert reply[4] == expected, f"{[*map(readable, reply[4])]} are reported without a place"
-        if model.state.queue:
-            model.heartbeats[name] = server.now
-        if not model.key_lost:
-            if now.queue and now.queue[:1] == model.state.queue[:1]:
-                assert model.keeps(now.queue[0]) is not False, f"{readable(now.queue[0])} is dead and heads the queue"
-            assert notified in (b"", *now.queue[:1]), f"{readable(notified)} is reported as the next one"
-        self._follow(None, now)
-        if model.free_since is not None:
-            model.must_tell(now)
-        return known == 1 and not without_place
-
-    def _live(self, ms: int) -> None:
-        """Advances the time; the living owners and clients do what they regularly do."""
-        self.server.advance_time(ms)
-        self._see()
-        for who in self.holding():
-            person = self.people[who]
-            if self.server.fair("lock_renew", LEASE, person.name) == [[0]]:
-                person.state, person.count = IDLE, 0
-            self._see()
-        for client in self.clients():
-            waiters = [who for who in self.waiting() if self.people[who].client == client]
-            if waiters and not self._heartbeat(client):
-                for who in waiters:
-                    self._ask(who)
-        free = self.model.free_since is not None
-        for who in self.waiting():
-            person = self.people[who]
-            if person.notified or self.server.now - person.asked_at >= LOOK or (person.foreign and free):
-                self._ask(who)
-
-    def _see(self) -> None:
-        self._follow(None, self.server.end())
-
-    def _follow(self, actor: bytes | None, now: State, **how: bool) -> None:
-        self.model.follow(actor, now, **how)
-        self._hear()
-
-    def _hear(self) -> None:
-        channels = {channel for channel, _ in self.server.told}
+    def follow(
+        self, actor: bytes | None, now: State, *, arrives: bool = False, leaves: bool = False, ours: bool = True
+    ) -> None:
+        """Checks the state after a step of `actor`, and stores it. `ours`: a script of pyredisson ran."""
+        old = self.state.queue
+        if arrives and actor in old[:-1] and now.queue[-1:] == [actor] and not self.keeps(actor):
+            # Its score had run out, so it lost its place and entered the queue again.
+            old = [name for name in old if name != actor]
+        lost = [name for name in old if name not in now.queue and not (name == actor and leaves) and self.keeps(name)]
+        assert not lost, f"{[*map(readable, lost)]} lost their places, though they are alive and did not give up"
+        came = [name for name in now.queue if name not in old]
+        assert not came or (came == [actor] and arrives), f"{[*map(readable, came)]} came into the queue"
+        assert now.queue == [name for name in old if name in now.queue] + came, "the order of the queue changed"
+        free = LOCK not in now.left_of
+        assert not self.told or (free and {*self.told} == {*now.queue[:1]}), f"{self.told} were notified out of turn"
+        assert len(now.holders) <= 1, f"held by {[*map(readable, now.holders)]}"
+        assert {*now.queue} == {*now.scores}, f"queue: {now.queue}, scores: {now.scores}"
+        assert all(score.is_integer() for score in now.scores.values()), f"Redisson can't read {now.scores}"
+        assert all(now.left_of.get(key, 0) >= 0 for key in (LOCK, WAITERS, CLIENTS)), f"it never expires: {now.left_of}"
+        offers = [name for name in self.offered if free and name in now.queue[:1]] + self.told * ours
+        self.offered = {name: self.offered.get(name, self.memory.now) for name in offers}
+        self.state = now
         for person in self.people.values():
-            if CHANNEL + b":" + person.name in channels:
-                person.notified = True
+            person.notified = person.notified or person.name in self.told
+
+    def must_tell(self) -> None:
+        """The latest step must have notified the head, if the lock is free."""
+        queue = self.state.queue
+        assert self.state.holders or self.told or not queue, f"{readable(queue[0])} was not notified that it is next"
 
 
 def test_fairness() -> None:

@@ -71,11 +71,19 @@ FLOWS = {
         ],
         ({A: 1}, [C, B], []),
     ),
+    "an offer in vain": Flow(
+        [A, B, C],
+        [
+            *((1, "release", A), (None, "advance_time", 1_000), ((-2, 0, B), "heartbeat", YOU, B)),
+            *((None, "advance_time", 1_000), ((-2, 0, C), "heartbeat", ME, C)),
+        ],
+        ({}, [C], [B, B, C]),
+    ),
     "a head of pyredisson without a score enters again": Flow(
         [A, B, C], [(1, "command", "ZREM", SCORES, B), (1, "release", A)], ({}, [C], [B, C])
     ),
 }
-"""What `tests/properties/test_fairness.py` doesn't do, in no order."""
+"""What `tests/properties/test_fairness.py` doesn't do, in no order. Nor does it lose keys, or set the clock back."""
 
 
 @pytest.mark.parametrize("case", FLOWS.values(), ids=FLOWS)
@@ -378,6 +386,14 @@ def test_silent_waiters_count_as_dead_after_the_grace_period(scripts: Fair) -> N
     for ms, reply in ((10_000, 2_000), (1_000, 2_000), (501, None)):
         scripts.advance_time(ms)
         assert scripts.acquire(D, queue=False) == reply
+
+
+def test_a_grace_period_from_before_the_clock_was_set_back(scripts: Fair) -> None:
+    scripts.line(A, B)
+    scripts.asked_long_ago(B)
+    scripts.redis.hset(WAITERS, ":grace", scripts.now() + 60_000)
+    scripts.expire()
+    assert scripts.acquire(C) is None
 
 
 def test_a_waiter_that_was_evicted_and_died_is_forgotten(scripts: Fair) -> None:
