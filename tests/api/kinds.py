@@ -10,7 +10,7 @@ import pytest
 
 from pyredisson import LockLostError
 from pyredisson.asyncio import ReadLock, WriteLock
-from tests.lua.read_write import CLAIM, Java
+from tests.lua.read_write import CLAIM, lease_key
 from tests.support.backends import Backend, OtherOwner, ServerState, asleep, fails, listeners, permit_waiters, waiters
 from tests.support.kinds import KINDS
 
@@ -184,7 +184,10 @@ class Orders:
         return self._state.holds("orders")
 
     def java_reads(self, lease: int) -> None:
-        assert Java(self.redis.execute_command).read(JAVA, lease)
+        self.redis.hset("orders", mapping={"mode": "read", JAVA: 1})
+        self.redis.set(lease_key(JAVA, 1), 1, px=lease)
+        self.redis.pexpire("orders", lease)
 
     def java_writes(self, lease: int) -> None:
-        assert Java(self.redis.execute_command).write(JAVA + ":write", lease)
+        self.redis.hset("orders", mapping={"mode": "write", f"{JAVA}:write": 1})
+        self.redis.pexpire("orders", lease)

@@ -1,6 +1,6 @@
-"""Calls of the read-write lock's scripts, what Redisson does to its keys, and its states as Redisson leaves them."""
+"""Calls of the read-write lock's scripts, and its states as Redisson leaves them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .locks import LASTS, LIST, PREFIX, WAIT_TO_READ, WAKING, WOKEN, client_of
@@ -20,10 +20,9 @@ def lease_key(reader: str, level: int, lock: str = "orders") -> str:
     return f"{{{lock}}}:{reader}:rwlock_timeout:{level}"
 
 
-def read(reader: str, level: int, lease: int, writer: str | None = None, *, waits: bool = False) -> Call:
+def read(reader: str, level: int, lease: int, *, waits: bool = False) -> Call:
     keys, member = ["orders", LEASES, CLAIM, *LISTS], client_of(reader) + ":1:r"
-    writer = writer or f"{reader}:write"
-    return Call("read_acquire", keys, [reader, level, lease, writer, member, waits * LASTS, PREFIX])
+    return Call("read_acquire", keys, [reader, level, lease, f"{reader}:write", member, waits * LASTS, PREFIX])
 
 
 def read_release(reader: str, left: int) -> Call:
@@ -89,75 +88,3 @@ def leases_of(readers: Readers, lock: str = "orders") -> dict[str, Any]:
         for reader, leases in readers.items()
         for level, lease in enumerate(leases, 1)
     }
-
-
-class Java:
-    """Redisson's steps, in plain commands."""
-
-    def __init__(self, command: Callable[..., Any]) -> None:
-        self._do = command
-
-    def read(self, reader: str, lease: int) -> bool:
-        do = self._do
-        mode = do("HGET", "orders", "mode")
-        if mode is None:
-            do("HSET", "orders", "mode", "read")
-        elif mode == b"write" and not do("HEXISTS", "orders", reader + ":write"):
-            return False
-        do("SET", lease_key(reader, do("HINCRBY", "orders", reader, 1)), "1", "PX", lease)
-        do("PEXPIRE", "orders", max(do("PTTL", "orders"), lease))
-        return True
-
-    def leave(self, reader: str) -> None:
-        do = self._do
-        if not do("HEXISTS", "orders", reader):
-            return
-        count = do("HINCRBY", "orders", reader, -1)
-        if count == 0:
-            do("HDEL", "orders", reader)
-        do("DEL", lease_key(reader, count + 1))
-        if do("HLEN", "orders") > 1:
-            words = do("HGETALL", "orders")
-            counts = [(key.decode(), count) for key, count in zip(words[::2], words[1::2], strict=True)]
-            levels = [(field, int(count)) for field, count in counts if count.isdigit()]
-            keys = [lease_key(field, hold) for field, count in levels for hold in range(1, count + 1)]
-            longest = max((do("PTTL", key) for key in keys), default=-3)
-            if longest > 0:
-                do("PEXPIRE", "orders", longest)
-                return
-            if do("HGET", "orders", "mode") == b"write":
-                return
-        do("DEL", "orders")
-
-    def renew(self, reader: str, lease: int) -> None:
-        count = int(self._do("HGET", "orders", reader) or 0)
-        for hold in range(count, 0, -1):
-            self._do("PEXPIRE", lease_key(reader, hold), lease)
-        if count:
-            self._do("PEXPIRE", "orders", lease)
-
-    def write(self, writer: str, lease: int) -> bool:
-        do = self._do
-        mode = do("HGET", "orders", "mode")
-        if mode is None:
-            do("HSET", "orders", "mode", "write", writer, 1)
-            do("PEXPIRE", "orders", lease)
-        elif mode == b"write" and do("HEXISTS", "orders", writer):
-            do("HINCRBY", "orders", writer, 1)
-            do("PEXPIRE", "orders", do("PTTL", "orders") + lease)
-        else:
-            return False
-        return True
-
-    def stop(self, writer: str, lease: int) -> None:
-        do = self._do
-        if do("HGET", "orders", "mode") != b"write" or not do("HEXISTS", "orders", writer):
-            return
-        if do("HINCRBY", "orders", writer, -1) > 0:
-            do("PEXPIRE", "orders", lease)
-            return
-        do("HDEL", "orders", writer)
-        if do("HLEN", "orders") == 1:
-            do("DEL", "orders")
-        else:
-            do("HSET", "orders", "mode", "read")

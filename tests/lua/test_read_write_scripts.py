@@ -45,6 +45,10 @@ MINE, YOURS = reading({ME: [30_000]}), reading({YOU: [30_000]})
 NEIGHBOURS = reading({YOU: [10_000]}, lock="b") | {"d": "text"}
 
 READS = {
+    "a free lock": Case({}, [(READ, None)], MINE),
+    "beside another reader": Case(YOURS, [(READ, None)], reading({YOU: [30_000], ME: [30_000]})),
+    "another level": Case(MINE, [(read(ME, 2, 10_000), None)], reading({ME: [30_000, 10_000]})),
+    "a writer reads": Case(writing(ME, 1, 60_000), [(READ, None)], writing(ME, 1, 60_000, {ME: [30_000]})),
     **{
         f"another level of a lost hold: {number}": Case(before, [(read(ME, 2, 30_000), -2)])
         for number, before in enumerate(({}, YOURS, writing(YOU, 1, 30_000)))
@@ -107,6 +111,10 @@ READS = {
         [(RENEW, [1])],
         reading({ME: [30_000, 30_000]}),
     ),
+    "release, a level remains": Case(
+        reading({ME: [30_000, 60_000, 20_000]}), [(read_release(ME, 1), 0)], reading({ME: [60_000]})
+    ),
+    "release": Case(MINE, [(LEAVE, 1, None)], {}, ["redisson 0"]),
     "locked, read": Case(MINE, [(IS_LOCKED, 1)]),
     "locked, written": Case(writing(ME, 2, 30_000), [(IS_LOCKED, 0)]),
     "locked, written and read": Case(writing(ME, 2, 30_000, {ME: [30_000]}), [(IS_LOCKED, 1)]),
@@ -221,6 +229,7 @@ WRITES = {
     "another kind of lock": Case(
         {"orders": ({YOU: 1}, 20_000)}, [(WAITS, Refused(20_000, 0, 1))], {"orders": ({YOU: 1}, 20_000)} | LISTED
     ),
+    "release, a level remains": Case(writing(ME, 3, 30_000), [(write_release(1), 0)], writing(ME, 1, 30_000)),
     # 3: somebody has heard of it, here the test.
     "release": Case(writing(ME, 2, 30_000), [(STOP, 3, None)], {}, SAID),
     **{
