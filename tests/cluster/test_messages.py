@@ -1,4 +1,4 @@
-"""Messages wake the waiters on a cluster: in both flavours, wherever the slot is or goes, also all keys at once."""
+"""Messages wake the waiters on a cluster, wherever the slot is or goes, also all keys at once."""
 
 from collections.abc import Callable
 from functools import partial
@@ -93,13 +93,6 @@ MOVES: dict[str, Callable[[Scene], object]] = {
 @pytest.fixture
 def scene(cluster: Cluster, backend: Backend) -> Scene:
     return Scene(cluster, backend)
-
-
-@pytest.mark.parametrize("publish", FLAVOURS)
-async def test_a_client_hears_both_flavours(scene: Scene, backend: Backend, publish: str) -> None:
-    """A plain message is heard from all nodes."""
-    waiter = await scene.begin(backend.connect())
-    await scene.released(waiter, publish, scene.elsewhere if publish == "PUBLISH" else None)
 
 
 @pytest.mark.parametrize("move", MOVES)
