@@ -76,20 +76,6 @@ async def test_a_waiter_is_woken_wherever_the_slot_is(
                 synced.finish_move(kind)
 
 
-async def test_many_waiters_of_one_slot_that_moves(world: World, cluster: MemoryCluster) -> None:
-    async with cluster.client() as one, cluster.client() as two:
-        names = [f"{{a}}:{number}" for number in range(40)]
-        for name in names:
-            await acquire(one.get_lock(name))
-        waiting = await as_tasks(*(use(two.get_lock(name)) for name in names))
-        cluster.begin_move("{a}")
-        cluster.finish_move("{a}")
-        await asyncio.sleep(SETTLED)
-        with within(SOON):
-            await in_turn(one.get_lock(name).unlock for name in names)
-            await asyncio.gather(*waiting)
-
-
 @pytest.mark.parametrize("sharded", ["auto", "on", "off"])
 async def test_a_latch_with_a_brace_in_its_name(world: World, cluster: MemoryCluster, sharded: str) -> None:
     """Its channel is on another slot than its key, so it is published and heard in the plain flavour only."""
