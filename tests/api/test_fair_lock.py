@@ -12,9 +12,9 @@ from pyredisson.logic.locks import fair_queue
 from pyredisson.testing import Proxy
 from tests.lua.fair.scripts import AGE
 from tests.support.backends import TIME_LIMIT, Backend, OtherOwner, ServerState, fails, fair_waiters, finished, in_turn
+from tests.support.faults import HAND_OVER
 
 from .kinds import CHANNEL, CLIENTS, FAIR, FAIR_KEYS, JAVA, QUEUE, SCORES, WAITERS, left, lock_of, one_waits
-from .test_hand_over import HAND_OVER
 
 
 class Queue:

@@ -11,22 +11,14 @@ from redis.exceptions import ResponseError
 from pyredisson.errors import ClosedError, LockLostError
 from pyredisson.testing import Proxy
 from tests.support.backends import TIME_LIMIT, Backend, ServerState, fails, finished, in_turn
-from tests.support.faults import LOSSES, Lose, sha
+from tests.support.faults import HAND_OVER, LOSSES, Lose, sha
 from tests.support.inspecting import session_of
 
 from .kinds import BY_TIME, LONG, WAITERS, Orders, handle_of, left, rival_of, set_permits, sleeping
 
-HAND_OVER = {
-    # The end of the holder's name, and the beginning of the name of the owner whom its release enters: no other command
-    # has both. Between them a fair lock has the time of a place in its queue, and readers their client in the list.
-    "lock": b":1\r\n$38\r\n",
-    "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
-    "read": b":1:write\r\n$40\r\n",
-    "write": b":1:write\r\n$44\r\n",
-    "semaphore": sha("semaphore_hand_over"),
-}
+ENTERS = HAND_OVER | {"semaphore": sha("semaphore_hand_over")}
 PERMITS = 4
-kinds = pytest.mark.parametrize("kind", HAND_OVER)
+kinds = pytest.mark.parametrize("kind", ENTERS)
 
 
 class Contention:
@@ -77,7 +69,7 @@ async def test_the_end_of_a_shorter_lease(backend: Backend, state: ServerState) 
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_reply", "cut_request"])
 async def test_a_lost_reply(backend: Backend, proxy: Proxy, state: ServerState, fault: str, kind: str) -> None:
     it = await Contention(backend, state, kind, proxy.url, timeout=0.3).begin()
-    struck = getattr(proxy, fault)(HAND_OVER[kind])
+    struck = getattr(proxy, fault)(ENTERS[kind])
     await it.holder.release()
     await it.waiting.result()
     assert (struck.happened.is_set(), it.holds()) == (True, 1)
@@ -97,7 +89,7 @@ async def test_a_waiter_whose_time_is_over(backend: Backend, state: ServerState,
     assert session.permits.queues == session.lock_queues == session.fair_queues == {}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in HAND_OVER if kind != "semaphore"])
+@pytest.mark.parametrize("kind", [kind for kind in ENTERS if kind != "semaphore"])
 async def test_the_hold_was_lost(backend: Backend, state: ServerState, kind: str) -> None:
     """A release that finds its lock gone enters nobody; the waiter gets the lock all the same."""
     it = await Contention(backend, state, kind).begin()
@@ -216,7 +208,7 @@ class TestInFlight:
     async def it(self, tasks: Backend, proxy: Proxy, state: ServerState, kind: str) -> Any:
         """The server has executed the hand-over, and its reply is held up."""
         it: Any = await Contention(tasks, state, kind, proxy.url).begin()
-        it.reply = proxy.hold_reply(HAND_OVER[kind])
+        it.reply = proxy.hold_reply(ENTERS[kind])
         it.releasing = asyncio.ensure_future(it.holder.release())
         assert await asyncio.to_thread(it.reply.held.wait, TIME_LIMIT)
         return it
@@ -316,7 +308,7 @@ class TestBatches:
 
     @LOSSES
     async def test_lost_replies(self, tasks: Backend, semaphore: Any, proxy: Proxy, lose: Lose) -> None:
-        lose(proxy, HAND_OVER["semaphore"])
+        lose(proxy, ENTERS["semaphore"])
         await self.end(semaphore, await self.release(tasks, semaphore))
 
     async def test_the_task_that_sends_it_is_cancelled(self, tasks: Backend, semaphore: Any) -> None:

@@ -19,7 +19,7 @@ from pyredisson.logic import channels
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import OtherOwner, RawBackend, _finished, asleep, finished, listeners, scripts_run
 from tests.support.children import CHILD_LIMIT, forked
-from tests.support.faults import LOSSES, Lose, sha
+from tests.support.faults import HAND_OVER, LOSSES, Lose, sha
 
 from .kinds import Log, Patch, Start, Used, do_all, given_back, lock_of, taken_by_another
 
@@ -28,13 +28,6 @@ ACQUIRE, HEARTBEAT = sha("fair_acquire"), sha("fair_heartbeat")
 QUEUE, SCORES = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
 SHORT = 0.1
 """Seconds without a message after which the client sends a PING, and unsubscribes."""
-HAND_OVER = {
-    "lock": b":1\r\n$38\r\n",
-    "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
-    "write": b":1:write\r\n$44\r\n",
-    "read": b":1:write\r\n$40\r\n",
-}
-"""The end of the holder's name, and the beginning of that of whom its release enters: no other command has both."""
 ENTERED = {"lock": [":2"], "fair": [":2"], "write": [":2:write"], "read": [":2", ":3"]}
 """The ends of the names that the server has entered."""
 

@@ -40,6 +40,15 @@ def sha(name: str) -> bytes:
 
 
 ACQUIRE, RELEASE, FORCE_RELEASE, RENEW = map(sha, ("lock_acquire", "lock_release", "lock_force_release", "lock_renew"))
+HAND_OVER = {
+    # Between both names a fair lock has the time of a place in its queue, and readers their client in the list.
+    "lock": b":1\r\n$38\r\n",
+    "fair": b":1\r\n$6\r\n300000\r\n$38\r\n",
+    "read": b":1:write\r\n$40\r\n",
+    "write": b":1:write\r\n$44\r\n",
+}
+"""For each kind the end of the holder's name, and the beginning of the name of the owner whom its release enters: no
+other command has both."""
 Lose = Callable[[Proxy, bytes], Fault]
 LOSSES = pytest.mark.parametrize("lose", [Proxy.drop_reply, Proxy.cut_reply, Proxy.cut_request])
 
