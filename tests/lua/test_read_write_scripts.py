@@ -9,6 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from pyredisson.logic.locks.read_write_lock import CLAIMED
+from tests.properties.servers import Memory
 
 from .locks import HERE, THERE, OfList, client_of, waiting, woken
 from .read_write import (
@@ -289,6 +290,24 @@ def test_a_claimant_asks_again_sooner(scripts: OfList, lease: int, turn: int, le
         assert scripts.text(CLAIM) == client_of(writer) + ":1"
         left = scripts.left(TURN)
         assert scripts.left(CLAIM) <= left - 999
+
+
+SHORT = 50
+
+
+@pytest.mark.parametrize(("passed", "left"), [(SHORT - 1, 1), (SHORT, 1), (SHORT + 1, None)])
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_readers_lease_is_valid_to_its_very_end(passed: int, left: int | None, asked: bool) -> None:
+    """Another reader leaves, or the watchdog asks for a hold with a fixed lease."""
+    memory = Memory()
+    assert [memory.call(read(*reader)) for reader in (("me:1", 1, SHORT), ("you:1", 1, 30_000))] == [None, None]
+    memory.advance_time(passed)
+    if asked:
+        assert memory.call(renew(("orders", "me:1", 0))) == [int(left is not None)]
+    else:
+        assert memory.call(read_release("you:1", 0)) == (1 if left is None else 0)
+        assert memory.command("PTTL", "orders") == (left or -2)
+        assert memory.command("HEXISTS", "orders", "me:1") == (left is not None)
 
 
 LONG_AGO, LATER = 1, 2**53
