@@ -1,8 +1,8 @@
 # The types of the compiled core: slots, names, commands, the timer wheel and the round trip. Each part has the name of
-# the file of `_core/` that contains and documents it.
+# the file of `_core/` that contains and documents it. A field that a subclass in Python declares isn't repeated here.
 
 from _thread import LockType
-from asyncio import AbstractEventLoop, Future, TimerHandle, Transport
+from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
 from contextvars import Context
@@ -61,16 +61,11 @@ class HoldFields(Timer):
     owner: bytes
     count: int
     leases: int | list[int | None] | None
-    token: int
     valid_until: float
     state: Any
     reason: str
     listeners: list[Any] | None
     lost_below: Any
-    acquired_by: Any
-    begun: float
-    extended: int
-    listed: bool
     def __init__(
         self,
         key: tuple[Hashable, int],
@@ -124,18 +119,11 @@ class InOrder(Generic[_T]):
 # --- renewal_step.pyx
 
 class RenewalStep:
-    wheel: Wheel
-    _step_begins: float
-    _step_ends: float
-    _first_due: int
-    _next_look: float
     def watch(self, hold: HoldFields, now: float) -> None: ...
 
 # --- hold_table.pyx
 
 class HoldTableFields:
-    table: dict[Any, Any]
-    wheel: Wheel
     _clock: Callable[[], float]
     def __init__(
         self, clock: Callable[[], float], hold_type: type[HoldFields], held: object, releasing: object, released: object
@@ -176,8 +164,6 @@ class Blocks:
 
 class TaskWakeup:
     ends_at: float
-    _sleeps: Any
-    _loop: AbstractEventLoop | None
     _future: TaskFuture | None
     def __init__(self, sleeps: object = None) -> None: ...
     @property
@@ -188,11 +174,6 @@ class TaskWakeup:
     def on_end(self) -> None: ...
 
 class SleepsFields:
-    loop: AbstractEventLoop
-    thread: int
-    _heap: list[tuple[float, int, TaskWakeup]]
-    _limit: int
-    _rings_at: float
     @property
     def run_here(self) -> bool: ...
     def begin(self, sleep: TaskWakeup, seconds: float) -> None: ...
@@ -200,24 +181,13 @@ class SleepsFields:
 # --- lock_waiters.pyx
 
 class ChannelFields:
-    waiters: Any
-    confirmed: bool
-    events: int
-    error: Any
-    idle_since: float
     def set_aside(self, wakeup: object) -> int: ...
     def take_back(self, wakeup: object, need: int) -> None: ...
 
 class WaiterFields:
-    state: Any
-    session: Any
     call: Any
-    wakeup: Any
     channel_name: bytes
-    channel: Any
     queue: Any
-    look_at: float
-    owes_attempt: bool
     error: Exception | None
     releaser: ReleaseCall | None
     def begin(self, state: object, session: object, call: object, wakeup: object, channel_name: bytes) -> None: ...
@@ -230,19 +200,11 @@ class WaiterFields:
     def conclude(self, offered: object, outcome: object) -> bool: ...
 
 class LockWaiterFields(WaiterFields):
-    lock: Any
-    hold_key: Any
     def is_ready(self, waiting: object, now: float, holds: dict[Any, Any], lost: object) -> bool: ...
     def prepare(self, events: int | None, renewed_lease_ms: int, now: float) -> None: ...
 
 class QueueFields:
     waiters: Any
-    channel: Any
-    holder: Any
-    holder_events: int | None
-    busy_until: float
-    series_ends: float
-    others_first_until: float
     def __init__(self, held: object, lost: object, waiting: object, offered: object, unknown_wait: float) -> None: ...
     @property
     def is_held(self) -> bool: ...
@@ -329,24 +291,12 @@ class AppliedReply:
     def set_exception(self, error: Exception) -> None: ...
 
 class PipelineFields:
-    loop: AbstractEventLoop
-    thread: int
-    state: Any
-    on_reply: Callable[[Any], None] | None
-    _transport: Transport | None
-    _idle_check: IdleCheck
     _replies: deque[Future[Any] | TaskFuture | AppliedReply]
-    _unsent: list[bytes]
-    _send_at_once: bool
-    _timer: TimerHandle | None
-    _buffer: bytearray
-    _reader: ReplyReader
     def submit(self, payload: bytes) -> Future[Any]: ...
     def send(self, payload: bytes, apply: Callable[[Any], object] | None = None) -> TaskFuture: ...
     def hand_out_replies(self, size: int) -> None: ...
 
 class PipelineSender:
-    pipeline: Any
     def __init__(self, open_state: object) -> None: ...
     def send(self, payload: bytes, *, new_connection: bool = False) -> Awaitable[Any]: ...
     def send_then(self, payload: bytes, apply: Callable[[Any], object]) -> Awaitable[Any]: ...
