@@ -30,14 +30,21 @@ if TYPE_CHECKING:
     from pyredisson.logic.permits.semaphore import SemaphoreLogic
 
 
+class PermitRelease(NamedTuple):
+    """One release."""
+
+    slot: SessionSlot
+    permits: int
+    only_existing: bool = False
+    """Whether nothing is to be done if there is no semaphore."""
+
+
 # --- One hand-over
 
 
-async def release(
-    semaphore: SemaphoreLogic, queue: PermitQueue, slot: SessionSlot, permits: int, *, only_existing: bool
-) -> bool:
-    """Releases permits for which callers of this client may wait. False: no semaphore although `only_existing`."""
-    session = semaphore.session
+async def release(semaphore: SemaphoreLogic, queue: PermitQueue, call: PermitRelease) -> bool:
+    """Releases permits for which callers of this client may wait. False: no semaphore, although there has to be one."""
+    session, slot, permits = semaphore.session, call.slot, call.permits
     now, limit = session.clock(), session.local_hand_over_time
     if queue.may_hand_over(now, limit):
         # If an interrupt strikes from here on, `abandon` does what remains to be done for the waiter.
@@ -46,8 +53,8 @@ async def release(
         if waiter is not None:
             queue.on_handed_over(now, limit)
             session.channels.set_aside(semaphore.commands.waiting_channel, waiter.wakeup)
-            if not queue.in_flight or only_existing:
-                return await _hand_over(semaphore, queue, slot, permits, (waiter,), only_existing=only_existing)
+            if not queue.in_flight or call.only_existing:
+                return await _hand_over(semaphore, queue, call, (waiter,))
             # In an event loop all hand-overs that come while one is on its way share a command.
             session.slots.free(slot)
             batch = queue.batch
@@ -57,7 +64,7 @@ async def release(
             return True
     asks = queue.begins_to_ask(now)
     try:
-        payload = semaphore.commands.add(slot, permits, only_existing=only_existing)
+        payload = semaphore.commands.add(slot, permits, only_existing=call.only_existing)
         reply = await session.slots.send(slot, payload, complete=True)
         queue.on_released(others_wait=bool(reply & (OTHERS_WAIT | REDISSON_HEARD)), now=now)
     finally:
@@ -89,25 +96,19 @@ def _choose(queue: PermitQueue, permits: int, releaser: ReleaseCall, now: float)
 
 
 async def _hand_over(
-    semaphore: SemaphoreLogic,
-    queue: PermitQueue,
-    slot: SessionSlot,
-    permits: int,
-    waiters: Sequence[PermitWait],
-    *,
-    only_existing: bool = False,
+    semaphore: SemaphoreLogic, queue: PermitQueue, call: PermitRelease, waiters: Sequence[PermitWait]
 ) -> bool:
-    """Sends the command of one release, or of several. False: there was no semaphore, although `only_existing`."""
+    """Sends the command of a release, or of several as one. False: no semaphore, although there has to be one."""
     session = semaphore.session
     counted = not session.runtime.blocking
     try:
         queue.in_flight += counted
-        reply = await _send(semaphore, queue, slot, permits, waiters, only_existing=only_existing)
+        reply = await _send(semaphore, queue, call, waiters)
     except BaseException as error:
         if isinstance(error, NotConfirmed):
             for waiter in waiters:
                 waiter.error = semaphore.not_confirmed(error)
-        _undo(semaphore, slot, permits, waiters, only_existing=only_existing)
+        _undo(semaphore, call, waiters)
         if not isinstance(error, NotConfirmed):
             raise
         # The permits were released. Only the waiters need the confirmation.
@@ -116,7 +117,7 @@ async def _hand_over(
         queue.in_flight -= counted
     left = [waiter for waiter in waiters if reply > 0 and not waiter.give()]
     if len(left) == len(waiters):
-        _undo(semaphore, slot, permits, waiters, only_existing=only_existing)
+        _undo(semaphore, call, waiters)
         return True
     for waiter in waiters:
         if reply <= 0:
@@ -126,21 +127,15 @@ async def _hand_over(
         semaphore.release_in_background(sum(waiter.permits for waiter in left))
     if tracing.debug and reply > 0:
         logger.debug("%d permits of semaphore %r are handed on", reply, readable(semaphore.key))
-    session.slots.free(slot)
+    session.slots.free(call.slot)
     return bool(reply)
 
 
 async def _send(
-    semaphore: SemaphoreLogic,
-    queue: PermitQueue,
-    slot: SessionSlot,
-    permits: int,
-    waiters: Sequence[PermitWait],
-    *,
-    only_existing: bool,
+    semaphore: SemaphoreLogic, queue: PermitQueue, call: PermitRelease, waiters: Sequence[PermitWait]
 ) -> int:
     """Returns how many permits were acquired; 0 or less: see `SemaphoreCommands.hand_over`."""
-    session = semaphore.session
+    session, (slot, permits, only_existing) = semaphore.session, call
     with session.channels.mutex:
         names = queue.take_names(waiters)
     wanted = sum(waiter.permits for waiter in waiters)
@@ -156,29 +151,27 @@ async def _send(
     return reply
 
 
-def abandon(semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, *, only_existing: bool) -> bool:
+def abandon(semaphore: SemaphoreLogic, call: PermitRelease) -> bool:
     """Ends a hand-over that was interrupted: its permits are released, once, and the waiter makes an attempt.
 
     False: there is no hand-over. Idempotent.
     """
-    releaser = slot.releaser
+    releaser = call.slot.releaser
     waiter: PermitWait | None = None if releaser is None else releaser.successor
     if waiter is None:
         return False
     if waiter.releaser is releaser:
-        _undo(semaphore, slot, permits, (waiter,), only_existing=only_existing)
+        _undo(semaphore, call, (waiter,))
     # Also after an interrupt between the change of the state and the line that wakes it.
     waiter.wakeup.set()
     return True
 
 
-def _undo(
-    semaphore: SemaphoreLogic, slot: SessionSlot, permits: int, waiters: Sequence[PermitWait], *, only_existing: bool
-) -> None:
+def _undo(semaphore: SemaphoreLogic, call: PermitRelease, waiters: Sequence[PermitWait]) -> None:
     """Makes a hand-over that has failed, or whose waiters have left, a mere release; the waiters make attempts."""
     # The slot isn't used again: this command must find the number of the hand-over.
-    finish = semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing)
-    semaphore.session.runtime.post(finish)
+    slot, permits, only_existing = call
+    semaphore.session.runtime.post(semaphore.commands.finish_hand_over(slot, permits, only_existing=only_existing))
     for waiter in waiters:
         _refuse(semaphore, waiter)
 
@@ -250,9 +243,9 @@ class HandOverBatch:
         self._begun = True
         self._queue.batch = None
         semaphore, parts = self._semaphore, self._parts
-        permits, waiters = sum(part.permits for part in parts), [part.waiter for part in parts]
+        call = PermitRelease(semaphore.session.slots.allocate(), sum(part.permits for part in parts))
         try:
-            await _hand_over(semaphore, self._queue, semaphore.session.slots.allocate(), permits, waiters)
+            await _hand_over(semaphore, self._queue, call, [part.waiter for part in parts])
         except Exception as error:
             self._error = error
             raise

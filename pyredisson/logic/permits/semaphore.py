@@ -8,6 +8,7 @@ from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
 from pyredisson.logic.permits import permit_hand_over, permit_wait
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, SemaphoreCommands
 from pyredisson.logic.permits.counter import PermitPool
+from pyredisson.logic.permits.permit_hand_over import PermitRelease
 from pyredisson.logic.permits.permit_wait import NO_SEMAPHORE, PermitCall, Refusal
 from pyredisson.logic.retry import LIMITED_BY_RETRIES
 
@@ -125,7 +126,7 @@ class SemaphoreLogic(PermitPool):
                 payload = self.commands.add(slot, permits, only_existing=only_existing)
                 released = bool(await session.slots.send(slot, payload, complete=True))
             else:
-                released = await permit_hand_over.release(self, queue, slot, permits, only_existing=only_existing)
+                released = await permit_hand_over.release(self, queue, PermitRelease(slot, permits, only_existing))
         except BaseException:
             # They are released in the background.
             self.tell_released(permits)
@@ -149,7 +150,7 @@ class SemaphoreLogic(PermitPool):
             slot = slot.copy_for(number)
             if slot is None:
                 return
-        if not permit_hand_over.abandon(self, slot, permits, only_existing=only_existing):
+        if not permit_hand_over.abandon(self, PermitRelease(slot, permits, only_existing)):
             self.session.runtime.post(self.commands.add(slot, permits, only_existing=only_existing))
 
     # Other operations
