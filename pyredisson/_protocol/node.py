@@ -194,7 +194,9 @@ class Availability:
                 self._observe("disconnected", self._address, error)
                 if self._outage.get("present") is not new:
                     self._observe("connected", self._address, None)
-            reason = with_notes(str(error) or "timed out", error)  # asyncio's timeouts have no text
+            # asyncio's timeouts have no text, and the kernel calls its own ones a lack of resources.
+            text = "" if isinstance(error, BlockingIOError) else str(error)
+            reason = with_notes(text or "timed out", error)
             logger.warning(
                 "the server %s is not available: %s; calls try again within their limits", self._address, reason
             )

@@ -149,12 +149,13 @@ async def test_a_restart_with_the_usual_settings(backend: RawBackend, own_server
         assert await taking.result() is not False
 
 
-async def test_a_silent_server_is_waited_for(backend: RawBackend, proxy: Proxy) -> None:
+async def test_a_silent_server_is_waited_for(backend: RawBackend, proxy: Proxy, caplog: Log) -> None:
     client = await backend.connected(proxy.url, timeout=0.2, retry_attempts=1)
     proxy.stall()
     call = backend.start(client.get_lock("a").lock)
     # Two tries and a pause, which is where it used to end.
     await backend.waits(call, 1.2)
+    assert " is not available: timed out; " in caplog.text
     proxy.resume()
     await call.result()
 
