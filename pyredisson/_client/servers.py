@@ -24,6 +24,11 @@ class SingleServer:
     def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.node = Node(config, client_id, observe)
 
+    @property
+    def away(self) -> bool:
+        """Whether it is known that no server serves."""
+        return self.node.availability.interrupted
+
     def serving(self, payload: bytes) -> Node | None:
         return self.node
 
@@ -47,6 +52,8 @@ class SingleServer:
 
 class SeveralServers:
     """The servers of a client that has several: a cluster, or a master with replicas. To make it starts no thread."""
+
+    away = False
 
     def __init__(self, config: Config, client_id: str, observe: Observe | None) -> None:
         self.config = config

@@ -161,6 +161,11 @@ class Availability:
         if observe is not None:
             observe("discovered", address, None)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether an outage has begun, whose end nobody has seen."""
+        return bool(self._outage)
+
     def on_unreachable(self, error: BaseException, began: float) -> None:
         """A connection could not be made. The attempt began at `began`, on the clock `monotonic`."""
         if began < self._connected_at:

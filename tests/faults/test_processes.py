@@ -355,6 +355,32 @@ def test_the_end_of_a_process_is_not_held_up_by_a_server(
         own_server.resume()
 
 
+SEVERAL = """
+import contextlib, sys
+from redis import RedisError
+import pyredisson
+clients = [pyredisson.connect(url, timeout=0.3, connect_timeout=0.3, retry_attempts=0) for url in sys.argv[1:]]
+for number, client in enumerate(clients):
+    client.get_lock(f"a{number}").lock()
+print("held", flush=True)
+sys.stdin.readline()
+for client in clients[:2]:
+    with contextlib.suppress(RedisError):
+        client.get_lock("b").try_lock()
+"""
+
+
+def test_servers_that_are_known_to_hang_use_up_no_time_of_others(proxy: Proxy, server: Server, child: Start) -> None:
+    with Proxy(server.host, server.port) as slow, server.redis() as admin:
+        user = child(SEVERAL, proxy.url, proxy.url, slow.url)
+        assert user.receive() == "held"
+        proxy.stall()
+        # Two that hang leave less time than a round trip takes.
+        slow.latency(0.05)
+        user.send()
+        assert (user.wait(), admin.exists("a0", "a1"), admin.exists("a2")) == (0, 2, 0)
+
+
 def test_signals_that_cannot_be_handled_change_nothing() -> None:
     before = signal.getsignal(TERM)
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="main thread"):
