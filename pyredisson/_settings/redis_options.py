@@ -54,10 +54,13 @@ def ssl_context(options: Mapping[str, Any], *, truststore: str | None = None) ->
         if options.get("ssl_ciphers"):
             context.set_ciphers(options["ssl_ciphers"])
     except (KeyError, OSError, TypeError, ValueError) as error:
-        raise ConfigError(f"the TLS settings can't be used: {error}") from error
+        # OpenSSL doesn't say which file it could not read.
+        files = ", ".join(str(options[name]) for name in _TLS_FILES if options.get(name))
+        raise ConfigError(f"the TLS settings can't be used: {error}" + (f" (of {files})" if files else "")) from error
     return context
 
 
+_TLS_FILES = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_ca_path")
 _SAME = ("host", "port", "path", "username", "password", "credential_provider", "client_name", "socket_keepalive")
 _TAKEN = {name: name for name in _SAME} | {
     "db": "database",

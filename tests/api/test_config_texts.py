@@ -328,6 +328,7 @@ UNUSABLE_URLS: list[tuple[str, list[str]]] = [
     ("frobnicate", ["redis://h?frobnicate=1", "redis+cluster://h?frobnicate=1"]),
     ("sentinel_frobnicate", ["redis+sentinel://h/m?sentinel_frobnicate=1"]),
     ("TLS", [f"rediss://h?ssl_{option}" for option in BAD_TLS]),
+    ("TLS.*/no/ca.pem", ["rediss://h?ssl_ca_certs=/no/ca.pem"]),
     ("TLS", ["redis+sentinel://h/m?sentinel_ssl=1&sentinel_ssl_ca_certs=/no/such/file"]),
     ("OCSP", ["rediss://h?ssl_validate_ocsp=True", "rediss://h?ssl_validate_ocsp_stapled=True"]),
     (rf"redis\+cluster://user:password@{SEVERAL}", [f"redis+cluster://{nodes}" for nodes in ("", "/", ",")]),
