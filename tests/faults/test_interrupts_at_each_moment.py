@@ -174,6 +174,17 @@ class TestEachMoment:
 
             at_each_moment(client, admin, scenario, 15)
 
+    def test_the_wait_for_a_latch(self, server: Server, admin: Redis) -> None:
+        with pyredisson.connect(server.url, observer=Recorder()) as client:
+            latch = client.get_count_down_latch("a")
+
+            def scenario(interrupt: Interrupt) -> None:
+                latch.try_set_count(1)
+                strikes(interrupt, lambda: latch.wait(0.02))
+                latch.delete()
+
+            at_each_moment(client, admin, scenario, 5)
+
     @pytest.mark.parametrize("way", ["handed on", "message"])
     def test_a_waiter_is_interrupted(self, server: Server, admin: Redis, way: str) -> None:
         """It gets nothing; the waiter behind it gets the lock."""

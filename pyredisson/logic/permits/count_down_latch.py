@@ -118,19 +118,19 @@ class CountDownLatchLogic(CounterLogic):
         waiter = LatchWait(self, call)
         if tracing.debug:
             logger.debug("latch %r is waited for", readable(self.key))
-        if session.observing is not None:
-            session.observing.wait_begins(call, self.commands)
         try:
+            if session.observing is not None:
+                session.observing.wait_begins(call, self.commands)
             opened = await waiter.run(LONGEST_WAIT)
+            if tracing.on:
+                self._tell("acquired" if opened else "timed_out", call, began)
+            return opened
         except BaseException as error:
             # An interrupt may have come on the way out, before the waiter had left.
             waiter.end()
             if tracing.on:
                 self._tell("failed", call, began, error)
             raise
-        if tracing.on:
-            self._tell("acquired" if opened else "timed_out", call, began)
-        return opened
 
     def _tell(self, what: str, call: object, began: float, error: BaseException | None = None) -> None:
         observing = self.session.observing
