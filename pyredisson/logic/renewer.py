@@ -90,9 +90,10 @@ class Batch:
         if isinstance(error, NoScriptError) and not self.with_text:
             self.with_text = True
             return [self]
-        if code_of(error) == "TRYAGAIN" and len(self.holds) > 1:
+        if code_of(error) in ("TRYAGAIN", "NOPERM") and len(self.holds) > 1:
             # The slot is being moved, and one server has some of the keys and another one the others. Each key alone is
-            # served by one of them, and a slot may stay like this for longer than a lease.
+            # served by one of them, and a slot may stay like this for longer than a lease. Or the user has lost the
+            # right to some of the keys.
             return [replace(self, holds=[hold]) for hold in self.holds]
         return []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 import pyredisson.asyncio
 from pyredisson._backends.aio.connection import connect
@@ -278,6 +278,20 @@ async def test_a_late_renewal_lengthens_no_fixed_lease(world: World, monkeypatch
         await lock.lock(1)
         assert run(b"EVALSHA", late[-1]) is not None
         assert 0 < world.server.keys.keyspace.do_pttl(b"orders") <= 1000
+
+
+async def test_a_renewal_that_is_denied_costs_no_other_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(name: bytes, words: list[bytes]) -> Any:
+        return (
+            NoPermissionError("NOPERM no permissions to access one of the keys") if b"a" in words else run(name, words)
+        )
+
+    run = world.server.keys.run
+    async with world.client() as client:
+        locks = await hold_all(client, "a", "b")
+        monkeypatch.setattr(world.server.keys, "run", deny)
+        await asyncio.sleep(60)
+        assert [lock.lost.is_set() for lock in locks] == [True, False]
 
 
 async def test_replies_are_read_after_an_interrupt(world: World) -> None:
