@@ -30,7 +30,7 @@ from pyredisson.logic.locks.queued_wait import delay_of
 from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.permits.permit_queue import PermitQueue
+from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue
 from pyredisson.logic.permits.permit_wait import FirstAttempt, PermitWait, Refusal
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
@@ -49,11 +49,20 @@ def test_after_a_claimant_the_next_waiter_for_several_permits_may_claim() -> Non
     # A release that had begun to hand over before it claimed.
     claimant.queue, claimant.state = queue, GIVEN
     queue.waiters.update(dict.fromkeys((claimant, *others)))
-    others[-1].wakeup.set.side_effect = (KeyboardInterrupt, None)
+    others[-1].wake.side_effect = (KeyboardInterrupt, None)
     with pytest.raises(KeyboardInterrupt):
         claimant.end()
     claimant.end()
-    assert [each.wakeup.set.call_count for each in others] == [0, 0, 2]
+    assert [each.wake.call_count for each in others] == [0, 0, 2]
+
+
+def test_a_waiter_that_is_told_when_to_look_makes_an_attempt_at_once_if_permits_are_free() -> None:
+    registry, wakeup = ChannelRegistry(float), ThreadWakeup()
+    registry.subscriber = Mock()
+    channel: Any = registry.join(b"own", wakeup, PermitChannel)
+    channel.on_message(b"look:250")
+    assert channel.on_free(1)
+    assert channel.take_look(wakeup) is None
 
 
 def test_one_attempt_removes_a_former_name_or_the_next_one_if_it_fails() -> None:

@@ -61,11 +61,12 @@ class PermitChannel(LockChannel):
 
     def wake_for(self, free: int) -> bool:
         """Wakes whom so many free permits are enough for, else the first waiter. False: nobody waits."""
-        self.look_in = None
         return self.on_free(free) or self._wake_first()
 
     def on_free(self, free: int) -> bool:
         """Wakes the first waiters whose needs fit into the number of free permits. False: there is none."""
+        # An attempt is due at once, as in `LockChannel.wake`.
+        self.look_in = None
         # Waiters that are awake and have not made their attempts yet are among them. Otherwise the messages of releases
         # in a row would wake more waiters than there are permits.
         queue, found = self.queue, False
@@ -168,7 +169,7 @@ class PermitQueue(WaitingQueue):
             for each in InOrder(self.waiters):
                 # Not one to which a release hands over: it makes no attempt, so its wakeup would be lost.
                 if each.permits > 1 and each.state in (LOOKING, WAITING):
-                    each.wakeup.set()
+                    each.wake()
                     break
             # At the end: the repetition of an interrupted call wakes the next one, too.
             self.claimant = None
