@@ -13,13 +13,17 @@ from pyredisson._backends.aio.operations import call_in, end_in
 from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
 from pyredisson._backends.connecting import check_in_use
 from pyredisson._backends.routed import Keeper, RoutedRuntime, Wake
-from pyredisson._backends.runtime import BackendRuntime, DirectRuntime
+from pyredisson._backends.runtime import BackendRuntime, DirectRuntime, clock
 from pyredisson._core import PipelineSender, TaskFuture
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING, Answers, NoReply, Reply, copy_error
 from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Granted, Operation, Wakeup
+
+POSTED_AGAIN = 30.0
+"""Seconds. After them it would be repeated for too long: the server remembers a call that adds to a number for eleven
+minutes, and what is sent elsewhere is repeated for ten."""
 
 
 class PipelineHolder(PipelineSender):
@@ -31,8 +35,8 @@ class PipelineHolder(PipelineSender):
         super().__init__(OPEN)
         self._node = node
         self._connecting: asyncio.Task[Pipeline] | None = None
-        self._posted: dict[asyncio.Future[Reply], Callable[[], None]] = {}
-        """What was posted and has no reply: posts it elsewhere."""
+        self._posted: dict[asyncio.Future[Reply], tuple[float, Callable[[], None]]] = {}
+        """For each posted command without a reply, until when it may be sent elsewhere, and what does that."""
         self._closed = False
         self._retired = False
 
@@ -61,8 +65,9 @@ class PipelineHolder(PipelineSender):
         gone = pipeline is None or pipeline.state is not OPEN or pipeline.loop.is_closed()
         # On another thread: a call on another event loop was refused, and has sent nothing over this pipeline.
         if pipeline is None or gone or pipeline.thread != get_ident():
-            if pipeline is not None and gone:
-                self._abandon(pipeline)
+            if pipeline is not None and gone and pipeline.waiting:
+                # A command that is still in flight there must not run after this one.
+                pipeline.node.suspect(pipeline.connection_id)
             post_elsewhere(payload)
             return
 
@@ -72,18 +77,9 @@ class PipelineHolder(PipelineSender):
                 post_elsewhere(payload)
 
         future = pipeline.submit(payload)
-        self._posted[future] = partial(post_elsewhere, payload)
+        self._posted[future] = clock() + POSTED_AGAIN, partial(post_elsewhere, payload)
         future.add_done_callback(on_done)
         pipeline.flush()
-
-    def _abandon(self, pipeline: Pipeline) -> None:
-        """No other command is sent over this pipeline. What is in flight there must not run after what undoes it."""
-        if pipeline.waiting:
-            pipeline.node.suspect(pipeline.connection_id)
-        if pipeline.loop.is_closed():
-            # The server may drop that connection before it has read what was posted, and no reply is ever noticed.
-            while self._posted:
-                self._posted.popitem()[1]()
 
     async def _connect_and_send(self, payload: bytes, apply: Callable[[Reply], object] | None = None) -> Reply:
         pipeline = await self.opened()
@@ -96,9 +92,8 @@ class PipelineHolder(PipelineSender):
         if (pipeline := self.pipeline) is not None and pipeline.loop is not loop:
             if not pipeline.loop.is_closed():
                 raise RuntimeError("a client of pyredisson.asyncio belongs to one event loop, and this is another")
-            # When the garbage collector ends the tasks of that loop, they undo what they have sent.
             self._abandon(pipeline)
-            pipeline = self.pipeline = None
+            pipeline = None
         if pipeline is not None and pipeline.state is OPEN:
             return pipeline
         connecting = self._connecting
@@ -119,6 +114,17 @@ class PipelineHolder(PipelineSender):
             # The connection failed after it was made, and before this task ran again.
             raise NoReply(ConnectionError("the connection was closed at once"), may_have_run=False)
         return pipeline
+
+    def _abandon(self, pipeline: Pipeline) -> None:
+        """The loop of this pipeline was closed: nobody learns what becomes of its commands. None of them may run late,
+        as tasks of that loop undo theirs when they are collected; and what was posted is sent elsewhere."""
+        if pipeline.waiting:
+            pipeline.node.suspect(pipeline.connection_id)
+        self.pipeline = None
+        now, posted, self._posted = clock(), self._posted, {}
+        for until, send_elsewhere in posted.values():
+            if now < until:
+                send_elsewhere()
 
     def _on_connected(self, task: asyncio.Task[Pipeline]) -> None:
         if self._connecting is task:
@@ -174,7 +180,9 @@ class PipelineHolder(PipelineSender):
             # When it is cancelled it closes the connection that it has opened.
             ending += end_in(connecting.get_loop(), connecting.cancel, connecting)
         pipeline, self.pipeline = self.pipeline, None
-        if pipeline is not None:
+        if pipeline is not None and pipeline.loop.is_closed():
+            self._abandon(pipeline)
+        elif pipeline is not None:
             ending += end_in(pipeline.loop, pipeline.close, pipeline.disconnected)
         return ending
 
