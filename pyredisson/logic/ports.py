@@ -161,13 +161,3 @@ class Nodes(Protocol):
 
     async def ask(self, node: Node, payloads: Sequence[bytes]) -> list[Reply]:
         """Sends commands to that server, in one write. Error replies are in the list; `NoReply` is raised."""
-
-
-class Chore(Protocol):
-    """Something small that a client has its watchdog send, when the renewals are done."""
-
-    key: bytes
-    """The renewer of the shard that serves this key runs it."""
-
-    async def run(self, runtime: Runtime) -> None:
-        """Sends it, over the watchdog's connections. May be called once more than asked for."""

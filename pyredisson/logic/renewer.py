@@ -18,10 +18,11 @@ from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.loops import LoopOwner, log_exception, weak_loop
 from pyredisson.logic.observing import Observing, described
-from pyredisson.logic.ports import Chore, Runtime
+from pyredisson.logic.ports import Runtime
 from pyredisson.logic.repairs import RepairQueue, Unsent
 
 if TYPE_CHECKING:
+    from pyredisson.logic.announcement import Announcement
     from pyredisson.logic.watchdog import Watchdog
 
 ROUNDS_PER_LEASE = 3
@@ -127,7 +128,7 @@ class Renewer(LoopOwner):
         """Holds that the server is to be asked about. The value is why such a hold is lost if the server doesn't know
         it."""
         self.repairs = RepairQueue(runtime)
-        self.chores: deque[Chore] = deque()
+        self.chores: deque[Announcement] = deque()
         self._failures = 0
         """Failed rounds in a row."""
         self._shortest_failed = math.inf

@@ -15,7 +15,7 @@ from pyredisson._protocol.routing import Changes
 from pyredisson.logic.holds import GONE, HELD, NOT_TAKEN_OVER, Hold, HoldTable
 from pyredisson.logic.loops import Loop, LoopOwner, log_exception, weak_loop
 from pyredisson.logic.observing import Observing
-from pyredisson.logic.ports import Chore, Runtime
+from pyredisson.logic.ports import Runtime
 from pyredisson.logic.renewer import BATCH, Batch, RenewalGrid, Renewer
 from pyredisson.logic.repairs import REPAIR_FOR, Unsent
 
@@ -129,7 +129,7 @@ class Watchdog(LoopOwner, RenewalStep):
         with contextlib.suppress(RuntimeError):
             self._start_or_wake()
 
-    def do(self, chore: Chore) -> None:
+    def do(self, chore: Announcement) -> None:
         """Has a chore run soon, by the renewer of the shard that serves its key now.
 
         A chore that asks for itself while it runs is run again in the next round.

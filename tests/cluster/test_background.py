@@ -224,7 +224,7 @@ async def test_chores_of_a_slot_that_has_moved(cluster: Cluster, backend: Backen
     client = backend.connect()
     await client.get_lock("a").is_locked()
     watchdog = session_of(client).watchdog
-    chores = [Append(b"chore") for _ in range(3)]
+    chores: list[Any] = [Append(b"chore") for _ in range(3)]
     shard = partial(watchdog._runtime.shard_of, b"chore")
     before = shard()
     watchdog.do(chores[0])
