@@ -294,10 +294,6 @@ class HoldTable(HoldTableFields):
         # an interrupted acquire is released.
         replace_hold(self.table, hold, call)
 
-    def add_permit(self, hold: Hold) -> None:
-        """Records a permit that the watchdog renews. No other hold has its key."""
-        self.table[hold.key] = hold
-
     # HELD -> RELEASING
 
     def begin_release(self, hold: Hold) -> bool:

@@ -19,10 +19,6 @@ SHORTEST_WAIT = 3.0
 """Seconds for which a call waits for its turn at least, even if its deadline is earlier: as long as for a reply."""
 
 
-def _never() -> bool:
-    return False
-
-
 class OwnerCalls:
     """What the calls of one owner must know of each other.
 
@@ -41,13 +37,13 @@ class OwnerCalls:
         """Whether it waits for a member of a group, for a while: then the group releases its other members."""
         self.ended = False
         """Whether the thread or task that is the owner has come to its end."""
-        self.is_stranded: Callable[[], bool] = _never
-        """Whether it never goes on, without an end: the event loop of a task was closed."""
+        self.is_stranded: Callable[[], bool] | None = None
+        """Whether it never goes on, without an end, as the event loop of a task was closed. None: it is a thread."""
 
     @property
     def have_ended(self) -> bool:
         """Whether the owner makes no further call."""
-        return self.ended or self.is_stranded()
+        return self.ended or (self.is_stranded is not None and self.is_stranded())
 
     async def wait_for_turn(
         self, runtime: Runtime, key: Hashable, call: OwnerCall, lock_key: bytes, deadline: float | None

@@ -177,7 +177,7 @@ class PermitExpirableSemaphoreLogic(PermitPool):
         for permit in ids:
             hold = Hold(self._hold_key(permit), self.commands, hexlify(permit), None, valid_until, HELD)
             hold.begun = sent_at
-            session.holds.add_permit(hold)
+            session.holds.table[hold.key] = hold
             session.watchdog.watch(hold, sent_at)
 
     # Releasing
