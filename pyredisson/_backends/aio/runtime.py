@@ -21,7 +21,7 @@ from pyredisson._protocol.scripts import ScriptSet
 from pyredisson._settings.config import Config
 from pyredisson.logic.ports import Granted, Operation, Wakeup
 
-POSTED_AGAIN = 30.0
+POSTED_AGAIN = 10.0
 """Seconds. After them it would be repeated for too long: the server remembers a call that adds to a number for eleven
 minutes, and what is sent elsewhere is repeated for ten."""
 
