@@ -342,7 +342,7 @@ class TestLatch:
         assert (await other.result(), done.gets()) == (True, before + 3)
 
 
-ACQUIRE, UNDO = (sha(f"semaphore_{name}") for name in ("acquire", "undo"))
+ACQUIRE, UNDO = (sha(f"semaphore_{name}") for name in ("acquire", "finish"))
 COUNTED: dict[str, list[tuple[str, str, list[int], Any, int]]] = {
     "latch": [
         *(("latch_set", "try_set_count", [2], True, 2), ("latch_count_down", "count_down", [], None, 1)),

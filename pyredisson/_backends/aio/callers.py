@@ -66,5 +66,7 @@ class Callers(TaskOwners):
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         if (owner := self.owners.pop(task, None)) is not None:
             owner.calls.ended = True
+            # Otherwise a hold that is never released would keep the event loop.
+            owner.calls.is_stranded = None
         for block in self.blocks.pop(task, ()):
             block.orphaned()
