@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
+from inspect import getattr_static, isfunction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +99,15 @@ Handler = Callable[[Event], object]
 def handlers_of(observer: object) -> dict[str, Handler]:
     """The methods of an observer by their names, without the methods that it inherits from `Observer`.
 
-    Raises `ValueError` if it has none, or one that can't be called.
+    Raises `ValueError` if it has none, or one that can't be called, as the methods of a class without an object.
     """
     found: dict[str, Handler] = {}
     for name in METHODS:
         handler = getattr(observer, name, None)
         if handler is None or getattr(type(observer), name, None) is getattr(Observer, name):
             continue
-        if not callable(handler):
-            raise ValueError(f"its {name} can't be called")  # noqa: TRY004 - a wrong value of a setting
+        if not callable(handler) or (isinstance(observer, type) and isfunction(getattr_static(observer, name))):
+            raise ValueError(f"{name} of {observer!r} can't be called")
         found[name] = handler
     if not found:
         raise ValueError(f"{observer!r} has none of the methods {', '.join(METHODS)}")

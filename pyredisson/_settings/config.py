@@ -152,7 +152,8 @@ class Config:
     def _check_credentials(self) -> None:
         if self.credential_provider is None:
             return
-        if not callable(getattr(self.credential_provider, "get_credentials", None)):
+        is_class = isinstance(self.credential_provider, type)
+        if is_class or not callable(getattr(self.credential_provider, "get_credentials", None)):
             raise ConfigError("credential_provider must be a CredentialProvider of redis-py, or None")
         if self.username is not None or self.password is not None:
             raise ConfigError("credential_provider replaces username and password; give one of them")

@@ -27,6 +27,7 @@ from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson._settings.fields import ConfigFields, Topology
 from pyredisson.errors import ConfigError
 from pyredisson.events import Event, Observer, handlers_of
+from pyredisson.observe import PrometheusObserver
 from pyredisson.testing import Cluster
 
 SECRET = "hunter2"
@@ -52,6 +53,7 @@ WRONG: list[tuple[str, list[Any]]] = [
     *(("password", ["secret\udcff"]), ("username", ["\udcff", b"user"]), ("path", [""])),
     *(("client_name", [3, "", "two words", "café", "a\n"]), ("announce", [1])),
     ("observer", [object(), Observer(), SimpleNamespace(acquired="no method")]),  # those of Observer do nothing
+    *(("observer", [PrometheusObserver]), ("credential_provider", [redis.UsernamePasswordCredentialProvider])),
     *(("check_lock_synced_replicas", ["yes"]), ("min_synced_replicas", [0, True])),
     *(("sharded_pubsub", [True, "perhaps"]), ("address_mapper", [{"a": "b"}]), ("master_name", [b"mymaster"])),
     *(("sentinel_ssl", [None]), ("credential_provider", ["token", lambda: ("user", "token")])),
