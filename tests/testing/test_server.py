@@ -95,7 +95,7 @@ def test_password_users_and_settings(password: str) -> None:
 def test_any_folder_for_temporary_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(suffix=name) as folder:
         monkeypatch.setattr("tempfile.tempdir", folder)
-        with Server(tls=True) as server, server.redis() as client:
+        with Server() as server, server.redis() as client:
             assert client.ping()
 
 
