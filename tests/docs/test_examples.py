@@ -13,7 +13,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 import pyredisson
-from pyredisson import Client, Lock
+from pyredisson import Client, Lock, PermitExpirableSemaphore, Semaphore
 from pyredisson._client import servers
 from pyredisson.testing import Cluster, ClusterNode, Server
 from tests.support.backends import eventually, raises
@@ -179,85 +179,35 @@ def denied(server: Server | ClusterNode) -> set[str]:
 
 
 def _exclude(one: Lock, other: Lock) -> None:
-    """All that locks do, contended."""
-    one.lock()
-    assert not other.try_lock(wait_time=0.05)
-    assert one.get_hold_count() == 1
-    assert one.is_locked()
-    assert one.remain_time_to_live()
-    one.unlock()
-    raises(pyredisson.LockNotHeldError, one.unlock)
-    one.lock(lease_time=0.2)
-    assert other.try_lock(wait_time=5)
-    raises(pyredisson.LockLostError, one.unlock)
-    other.unlock()
-    one.lock()
-    assert one.force_unlock()
+    """A wait, and the plain commands of questions. `tests/lua/test_every_script.py` has the rights of each script."""
+    with one:
+        assert not other.try_lock(wait_time=0.05)
+        assert one.get_hold_count() == 1
+        assert one.is_locked()
+        assert one.remain_time_to_live()
+        raises(pyredisson.LockNotHeldError, other.unlock)
+    assert not one.is_locked()
 
 
-def _read_write(one: Client, other: Client) -> None:
-    read, write = one.get_read_write_lock("orders").read_lock(), one.get_read_write_lock("orders").write_lock()
-    with write, read:
-        # Longer than a third of the lease: the watchdog visits it.
-        assert not read.lost.wait(1.3)
-        with write:
-            assert not other.get_read_write_lock("orders").read_lock().try_lock(0.05)
-    with read, other.get_read_write_lock("orders").read_lock():
-        assert not other.get_read_write_lock("orders", owner=1).write_lock().try_lock(0.05)
-    assert not read.force_unlock()
+def _wait_for_permits(semaphore: Semaphore | PermitExpirableSemaphore) -> None:
+    assert semaphore.available_permits() == 0
+    assert not semaphore.try_acquire(wait_time=0.05)
 
 
-def _fenced(one: Client, other: Client) -> None:
-    lock = one.get_fenced_lock("orders")
-    assert lock.lock_and_get_token() == lock.get_token()
-    assert lock.delete()
-
-
-def _semaphore(one: Client, other: Client) -> None:
-    semaphore = one.get_semaphore("orders")
-    assert semaphore.try_set_permits(2, ttl=60)
-    semaphore.acquire(2)
-    assert not other.get_semaphore("orders").try_acquire(wait_time=0.05)
-    semaphore.release(2)
-    assert semaphore.release_if_exists()
-    semaphore.add_permits(2)
-    semaphore.reduce_permits(1)
-    assert semaphore.available_permits() == semaphore.drain_permits() == 4
-    assert semaphore.delete()
-
-
-def _permits(one: Client, other: Client) -> None:
-    semaphore = one.get_permit_expirable_semaphore("orders")
-    assert semaphore.try_set_permits(2)
-    ids = [semaphore.acquire(60), *semaphore.acquire_many(1)]
-    assert other.get_permit_expirable_semaphore("orders").try_acquire(wait_time=0.05) is None
-    assert semaphore.update_lease_time(ids[0], 30)
-    assert 0 < semaphore.get_lease_time(ids[0]) <= 30
-    semaphore.release(ids)
-    semaphore.set_permits(3)
-    semaphore.add_permits(1)
-    semaphore.acquire(60)
-    assert semaphore.get_permits() == 4
-    assert (semaphore.available_permits(), semaphore.acquired_permits()) == (3, 1)
-    assert semaphore.delete()
-
-
-def _latch(one: Client, other: Client) -> None:
-    latch = one.get_count_down_latch("orders")
-    assert latch.try_set_count(2)
+def _wait_for_latch(one: Client, other: Client) -> None:
+    assert one.get_count_down_latch("orders").try_set_count(2)
     assert not other.get_count_down_latch("orders").wait(0.05)
-    latch.count_down()
-    assert latch.get_count() == 1
-    latch.count_down()
-    assert latch.wait(5)
-    assert latch.try_set_count(1)
-    assert latch.delete()
+    assert one.get_count_down_latch("orders").get_count() == 2
 
 
 KINDS_OF = {"Lock": ("lock",), "FairLock": ("fair",), "ReadWriteLock": ("read", "write"), "FencedLock": ("fenced",)}
 """The kinds of locks of each primitive."""
-USES = {"ReadWriteLock": _read_write, "FencedLock": _fenced, "Semaphore": _semaphore, "CountDownLatch": _latch}
-USES |= {"PermitExpirableSemaphore": _permits}
+USES: dict[str, Callable[[Client, Client], object]] = {
+    "FencedLock": lambda one, _: one.get_fenced_lock("orders").get_token(),
+    "Semaphore": lambda one, _: _wait_for_permits(one.get_semaphore("orders")),
+    "PermitExpirableSemaphore": lambda one, _: _wait_for_permits(one.get_permit_expirable_semaphore("orders")),
+    "CountDownLatch": _wait_for_latch,
+}
 """What is done with a primitive, besides what all locks do."""
 
 
