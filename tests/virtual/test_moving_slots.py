@@ -290,15 +290,6 @@ async def test_heartbeats_go_on_while_keys_are_in_two_places(
         await waiting[1]
 
 
-async def test_two_locks_are_renewed_while_one_of_them_is_elsewhere(world: World, cluster: MemoryCluster) -> None:
-    async with cluster.client() as client:
-        locks = await hold_all(client, NAME, "b{a}")
-        part_keys(cluster)
-        await asyncio.sleep(60)
-        end_of_move(cluster)
-        assert [await lock.is_held() for lock in locks] == [True, True]
-
-
 async def test_releases_in_the_background_of_slots_on_their_way(world: World, cluster: MemoryCluster) -> None:
     """They are sent together. One is redirected, to a node that doesn't know the script. Each wakes its waiter."""
     async with cluster.client(sharded_pubsub="on") as client, cluster.client(sharded_pubsub="on") as other:

@@ -38,17 +38,6 @@ from .server import EPOCH, MemoryServer
 from .time import LONGEST, START, VirtualLoop
 
 
-def test_a_watchdog_renews_in_virtual_time(world: World) -> None:
-    async def hold_for_an_hour() -> None:
-        async with world.client() as client, client.get_lock("orders") as hold:
-            await asyncio.sleep(LONGEST - 10)
-            assert not hold.lost.is_set()
-
-    assert world.run(hold_for_an_hour) > LONGEST - 10
-    # Every ten seconds, and the acquire and the release.
-    assert LONGEST / 10 <= world.server.calls["evalsha"] <= LONGEST / 10 + 2
-
-
 def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
     """The time of day is the server's."""
     seconds, _ = world.server.keys.keyspace.do_time()
