@@ -11,7 +11,7 @@ from pyredisson.testing import Proxy
 from tests.support.backends import WOKEN, WORK_LIMIT, Backend, OtherOwner, ServerState, finished, waiters, within
 from tests.support.faults import sha
 from tests.support.inspecting import session_of
-from tests.support.kinds import KINDS, acquired
+from tests.support.kinds import KINDS
 
 from .kinds import BY_TIME, CHANNEL, LONG, PERMITS, Orders, held, listening, rival_of, set_permits, take, turn_of, whole
 
@@ -102,22 +102,6 @@ class TestCalls:
         await finished(others)
         # One acquire, and the release of each owner, which enters the next one.
         assert clients > 1 or state.scripts() == before + 1 + WAITERS
-
-    async def test_no_second_attempt_of_a_listener(self, backend: Backend, state: ServerState) -> None:
-        """A client that listens since before its first attempt has missed nothing."""
-        holder = await acquired(backend.connect().get_lock("orders"))
-        client = backend.connect(local_hand_over_time=LONG)
-        while not listening(state.redis, "lock"):
-            assert not await client.get_lock("orders").try_lock(wait_time=0.1)
-        # It leaves the list in the background.
-        await backend.until(lambda: not state.redis.exists("pyredisson_waiting:{orders}"))
-        before = state.scripts()
-        others = await start_waiters(backend, client, 1)
-        assert state.scripts() == before + 1
-        await holder.unlock()
-        await finished(others)
-        # The release, the attempt that its message has caused, and the release of the waiter.
-        assert state.scripts() == before + 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
