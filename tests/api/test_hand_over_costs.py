@@ -17,10 +17,9 @@ import pytest
 from pyredisson.errors import LockLostError, LockNotHeldError
 from pyredisson.logic.locks import hand_over
 from pyredisson.testing import Proxy
-from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, ServerState, fails, finished, in_turn
+from tests.support.backends import TIME_LIMIT, WORK_LIMIT, Backend, OtherOwner, ServerState, fails, finished
 
 from .kinds import LONG, held, listening, lock_of, one_waits, rival_of, sleeping, turn_of, whole
-from .permits import Stock
 
 ROUNDS = 20
 OTHERS_FIRST = 0.3
@@ -223,17 +222,3 @@ async def test_a_waiter_is_passed_over_a_limited_number_of_times(backend: Backen
     assert busy.receive() == "done"
     # The rest of one series, and sometimes more: a waiter that is woken late finds the lock taken again.
     assert (median(passed) <= 3 * IN_SERIES, max(passed) <= 20 * IN_SERIES) == (True, True), passed
-
-
-@pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
-async def test_a_series_ends(stock: Stock) -> None:
-    """After the time for hand-overs a release wakes the first client in the list."""
-    semaphore, other = await stock.made(1, local_hand_over_time=0.3), stock.open()
-    await semaphore.acquire()
-    theirs = await stock.waiter(other)
-    mine = [await stock.waiter(semaphore) for _ in range(2)]
-    await semaphore.release()
-    await mine[0].result()
-    await stock.backend.sleep(0.4)
-    await in_turn((semaphore.release, theirs.result, other.release, mine[1].result))
-    assert stock.free() == 0
