@@ -143,8 +143,8 @@ cdef class Wheel:
 
     @cython.critical_section
     cdef PyObject **take_out_due(self, int64_t now, Py_ssize_t *count) except? NULL:
-        # Afterwards the timers are in no wheel, and their links are not used: outside of this section another thread may
-        # add a timer again, which changes its links.
+        # Afterwards the timers are in no wheel, and their links are not used: outside of this section another thread
+        # may add a timer again, which changes its links.
         cdef Py_ssize_t i
         cdef Node *node
         cdef Node *chain
