@@ -1,14 +1,12 @@
-"""Virtual time itself, and clients of one server in it: contention at random, and what is refused, gone or silent."""
+"""Virtual time itself, and clients of one server in it: what is refused, gone or silent."""
 
 import asyncio
 import datetime as dt
 import os
-import random
 import socket
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -25,7 +23,7 @@ from pyredisson._core import ReleaseCall, command
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING
 from pyredisson._settings.config import Config
-from pyredisson.errors import LockNotHeldError, LockTimeoutError
+from pyredisson.errors import LockTimeoutError
 from pyredisson.logic.locks.keeping import KeepingLock
 from pyredisson.logic.ports import Operation
 from tests.api.kinds import JAVA, lock_of
@@ -53,17 +51,28 @@ def test_what_would_hang_or_depend_on_real_time_fails(world: World) -> None:
 
 PING = command(b"PING")
 TRACED = """
-import os
+import asyncio, os
 import pytest
 from tests.virtual.conftest import World
 from tests.virtual.network import Way
 from tests.virtual.plugin import install
-from tests.virtual.test_single_server import Contention
 put, os.getpid = Way.put, lambda: 1
 Way.put = lambda way, data: print(way._loop.time(), data, flush=True) or put(way, data)
 world = World()
 install(pytest.MonkeyPatch(), world.clock)
-world.run(lambda: Contention(15, True).run(world))
+
+async def contend(client, side):
+    for _ in range(20):
+        async with getattr(client.get_read_write_lock("orders"), side)():
+            await asyncio.sleep(0.0002)
+
+async def run():
+    async with world.client() as one, world.client() as two, asyncio.TaskGroup() as group:
+        for client in (one, two) * 2:
+            for side in ("read_lock", "write_lock"):
+                group.create_task(contend(client, side))
+
+world.run(run)
 """
 
 
@@ -77,85 +86,8 @@ def test_two_runs() -> None:
 
 
 MOST = 1.0
-"""Seconds that a caller waits at most. The longest wait of all schedules is about 0.3 s: all take their turns."""
+"""Seconds within which a caller that is woken has the lock."""
 WAITING = b"pyredisson_waiting:{orders}"
-
-
-class Contention:
-    """What the clients of one schedule do, by its seed. They contend for both sides, or for a lock of another kind."""
-
-    def __init__(self, seed: int, both_sides: bool) -> None:
-        self.both_sides, self.holders, self.waited = both_sides, Counter[str](), list[float]()
-        self.random = random.Random(seed)
-        choice = self.random.choice
-        self.kind = "write" if self.both_sides else choice(["lock", "fenced", "non-reentrant"])
-        self.clients, self.callers = choice([2, 3, 5]), choice([1, 2, 3])
-        self.writing = choice([0.1, 0.3, 0.5, 0.9]) if self.both_sides else 1.0
-        self.longest_hold = choice([0, 0.0002, 0.002, *([0.02] if self.both_sides else [])])
-        self.longest_pause = choice([0.0002, 0.002, 0.02])
-        self.cancels, self.forces = choice([True, False]), choice([True, False, False])
-        self.hand_over_times = [choice([0, 0.005, 0.005, 0.05]) for _ in range(self.clients)]
-
-    async def acquire(self, lock: Any) -> bool:
-        begun, mode = time.monotonic(), self.random.random()
-        if mode < 0.25:
-            acquired: bool = await lock.try_lock(wait_time=self.random.uniform(0, 0.004) if mode < 0.15 else 0)
-        else:
-            await lock.lock()
-            acquired = True
-        self.waited.append(time.monotonic() - begun)
-        return acquired
-
-    async def hold(self, lock: Any, kind: str) -> None:
-        if not await self.acquire(lock):
-            return
-        self.holders[kind] += 1
-        try:
-            alone = self.holders.total() == 1
-            assert alone or self.forces or (kind == "read" and not self.holders["write"])
-            await asyncio.sleep(self.random.uniform(0, self.longest_hold))
-        finally:
-            self.holders[kind] -= 1
-            try:
-                await lock.unlock()
-            except LockNotHeldError:
-                assert self.forces
-
-    async def work(self, client: Any) -> None:
-        for _ in range(40 if self.both_sides else 60):
-            kind = "read" if self.both_sides and self.random.random() >= self.writing else self.kind
-            lock = lock_of(client, kind)
-            if self.cancels and self.random.random() < 0.25:
-                task = asyncio.create_task(self.hold(lock, kind))
-                await asyncio.sleep(self.random.uniform(0, 0.004 if self.both_sides else 0.002))
-                task.cancel()
-                await asyncio.wait([task])
-                assert task.cancelled() or task.exception() is None
-            elif self.forces and self.random.random() < 0.05:
-                await lock.force_unlock()
-            else:
-                await self.hold(lock, kind)
-            await asyncio.sleep(self.random.uniform(0, self.longest_pause))
-
-    async def run(self, world: World) -> None:
-        clients = [world.client(local_hand_over_time=each) for each in self.hand_over_times]
-        async with asyncio.TaskGroup() as group:
-            for client in clients * self.callers:
-                group.create_task(self.work(client))
-        # The time to live of what is kept for a client that was woken and did not come.
-        await asyncio.sleep(61)
-        await in_turn(client.close for client in clients)
-
-
-@pytest.mark.parametrize(
-    ("both_sides", "seed"), [(both, seed) for both, seeds in ((False, 30), (True, 60)) for seed in range(seeds)]
-)
-def test_nobody_waits_for_a_lock_that_lets_it_in(world: World, both_sides: bool, seed: int) -> None:
-    contention = Contention(seed, both_sides)
-    world.run(lambda: contention.run(world))
-    assert max(contention.waited) < MOST
-    left = world.server.keys.keyspace.do_keys(b"*")
-    assert [key for key in left if key != b"redisson_lock_token:{orders}"] == []
 
 
 async def listed(world: World) -> None:
