@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -293,10 +294,11 @@ class TestOtherViews:
         events = dashboard.events(view="locks")
         assert next(content for name, content in events if name == "snapshot" and content["points"])
         events.close()
-        announce(redis, CLIENT.format(1), waits=12, lost=1)
+        began = round(time.time() * 1000)
+        announce(redis, CLIENT.format(1), waits=12, lost=1, since=began)
         page.until(lambda: page.text("figure[data-chart=Waits] .now") == "12")
         page.until(lambda: page.text("figure[data-chart=Losses] .now") == "1")
-        announce(redis, CLIENT.format(1), waits=15, lost=1)
+        announce(redis, CLIENT.format(1), waits=15, lost=1, since=began)
         page.until(lambda: page.text("figure[data-chart=Waits] .now") == "15")
         assert page.text("figure[data-chart=Losses] .now") == "1"
 
