@@ -19,7 +19,7 @@ from pyredisson.events import Event
 from pyredisson.logic.holds import HELD, LOST, Hold
 
 
-class Subject(Protocol):
+class Named(Protocol):
     """What events say about an object. Its commands have it."""
 
     key: bytes
@@ -69,7 +69,7 @@ class Observing:
             self._queue.append(event)
             self._wake()
 
-    def wait_begins(self, call: object, subject: Subject, owner_id: int | None = None, count: int = 1) -> None:
+    def wait_begins(self, call: object, subject: Named, owner_id: int | None = None, count: int = 1) -> None:
         """A call waits from now on. `call` is any object that stands for it until `call_ended`."""
         number = next(self._numbers)
         event = self._event("waiting", subject, owner_id=owner_id, count=count, wait_id=number, context=copy_context())
@@ -87,7 +87,7 @@ class Observing:
         self,
         what: str,
         call: object,
-        subject: Subject,
+        subject: Named,
         owner_id: int | None = None,
         *,
         began: float = 0.0,
@@ -123,7 +123,7 @@ class Observing:
         if event is not None:
             self._wake()
 
-    def acquired(self, call: object, subject: Subject, owner_id: int | None, hold: Hold, *, began: float = 0.0) -> None:
+    def acquired(self, call: object, subject: Named, owner_id: int | None, hold: Hold, *, began: float = 0.0) -> None:
         """A new hold. Its end is told, too."""
         # Before the event: after it, an interrupt would prevent this.
         hold.listen(self.hold_ended)
@@ -162,7 +162,7 @@ class Observing:
         """`what`: `discovered`, `disconnected` or `connected`."""
         self.emit(what, server=server, error=None if error is None else described(error))
 
-    def _event(self, what: str, subject: Subject | None = None, **fields: Any) -> Event | None:
+    def _event(self, what: str, subject: Named | None = None, **fields: Any) -> Event | None:
         """None: the observer doesn't have that method."""
         if what not in self._handlers:
             return None
