@@ -245,8 +245,8 @@ class LastConnection:
             replies = self._read(len(payloads))
         sent = list(payloads)
         for number in range(MOST_FORMS):
-            flags = self._node.scripts.with_shebang
-            forms = forms_after(sent, replies, with_shebang=flags, all_texts=number > 0)
+            with_shebang = self._node.scripts.with_shebang
+            forms = forms_after(sent, replies, with_shebang=with_shebang, all_texts=number > 0)
             if not forms:
                 break
             self._write(list(forms.values()), deadline)

@@ -117,8 +117,8 @@ class RepairQueue:
         payloads = [unsent.payload for unsent in commands]
         replies = await self._runtime.send_all(payloads, new_connection=new_connection)
         for number in range(MOST_FORMS):
-            flags = self._runtime.scripts.with_shebang
-            forms = forms_after(payloads, replies, with_shebang=flags, all_texts=number > 0)
+            with_shebang = self._runtime.scripts.with_shebang
+            forms = forms_after(payloads, replies, with_shebang=with_shebang, all_texts=number > 0)
             if not forms:
                 break
             # All in one write: as many round trips one after the other would delay the next renewal.
