@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from time import perf_counter
 from typing import Any
+
+from redis import Redis
 
 import pyredisson
 import pyredisson.asyncio
@@ -19,6 +22,8 @@ from pyredisson.testing import Server
 TASKS = 500
 PERMITS = 50
 READERS = 64
+PAIRS = 200
+"""Pairs of calls in one round that looks at the server's time."""
 EACH = 8
 """Operations of every task in one round of a scene with many tasks."""
 
@@ -27,8 +32,9 @@ Step = Callable[[], object]
 
 def rows(*, quick: bool) -> list[Row]:
     """Pairs of calls without contention, each beside its own scripts; then the throughput of many tasks."""
-    pairs = [_pair(name, what, make, 8 if quick else 40) for name, what, make in _PAIRS]
-    return [*pairs, *_crowds(2 if quick else 8)]
+    rounds = 8 if quick else 40
+    pairs = [_pair(name, what, make, rounds) for name, what, make in _PAIRS]
+    return [*pairs, *_servers_time(rounds), *_crowds(2 if quick else 8)]
 
 
 def _semaphore(client: pyredisson.Client) -> Step:
@@ -99,6 +105,59 @@ def _pair(name: str, what: str, make: Callable[[pyredisson.Client], Step], round
         ratio=samples.ratio("pyredisson", "bare loop"),
         target=Target("ratio", "<=", 1.3),
     )
+
+
+def _servers_time(rounds: int) -> list[Row]:
+    """What each kind of lock costs the server, in which all clients share one thread."""
+    with one_core(), Server() as server, pyredisson.connect(server.url) as client, server.redis() as redis:
+
+        def measured(step: Step) -> Callable[[], float]:
+            def run() -> float:
+                redis.config_resetstat()
+                for _ in range(PAIRS):
+                    step()
+                stats = redis.info("commandstats")
+                used = [stats[name]["usec"] for name in ("cmdstat_set", "cmdstat_evalsha") if name in stats]
+                return float(sum(used)) / PAIRS
+
+            return run
+
+        sides = client.get_read_write_lock("sides")
+        permits = client.get_permit_expirable_semaphore("permits")
+        permits.try_set_permits(1)
+        pairs: dict[str, Step] = {"redis-py's Lock": _lock_of_redis_py(redis)}
+        locks = {
+            "lock": client.get_lock("lock"),
+            "fair lock": client.get_fair_lock("fair"),
+            "fenced lock": client.get_fenced_lock("fenced"),
+            "write lock": sides.write_lock(),
+            "read lock": sides.read_lock(),
+        }
+        pairs |= {name: partial(_lock_and_unlock, lock) for name, lock in locks.items()}
+        pairs["permit with an id"] = lambda: permits.release(permits.acquire())
+        samples = interleave({name: measured(step) for name, step in pairs.items()}, rounds)
+    return [
+        Row(
+            name=f"{name}, the server's time",
+            what="a pair of calls without contention, as the server counts it for its commands; beside redis-py's Lock",
+            unit="us/pair",
+            ours=samples.median(name),
+            baselines={"redis-py's Lock": samples.median("redis-py's Lock")},
+            ratio=samples.ratio(name, "redis-py's Lock"),
+        )
+        for name in pairs
+        if name != "redis-py's Lock"
+    ]
+
+
+def _lock_and_unlock(lock: pyredisson.Lock) -> None:
+    lock.lock()
+    lock.unlock()
+
+
+def _lock_of_redis_py(redis: Redis) -> Step:
+    lock = redis.lock("theirs", timeout=30)
+    return lambda: (lock.acquire(), lock.release())
 
 
 def _crowds(rounds: int) -> list[Row]:

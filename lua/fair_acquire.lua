@@ -21,6 +21,12 @@
 -- arrives after the owner has left (see fair_leave) changes nothing.
 --
 -- redis-cli --eval fair_acquire.lua orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} pyredisson_fair_waiters:{orders} pyredisson_fair_clients:{orders} , redisson_lock__channel:{orders} me:1 1 30000 300000 1
+if ARGV[3] == '1' and redis.call('EXISTS', unpack(KEYS)) == 0 then
+    -- The usual case, without all that a queue needs.
+    redis.call('HSET', KEYS[1], ARGV[2], '1')
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+    return false
+end
 local remaining = redis.call('PTTL', KEYS[1])
 if remaining ~= -2 and redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
     redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])

@@ -23,6 +23,10 @@ if ARGV[3] ~= '0' then
     redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end
+if redis.call('EXISTS', unpack(KEYS, 2)) == 0 then
+    redis.call('DEL', KEYS[1])
+    return 1
+end
 -- include: fair_queue
 redis.call('DEL', KEYS[1])
 local _, more = notify_head(tonumber(ARGV[4]), true)

@@ -20,6 +20,15 @@
 -- redis-cli --eval fenced_acquire.lua orders redisson_lock_token:{orders} pyredisson_fenced_newest:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1 1 30000 me:1 60000
 
 -- include: fenced_token
+if ARGV[2] == '1' and redis.call('EXISTS', KEYS[1], KEYS[4], KEYS[5]) == 0 then
+    -- The usual case, without all that a list needs.
+    local token, problem = next_token(KEYS[2], KEYS[3])
+    if token then
+        redis.call('HSET', KEYS[1], ARGV[1], '1')
+        redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    end
+    return token and {token} or problem
+end
 local waiting, woken = KEYS[4], KEYS[5]
 -- include: acquire_or_wait
 -- Before the lock is changed, as this may fail.

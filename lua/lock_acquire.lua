@@ -17,6 +17,12 @@
 --
 -- redis-cli --eval lock_acquire.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1 1 30000 me:1 60000
 
+if ARGV[2] == '1' and redis.call('EXISTS', unpack(KEYS)) == 0 then
+    -- The usual case, without all that a list needs.
+    redis.call('HSET', KEYS[1], ARGV[1], '1')
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    return false
+end
 local waiting, woken = KEYS[2], KEYS[3]
 -- include: acquire_or_wait
 arrive(waiting, woken, ARGV[4], listed, mine)

@@ -18,28 +18,24 @@
 -- redis-cli --eval lock_release.lua orders pyredisson_waiting:{orders} pyredisson_woken:{orders} , redisson_lock__channel:{orders} me:1 0 pyredisson_wake:{orders}: 5000 0
 
 -- include: publish
--- include: wake_in_list
-if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
-    if ARGV[6] == '1' then
-        -- An earlier copy of this may have released the lock, without a word to the callers there.
-        wake_client_of(ARGV[2], ARGV[4])
-    end
-    return false
-end
-if ARGV[3] ~= '0' then
+local held, late, heard = redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1, ARGV[6] == '1', 0
+if held and ARGV[3] ~= '0' then
     redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end
-redis.call('DEL', KEYS[1])
-local heard = 0
-if ARGV[1] ~= '' then
-    heard = publish(ARGV[1], '0')
+local wakes = held and (not KEYS[2] or redis.call('EXISTS', KEYS[2], KEYS[3]) > 0)
+if held then
+    redis.call('DEL', KEYS[1])
+    heard = ARGV[1] == '' and 0 or publish(ARGV[1], '0')
 end
-wake(KEYS[2], KEYS[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then
-    wake_client_of(ARGV[2], ARGV[4])
+if wakes or late then
+    -- include: wake_in_list
+    if wakes then
+        wake(KEYS[2], KEYS[3], ARGV[4], ARGV[5])
+    end
+    if late then
+        -- Also if it isn't held: an earlier copy of this may have released the lock, without a word to the callers there.
+        wake_client_of(ARGV[2], ARGV[4])
+    end
 end
-if type(heard) ~= 'number' or heard > 0 then
-    return 3
-end
-return 1
+return held and ((type(heard) ~= 'number' or heard > 0) and 3 or 1)

@@ -25,10 +25,7 @@
 --
 -- redis-cli --eval permit_acquire.lua p pyredisson_waiting:{p} pyredisson_woken:{p} pyredisson_semaphore_claim:{p} pyredisson_semaphore_turn:{p} {p}:timeout pyredisson_permit_withdrawn:{p}:1 , redisson_sc:{p} 30000 5000 '' me:1:1 '' 60000 '' 0123456789abcdef
 
--- include: publish
 local waiting, woken, claim, claims_period = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local channel, patience, caller = ARGV[1], ARGV[3], ARGV[8]
--- include: permit_wait_in_list
 local FIRST = 9
 local forever = 922337203685477
 local time = redis.call('TIME')
@@ -79,6 +76,27 @@ if ended[1] then
     end
     free = redis.call('INCRBY', KEYS[1], #ended)
 end
+
+local function take()
+    local left = redis.call('DECRBY', KEYS[1], wanted)
+    for i = FIRST, #ARGV do
+        redis.call('ZADD', KEYS[6], ends, ARGV[i])
+    end
+    local semaphore_lasts = redis.call('PTTL', KEYS[1])
+    if semaphore_lasts > 0 then
+        redis.call('PEXPIRE', KEYS[6], math.min(semaphore_lasts, 2 ^ 53))
+    end
+    return left
+end
+
+if free and free >= wanted and not ended[1] and ARGV[6] == '' and redis.call('EXISTS', waiting, woken, claim) == 0 then
+    -- The usual case, without all that a list needs.
+    take()
+    return false
+end
+-- include: publish
+local channel, patience, caller = ARGV[1], ARGV[3], ARGV[8]
+-- include: permit_wait_in_list
 if not free then
     return {-3, 0, enter(ARGV[4], ARGV[5], ARGV[7], 0)}
 end
@@ -87,14 +105,7 @@ if free >= wanted and claimed == 0 then
     claimed = reserved_for_others(free, wanted, client_of(ARGV[5] .. ARGV[4]))
 end
 if free >= wanted and claimed == 0 then
-    free = redis.call('DECRBY', KEYS[1], wanted)
-    for i = FIRST, #ARGV do
-        redis.call('ZADD', KEYS[6], ends, ARGV[i])
-    end
-    local semaphore_lasts = redis.call('PTTL', KEYS[1])
-    if semaphore_lasts > 0 then
-        redis.call('PEXPIRE', KEYS[6], math.min(semaphore_lasts, 2 ^ 53))
-    end
+    free = take()
     local had_claimed = caller ~= '' and redis.call('DEL', claim) == 1
     arrive(waiters > 0, ARGV[4] .. ' ' .. ARGV[5], ARGV[6], ARGV[7], free)
     if had_claimed or ended[1] then

@@ -19,7 +19,6 @@
 
 -- include: publish
 local waiting, woken, claim, channel = KEYS[3], KEYS[4], KEYS[5], ARGV[1]
--- include: permit_waiters
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = ARGV[2] == '1'
@@ -49,6 +48,11 @@ for i = 6, #KEYS do
 end
 if held[1] then
     free = redis.call('INCRBY', KEYS[1], #held)
-    announce(free)
+    if not waiting or redis.call('EXISTS', waiting) == 1 then
+        -- include: permit_waiters
+        announce(free)
+    elseif free > 0 then
+        publish(channel, string.format('%.0f', free))
+    end
 end
 return {}

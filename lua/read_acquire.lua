@@ -22,12 +22,19 @@
 --
 -- redis-cli --eval read_acquire.lua orders {orders}: pyredisson_rwlock_writer:{orders} pyredisson_waiting:{orders} pyredisson_waiting_readers:{orders} pyredisson_woken:{orders} , me:1 1 30000 me:1:write me:1:r 60000 pyredisson_wake:{orders}:
 
--- include: publish
--- include: wait_in_lists
 local LONGEST_CLAIM = 2000 -- ms, see write_acquire
 local MOST_HOLDERS = 32 -- see `refused`
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
+if ARGV[2] == '1' and redis.call('EXISTS', unpack(KEYS)) == 0 then
+    -- The usual case, without all that a list needs.
+    redis.call('SET', lease_key(ARGV[1], 1), '1', 'PX', ARGV[3])
+    redis.call('HSET', lock, 'mode', 'read', ARGV[1], '1')
+    redis.call('PEXPIRE', lock, ARGV[3])
+    return false
+end
+-- include: publish
+-- include: wait_in_lists
 local reader, level, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if level > MOST_LEVELS then
     return redis.error_reply('ERR a reader has at most 1000 levels')

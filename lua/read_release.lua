@@ -19,7 +19,6 @@
 -- redis-cli --eval read_release.lua orders {orders}: pyredisson_rwlock_turn:{orders} pyredisson_waiting:{orders} pyredisson_waiting_readers:{orders} pyredisson_woken:{orders} , redisson_rwlock:{orders} me:1 0 pyredisson_wake:{orders}: 5000
 
 -- include: publish
--- include: wake_in_lists
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local reader, remaining = ARGV[2], tonumber(ARGV[3])
@@ -58,8 +57,12 @@ if redis.call('HLEN', lock) > 1 then
     end
     -- The leases of the other readers have ended.
 end
+local wakes = redis.call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) > 0
 redis.call('DEL', lock, KEYS[3])
 publish(ARGV[1], '0')
--- pcall: keys of a wrong type must not fail a release that was done.
-pcall(wake_next, KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[5])
+if wakes then
+    -- include: wake_in_lists
+    -- pcall: keys of a wrong type must not fail a release that was done.
+    pcall(wake_next, KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[5])
+end
 return 1

@@ -20,6 +20,12 @@
 --
 -- redis-cli --eval write_acquire.lua orders pyredisson_rwlock_writer:{orders} pyredisson_rwlock_turn:{orders} pyredisson_waiting:{orders} pyredisson_woken:{orders} , me:1:write 1 30000 me:1 60000
 
+if ARGV[2] == '1' and redis.call('EXISTS', unpack(KEYS)) == 0 then
+    -- The usual case, without all that a list needs.
+    redis.call('HSET', KEYS[1], 'mode', 'write', ARGV[1], '1')
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    return false
+end
 -- include: wait_in_list
 local CLAIM, ASK_AGAIN = 2000, 1000
 -- Claims in a row hold readers back for at most 5 s (IN_A_ROW). Then no claim is possible for 1 s (TURN).

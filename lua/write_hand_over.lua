@@ -20,8 +20,6 @@
 --
 -- redis-cli --eval write_hand_over.lua orders {orders}: pyredisson_waiting:{orders} pyredisson_waiting_readers:{orders} pyredisson_woken:{orders} , redisson_rwlock:{orders} me:1:write me:2:write 30000 me:1 pyredisson_wake:{orders}: 5000
 
--- include: publish
--- include: wake_in_lists
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 -- The lease of the former writer may be longer than the lease of the next one: nothing of it remains.
@@ -32,7 +30,9 @@ if redis.call('HEXISTS', lock, ARGV[2]) == 1 then
     if longest > 0 then
         redis.call('HSET', lock, 'mode', 'read')
         redis.call('PEXPIRE', lock, longest)
+        -- include: publish
         publish(ARGV[1], '1')
+        -- include: wake_in_lists
         -- pcall: keys of a wrong type must not fail a release that was done.
         pcall(admit_readers, KEYS[3], KEYS[4], KEYS[5], ARGV[6], ARGV[7])
         return 1
