@@ -6,30 +6,32 @@
 -- For how long some of the free permits are left to other clients, ms, if the caller can't have `wanted` beside them; 0: it can.
 -- It only reads.
 local function reserved_for_others(free, wanted, client)
-    if redis.call('EXISTS', woken) == 0 then
-        return 0
-    end
-    local now, latest = server_time(), 0
-    for member, ends in pairs(about_to_come(now)) do
+    read_woken()
+    local latest = 0
+    for member, ends in pairs(coming) do
         local came = client_of(member) ~= client and tonumber(redis.call('ZSCORE', waiting, member))
-        if came and now - came >= tonumber(patience) then
+        if came and server_time() - came >= tonumber(patience) then
             free, latest = free - need_of(member), math.max(latest, ends)
         end
     end
-    return free < wanted and math.max(math.ceil((latest - now) / 1000), 1) or 0
+    return free < wanted and math.max(math.ceil((latest - server_time()) / 1000), 1) or 0
 end
 
 -- Removes a client under all names that it may have in the list. Returns since when it is there, and whether it was woken.
 local function unlist(names)
-    local came, was_woken
+    local listed, came = {}, nil
     for name in string.gmatch(names, '%S+') do
         local score = redis.call('ZSCORE', waiting, name)
         score = score and place_of(score)
         came = score and math.min(came or score, score) or came
-        was_woken = redis.call('ZREM', woken, name) == 1 or was_woken
-        if score then
-            redis.call('ZREM', waiting, name)
+        listed[#listed + 1] = name
+        if coming then
+            coming[name] = nil
         end
+    end
+    local was_woken = listed[1] and redis.call('ZREM', woken, unpack(listed)) > 0
+    if came then
+        redis.call('ZREM', waiting, unpack(listed))
     end
     return came, was_woken
 end

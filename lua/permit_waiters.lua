@@ -20,33 +20,28 @@ local function need_of(member)
     return tonumber(string.match(member, ':(%d+)$')) or 1
 end
 
--- The members that were woken and are about to come, with the times until when others leave them permits. The reading of a key of
--- another type fails.
-local function about_to_come(now)
-    local coming, found = {}, redis.call('ZRANGE', woken, 0, MOST_LISTED, 'WITHSCORES')
+-- The members that were woken: the ones that are about to come, with the times until when others leave them permits, and the ones
+-- that are late. They are read once. The reading of a key of another type fails.
+local coming, late
+local function read_woken()
+    if coming then
+        return
+    end
+    local found = redis.call('ZRANGE', woken, 0, MOST_LISTED, 'WITHSCORES')
+    coming, late = {}, {}
     for i = 1, #found, 2 do
         local ends = tonumber(found[i + 1])
         -- A later time than any of these scripts writes is somebody else's.
-        if ends > now and ends <= now + RESERVED * 1000 then
+        if ends > server_time() and ends <= server_time() + RESERVED * 1000 then
             coming[found[i]] = ends
-        end
-    end
-    return coming
-end
-
--- Removes the members that were woken and have not come in time: they lose their places.
-local function forget_late(now, coming)
-    for _, member in ipairs(redis.call('ZRANGE', woken, 0, MOST_LISTED)) do
-        if not coming[member] then
-            redis.call('ZREM', waiting, member)
-            redis.call('ZREM', woken, member)
+        else
+            late[#late + 1] = found[i]
         end
     end
 end
 
 -- For how many clients in the list permits may be free that nobody else is to get. Returns also how many others are listed.
-local function left_for_list(free, coming)
-    local others = redis.call('ZCARD', waiting)
+local function left_for_list(free, others)
     for member in pairs(coming) do
         free, others = free - need_of(member), others - 1
     end
@@ -63,6 +58,7 @@ local function wake_member(member, permits, ends)
         redis.call('ZREM', waiting, member)
         return false
     end
+    coming[member] = ends
     redis.call('ZADD', woken, string.format('%.0f', ends), member)
     redis.call('PEXPIRE', woken, WOKEN_LASTS)
     return true
@@ -88,10 +84,19 @@ end
 -- Wakes the first clients for which so many free permits are enough, and tells the one behind them when to look, in case that a
 -- woken one never comes.
 local function wake_listed(all_free)
-    local now = server_time()
-    local coming = about_to_come(now)
-    forget_late(now, coming)
-    local free, others = left_for_list(all_free, coming)
+    local listed = redis.call('ZCARD', waiting)
+    if listed == 0 then
+        return
+    end
+    read_woken()
+    -- They lose their places.
+    for _, member in ipairs(late) do
+        listed = listed - redis.call('ZREM', waiting, member)
+        redis.call('ZREM', woken, member)
+    end
+    late = {}
+    local free, others = left_for_list(all_free, listed)
+    local ends = server_time() + RESERVED * 1000
     local woke, clients, passed, at, looked = false, {}, {}, 0, 0
     while free > 0 or (woke and not passed[1]) do
         local members = redis.call('ZRANGE', waiting, at, at + math.min(math.max(free, 0) + 3, MOST_LISTED))
@@ -110,7 +115,7 @@ local function wake_listed(all_free)
                 end
             else
                 -- With fewer clients than permits the first one gets the rest for its other callers.
-                if wake_member(member, math.max(need, woke and 0 or free - others + 1), now + RESERVED * 1000) then
+                if wake_member(member, math.max(need, woke and 0 or free - others + 1), ends) then
                     free, woke, clients[client_of(member)] = free - need, true, true
                 else
                     at = at - 1
@@ -128,7 +133,7 @@ local function wake_listed(all_free)
 end
 
 -- Whether other clients stand in the list, or may: the entries behind so many of the client's own are not looked at.
-local MOST_OWN = 20
+local MOST_OWN = 4
 local function others_wait(client)
     local members = redis.call('ZRANGE', waiting, 0, MOST_OWN)
     for _, member in ipairs(members) do
@@ -143,7 +148,7 @@ end
 local function wake(free)
     if not waiting then
         wake_all(channels)
-    elseif free > 0 and redis.call('EXISTS', waiting) == 1 then
+    elseif free > 0 then
         pcall(wake_listed, free)
     end
 end

@@ -26,15 +26,6 @@ local LONGEST_CLAIM = 2000 -- ms, see write_acquire
 local MOST_HOLDERS = 32 -- see `refused`
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
-if ARGV[2] == '1' and redis.call('EXISTS', unpack(KEYS)) == 0 then
-    -- The usual case, without all that a list needs.
-    redis.call('SET', lease_key(ARGV[1], 1), '1', 'PX', ARGV[3])
-    redis.call('HSET', lock, 'mode', 'read', ARGV[1], '1')
-    redis.call('PEXPIRE', lock, ARGV[3])
-    return false
-end
--- include: publish
--- include: wait_in_lists
 local reader, level, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if level > MOST_LEVELS then
     return redis.error_reply('ERR a reader has at most 1000 levels')
@@ -46,31 +37,38 @@ if levels == 0 then
     end
     local mode = redis.call('HGET', lock, 'mode')
     local remaining = redis.call('PTTL', lock)
-    if mode == 'read' or remaining == -2 then
-        -- New readers wait for a claim: readers that follow each other without a gap would starve the writer. A reader
-        -- that has a hold may add a level.
-        local claimed = redis.call('PTTL', KEYS[3])
-        if claimed == -1 or claimed > LONGEST_CLAIM then
-            -- Made by somebody else: it ends as a new claim does.
-            redis.call('PEXPIRE', KEYS[3], LONGEST_CLAIM)
-            claimed = LONGEST_CLAIM
-        end
-        local reserved, listed, mine = come(KEYS[5], KEYS[6], ARGV[5])
-        -- A reader that was woken comes before the writer that has claimed the lock. If the lock is free, that one claims it
-        -- again.
-        if claimed ~= -2 and mine and mode ~= 'read' then
-            redis.call('DEL', KEYS[3])
-        elseif claimed ~= -2 and not mine and not is_in_phase(KEYS[6], listed) then
-            return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], claimed, MOST_HOLDERS)
-        end
-        if reserved > 0 and mode ~= 'read' then
-            return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], reserved)
-        end
+    if (mode == 'read' or remaining == -2) and redis.call('EXISTS', unpack(KEYS, 3)) == 0 then
+        -- The usual case, without all that a list needs.
         redis.call('HSET', lock, 'mode', 'read')
-        arrive_reading(KEYS[4], KEYS[5], KEYS[6], ARGV[5], ARGV[7], listed, mine)
-    elseif redis.call('HEXISTS', lock, ARGV[4]) == 0 then
-        -- Another owner writes. Or there is no mode: then the key is a lock of another kind.
-        return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], remaining, MOST_HOLDERS)
+    else
+        -- include: publish
+        -- include: wait_in_lists
+        if mode == 'read' or remaining == -2 then
+            -- New readers wait for a claim: readers that follow each other without a gap would starve the writer. A reader
+            -- that has a hold may add a level.
+            local claimed = redis.call('PTTL', KEYS[3])
+            if claimed == -1 or claimed > LONGEST_CLAIM then
+                -- Made by somebody else: it ends as a new claim does.
+                redis.call('PEXPIRE', KEYS[3], LONGEST_CLAIM)
+                claimed = LONGEST_CLAIM
+            end
+            local reserved, listed, mine = come(KEYS[5], KEYS[6], ARGV[5])
+            -- A reader that was woken comes before the writer that has claimed the lock. If the lock is free, that one claims it
+            -- again.
+            if claimed ~= -2 and mine and mode ~= 'read' then
+                redis.call('DEL', KEYS[3])
+            elseif claimed ~= -2 and not mine and not is_in_phase(KEYS[6], listed) then
+                return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], claimed, MOST_HOLDERS)
+            end
+            if reserved > 0 and mode ~= 'read' then
+                return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], reserved)
+            end
+            redis.call('HSET', lock, 'mode', 'read')
+            arrive_reading(KEYS[4], KEYS[5], KEYS[6], ARGV[5], ARGV[7], listed, mine)
+        elseif redis.call('HEXISTS', lock, ARGV[4]) == 0 then
+            -- Another owner writes. Or there is no mode: then the key is a lock of another kind.
+            return refused(lock, KEYS[5], KEYS[6], ARGV[5], ARGV[6], remaining, MOST_HOLDERS)
+        end
     end
 end
 for released = level + 1, levels do

@@ -13,9 +13,13 @@
 -- No key is used again after it was removed: in a slot that is being moved, the server would end the script there.
 local RESERVED = 250
 
+local read_time
 local function server_time()
-    local time = redis.call('TIME')
-    return time[1] * 1000000 + time[2]
+    if not read_time then
+        local time = redis.call('TIME')
+        read_time = time[1] * 1000000 + time[2]
+    end
+    return read_time
 end
 
 local function client_of(member)
