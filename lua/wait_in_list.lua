@@ -5,7 +5,7 @@
 -- A client comes to a free lock. Returns for how many ms the lock is reserved for another one; 0: the client gets it. Then
 -- also whether it is in the list, and whether it was woken: `arrive` needs that. It only reads.
 local function come(waiting, woken, member)
-    if not waiting or redis.call('EXISTS', waiting, woken) == 0 then
+    if not waiting then
         return 0
     end
     local found = redis.call('HMGET', woken, 'member', 'exclusive')

@@ -26,9 +26,6 @@ local function wake_first(waiting, woken, channels, patience, leaver)
     if not waiting then
         return wake_all(channels)
     end
-    if redis.call('EXISTS', waiting, woken) == 0 then
-        return false
-    end
     local now = server_time()
     local found = redis.call('HMGET', woken, 'member', 'came')
     if found[1] and found[1] ~= leaver then
