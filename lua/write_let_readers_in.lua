@@ -19,8 +19,6 @@
 --
 -- redis-cli --eval write_let_readers_in.lua orders {orders}: pyredisson_waiting:{orders} pyredisson_waiting_readers:{orders} pyredisson_woken:{orders} , redisson_rwlock:{orders} me:1:write me:1:r pyredisson_wake:{orders}: 5000 me:2 30000 me:3 30000
 
--- include: publish
--- include: wake_in_lists
 local lock, leases = KEYS[1], KEYS[2]
 -- include: read_leases
 local writes = redis.call('HEXISTS', lock, ARGV[2]) == 1
@@ -70,13 +68,17 @@ end
 -- with that. Else the lock may last for longer, for other readers.
 redis.call('PEXPIRE', lock, writes and longest or math.max(longest, math.min(redis.call('PTTL', lock), ENDLESS)))
 if writes then
+    -- include: publish
     -- For readers of other clients, and for Redisson's writers.
     publish(ARGV[1], '1')
-    -- pcall: a list of a wrong type must not fail a release that was done.
-    if ARGV[3] ~= '' and redis.pcall('ZREM', KEYS[4], ARGV[3]) == 1 then
-        -- For callers there that were refused, and whose replies are on their way.
-        publish(ARGV[4] .. client_of(ARGV[3]), 'r')
+    if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5]) > 0 then
+        -- include: wake_in_lists
+        -- pcall: a list of a wrong type must not fail a release that was done.
+        if ARGV[3] ~= '' and redis.pcall('ZREM', KEYS[4], ARGV[3]) == 1 then
+            -- For callers there that were refused, and whose replies are on their way.
+            publish(ARGV[4] .. client_of(ARGV[3]), 'r')
+        end
+        pcall(admit_readers, KEYS[3], KEYS[4], KEYS[5], ARGV[4], ARGV[5])
     end
-    pcall(admit_readers, KEYS[3], KEYS[4], KEYS[5], ARGV[4], ARGV[5])
 end
 return entered
