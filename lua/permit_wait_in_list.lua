@@ -26,7 +26,7 @@ local function unlist(names)
         came = score and math.min(came or score, score) or came
         listed[#listed + 1] = name
         if coming then
-            coming[name] = nil
+            coming[name], late[name] = nil, nil
         end
     end
     local was_woken = listed[1] and redis.call('ZREM', woken, unpack(listed)) > 0

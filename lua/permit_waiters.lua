@@ -35,7 +35,7 @@ local function read_woken()
         if ends > server_time() and ends <= server_time() + RESERVED * 1000 then
             coming[found[i]] = ends
         else
-            late[#late + 1] = found[i]
+            late[found[i]] = true
         end
     end
 end
@@ -90,7 +90,7 @@ local function wake_listed(all_free)
     end
     read_woken()
     -- They lose their places.
-    for _, member in ipairs(late) do
+    for member in pairs(late) do
         listed = listed - redis.call('ZREM', waiting, member)
         redis.call('ZREM', woken, member)
     end

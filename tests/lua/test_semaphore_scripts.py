@@ -311,6 +311,15 @@ def test_a_permit_is_left_to_the_client_that_was_woken(scripts: Scripted, patien
     assert scripts.text("stock") == "0"
 
 
+def test_a_client_that_comes_late_and_is_refused_keeps_its_place(scripts: Scripted) -> None:
+    """The permit is left to the other one, which was woken, too."""
+    scripts.write(line(1, "a b"))
+    seconds, microseconds = scripts.redis.time()
+    scripts.redis.zadd(WOKEN, {A: 1, B: seconds * 1_000_000 + microseconds + RESERVED * 999})
+    assert scripts.call(come(1, "", A)) < 0
+    assert scripts.redis.zrange(LIST, 0, -1) == [A.encode(), B.encode()]
+
+
 @pytest.mark.parametrize(("before", "behind", "releases"), [(1, 0, 1), (5, 6, 1), (2_000, 0, 2)])
 def test_clients_that_are_gone_are_passed_over(scripts: Scripted, before: int, behind: int, releases: int) -> None:
     gone = [f"gone:{number}:1" for number in range(before + behind)]
