@@ -3,10 +3,10 @@
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import ClassVar
 
 from pyredisson._backends.runtime import start_thread
 from pyredisson._diagnostics import logger
@@ -32,9 +32,6 @@ class Delivery:
     The thread starts with the first event. It refers to this object only, so it doesn't keep a client alive.
     """
 
-    forking: ClassVar[dict[int, float]] = {}
-    """Of the class: the threads that are about to fork, and since when. See `pause_before_fork`."""
-
     def __init__(self, observer: object, client_id: str) -> None:
         self.handlers = handlers_of(observer)
         self.queue: deque[Event | threading.Event] = deque(maxlen=MOST_EVENTS)
@@ -49,8 +46,8 @@ class Delivery:
         self._idle = False
         """Whether the thread waits until it is woken. Otherwise it looks at the queue again soon."""
         self._closed = False
-        self._busy = False
-        """Whether the observer is being called."""
+        self.calling = threading.RLock()
+        """Held while the observer is being called, and while another thread forks."""
         self._dropped = 0
         """About how many events were dropped since the observer was told so."""
         self._falls_behind = False
@@ -99,11 +96,6 @@ class Delivery:
         for method, failures in list(self._failures.items()):
             if self._failures.pop(method, 0) > 1:
                 logger.warning("the observer's method %s failed %d times", method, failures)
-
-    @property
-    def busy(self) -> bool:
-        """Whether another thread is calling the observer."""
-        return self._busy and self._thread != threading.get_ident()
 
     def _start(self) -> None:
         # Two threads may start. The one that comes second ends at once.
@@ -167,12 +159,9 @@ class Delivery:
         return delivered
 
     def _deliver(self, event: Event) -> None:
-        self._busy = True
-        # Looked at after the assignment: whoever forks looks at `_busy` after that.
-        while Delivery.forking:
-            self._busy = False
-            _wait_for_fork()
-            self._busy = True
+        if not self.calling.acquire(timeout=LONGEST_FORK):
+            self.calling = threading.RLock()
+            self.calling.acquire()
         try:
             self.handlers[event.what](event)
         except BaseException:  # noqa: BLE001
@@ -181,15 +170,11 @@ class Delivery:
             if self._failures[event.what] == 1:
                 log_exception(f"the observer's method {event.what} failed; this is logged once")
         finally:
-            self._busy = False
+            self.calling.release()
 
 
-def _wait_for_fork() -> None:
-    while Delivery.forking:
-        for thread, since in list(Delivery.forking.items()):
-            if monotonic() > since + LONGEST_FORK:
-                Delivery.forking.pop(thread, None)
-        time.sleep(0.001)
+paused: dict[int, list[Callable[[], None]]] = {}
+"""For each thread that is about to fork, what has observers called again that aren't called meanwhile."""
 
 
 def pause_before_fork(deliveries: list[Delivery], seconds: float) -> None:
@@ -198,15 +183,18 @@ def pause_before_fork(deliveries: list[Delivery], seconds: float) -> None:
     The child has a copy of every mutex, but not the threads of observers: a mutex of an observer's library that is held
     during the fork, for example of a metric, would stay held in the child.
     """
-    began = Delivery.forking[threading.get_ident()] = monotonic()
-    until = began + seconds
-    while any(delivery.busy for delivery in deliveries) and monotonic() < until:
-        time.sleep(0.0005)
+    until = monotonic() + seconds
+    go_on = paused[threading.get_ident()] = list[Callable[[], None]]()
+    for delivery in deliveries:
+        calling = delivery.calling
+        if calling.acquire(timeout=max(0.0, until - monotonic())):
+            go_on.append(calling.release)
 
 
 def go_on_after_fork() -> None:
     """In the parent."""
-    Delivery.forking.pop(threading.get_ident(), None)
+    for go_on in paused.pop(threading.get_ident(), ()):
+        go_on()
 
 
 MOST_THREADS = 16

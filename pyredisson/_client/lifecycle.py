@@ -94,7 +94,9 @@ class ClientLifecycle:
         client_id = str(uuid.uuid4())
         observer = self.config.observer
         self.delivery = None if observer is None else Delivery(observer, client_id)
-        observing = None if self.delivery is None else Observing(self.delivery, client_id, clock)
+        observing = None
+        if (told := self.delivery) is not None:
+            observing = Observing(told.handlers, told.queue, told.wake, client_id, clock)
         observe = None if observing is None else observing.availability_changed
         servers = SingleServer if self.config.topology == "single" else SeveralServers
         self.servers: Servers = servers(self.config, client_id, observe)

@@ -10,7 +10,7 @@ from functools import partial
 from types import FrameType
 
 from pyredisson._backends.runtime import clock, start_thread
-from pyredisson._client.callbacks import Delivery, go_on_after_fork, pause_before_fork
+from pyredisson._client.callbacks import go_on_after_fork, pause_before_fork, paused
 from pyredisson._client.lifecycle import CLOSE_TIMEOUT, dropped_clients, live_clients
 from pyredisson._diagnostics import logger
 from pyredisson.logic import holds
@@ -48,7 +48,7 @@ def pause_observers() -> None:
 def reset_all() -> None:
     """Replaces everything that another thread of the parent may have been changing, and all of the parent's state."""
     # The threads that were about to fork aren't there.
-    Delivery.forking.clear()
+    paused.clear()
     holds.after_fork()
     dropped_clients.clear()
     for lifecycle in live_clients():

@@ -26,20 +26,6 @@ class Named(Protocol):
     kind: str
 
 
-class Delivery(Protocol):
-    """What delivers the events, on a thread of its own."""
-
-    @property
-    def handlers(self) -> Container[str]:
-        """The methods that the observer has. No other events are added."""
-
-    queue: deque[Any]
-    """Where events are added."""
-
-    def wake(self) -> None:
-        """An event was added. Takes no mutex, and may be called on any line."""
-
-
 class Observing:
     """Any thread adds an event, on any line.
 
@@ -47,12 +33,21 @@ class Observing:
     begun or ended, so that no interrupt strikes there. Of several threads that note an end, one succeeds.
     """
 
-    def __init__(self, delivery: Delivery, client_id: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        handlers: Container[str],
+        queue: deque[Any],
+        wake: Callable[[], None],
+        client_id: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """`handlers`: the methods that the observer has; no other events are added to `queue`. `wake` is called after
+        that, on any line: it takes no mutex."""
         self._client_id = client_id
         self._clock = clock
-        self._handlers = delivery.handlers
-        self._queue = delivery.queue
-        self._wake = delivery.wake
+        self._handlers = handlers
+        self._queue = queue
+        self._wake = wake
         self._numbers = itertools.count(1)
         self._waits: dict[object, int] = {}
         """The number of each wait whose end was not told, by the call that waits."""

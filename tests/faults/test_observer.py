@@ -230,7 +230,7 @@ class TestFork:
             with mutex:
                 inside.set()
                 # Until the fork is about to happen: it comes after this call.
-                eventually(lambda: Delivery.forking)
+                eventually(lambda: callbacks.paused)
 
         with pyredisson.connect(server.url, observer=Calling(acquired)) as client:
             use(client)
@@ -239,21 +239,18 @@ class TestFork:
             # The parent's observer goes on.
             assert whats(told(client)) == ["acquired", "released"]
 
-    def test_two_threads_that_fork(self) -> None:
-        """The end of one fork isn't that of the other one."""
-
-        def fork() -> None:
-            callbacks.pause_before_fork([], 0)
-            callbacks.go_on_after_fork()
-
-        callbacks.pause_before_fork([], 0)
-        try:
-            with ThreadPoolExecutor(1) as other:
-                other.submit(fork).result()
-            assert [*Delivery.forking] == [threading.get_ident()]
-        finally:
-            callbacks.go_on_after_fork()
-        assert not Delivery.forking
+    def test_an_interrupt_hides_the_end_of_a_fork(self, server: Server, monkeypatch: Patch) -> None:
+        """The observer is called again after a while."""
+        monkeypatch.setattr(callbacks, "LONGEST_FORK", 0.1)
+        recorder = Recorder()
+        with pyredisson.connect(server.url, observer=recorder) as client:
+            delivery = client._lifecycle.delivery
+            assert delivery is not None
+            callbacks.pause_before_fork([delivery], 0)
+            del callbacks.paused[threading.get_ident()]
+            use(client)
+            assert whats(told(client)) == ["acquired", "released"]
+            assert forked(lambda: True)
 
     def test_a_fork_does_not_wait_for_one_that_hangs(self, server: Server, hanging: Hanging) -> None:
         with pyredisson.connect(server.url, observer=hanging) as client:
