@@ -39,9 +39,8 @@ class Delivery:
         self._client_id = client_id
         # Its `put` may be called on any line, also by a finalizer in the middle of another `put`.
         self._wakeups: SimpleQueue[None] = SimpleQueue()
-        self._run: dict[str, object] = {}
-        """The run of the thread that delivers; empty: there is none."""
-        self._thread: int | None = None
+        self._run: dict[str, int] = {}
+        """The thread that delivers, under the key "thread"; empty: there is none."""
         self._starting = False
         self._idle = False
         """Whether the thread waits until it is woken. Otherwise it looks at the queue again soon."""
@@ -75,7 +74,7 @@ class Delivery:
         """Waits, for so long at most, until all events that were added before were delivered; whether they were."""
         if not self._run and not self.queue:
             return True
-        if self._thread == threading.get_ident() or self._start_failed:
+        if self._run.get("thread") == threading.get_ident() or self._start_failed:
             # The observer has closed the client; or there is no thread.
             return False
         done = threading.Event()
@@ -113,9 +112,8 @@ class Delivery:
     # --- The thread
 
     def _work(self) -> None:
-        run = object()
-        while self._run.setdefault("run", run) is run:
-            self._thread = threading.get_ident()
+        thread = threading.get_ident()
+        while self._run.setdefault("thread", thread) == thread:
             self._deliver_until_closed()
             self._run.clear()
             # An event that was added just before found that there is a thread.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,10 +27,9 @@ class Node(Server):
     `Replicated` wait until the other nodes have noticed.
     """
 
-    def __init__(self, *, certificates_of: Node | None = None, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.paused = False
-        self._certificates_of = certificates_of
         self._admin: Redis | None = None
         # How replicas reach their masters, and without the pauses that suit large data. After a sync without a file, a
         # master sends nothing more for up to a second: WAIT would confirm nothing meanwhile.
@@ -103,13 +101,6 @@ class Node(Server):
             self._admin.close()
             self._admin = None
 
-    def _provide_certificates(self, directory: Path) -> None:
-        if self._certificates_of is None:
-            super()._provide_certificates(directory)
-            return
-        for name in ("ca.pem", "server.pem", "server.key"):
-            shutil.copy(Path(self._certificates_of.ca_file).with_name(name), directory)
-
     def _spawn(self, *arguments: str) -> None:
         for file in Path(self.path).parent.glob("*.rdb"):
             file.unlink()  # from the connection of a replica; the server would load it
@@ -144,9 +135,8 @@ class Deployment(Generic[N, P]):
         self._running = False
         self._owner = os.getpid()
         options["config"] = settings | dict(options.get("config") or {})
-        first = kind(**options)
-        self.nodes = (first, *(kind(certificates_of=first, **options) for _ in range(count - 1)))
-        self.version = first.version
+        self.nodes = tuple(kind(**options) for _ in range(count))
+        self.version = self.nodes[0].version
 
     def start(self) -> Self:
         """Start all processes. `ServerError`: one of them exited, or they didn't agree within 20 seconds."""
@@ -240,6 +230,7 @@ class Deployment(Generic[N, P]):
         for server in self._servers:
             server.port = next(ports)
             server.tls_port = next(ports) if self._tls else 0
+            server._certificates = server._certificates or self.nodes[0]._certificates
             server._prepare()
         self._configure()
         deadline = time.monotonic() + _START_SECONDS

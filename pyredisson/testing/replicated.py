@@ -279,7 +279,7 @@ class Sentinels(ReplicatedNodes[ReplicatedNode | SentinelNode]):
         if self.password is not None:
             self._options["auth-pass"] = quoted(self.password)
         its: ServerOptions = {"executable": self.nodes[0].executable, "password": sentinel_password, "tls": self._tls}
-        self.sentinels = tuple(SentinelNode(certificates_of=self.nodes[0], **its) for _ in range(sentinels))
+        self.sentinels = tuple(SentinelNode(**its) for _ in range(sentinels))
         """All sentinels, living or not."""
         self._servers = (*self.nodes, *self.sentinels)
 

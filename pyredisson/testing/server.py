@@ -73,6 +73,8 @@ class Server:
         self._tls = tls
         self._config = dict(config or {})
         self._directory: Path | None = None
+        self._certificates: Path | None = None
+        """The directory with the certificates, which may be another server's."""
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._cleanup: weakref.finalize[..., Any] | None = None
@@ -107,7 +109,7 @@ class Server:
         self._kept.close()
         if self._cleanup is not None:
             self._cleanup()
-        self._cleanup = self._process = self._guard = self._directory = None
+        self._cleanup = self._process = self._guard = self._directory = self._certificates = None
 
     def kill(self) -> None:
         """End the process with SIGKILL and wait until it is gone; `start` brings it back on the same port."""
@@ -160,9 +162,9 @@ class Server:
     @property
     def ca_file(self) -> str:
         """The certificate authority that signed the server's certificate (`tls=True` only)."""
-        if self._directory is None or not self._tls:
+        if self._certificates is None:
             raise RuntimeError("the server has not been started with tls=True")
-        return str(self._directory / "ca.pem")
+        return str(self._certificates / "ca.pem")
 
     @property
     def pid(self) -> int:
@@ -195,11 +197,12 @@ class Server:
             self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-", dir="/tmp" if is_long else None))
             self._cleanup = weakref.finalize(self, end, None, None, self._directory, os.getpid())
             self._owner = os.getpid()
-            if self._tls:
-                self._provide_certificates(self._directory)
+            if self._tls and self._certificates is None:
+                self._make_certificates(self._directory)
+                self._certificates = self._directory
         return self._directory
 
-    def _provide_certificates(self, directory: Path) -> None:
+    def _make_certificates(self, directory: Path) -> None:
         """Write ca.pem and a server.pem signed by it, for 127.0.0.1 and localhost, and for a server as a client."""
         if shutil.which("openssl") is None:
             raise FileNotFoundError("tls=True needs the program openssl, which was not found on PATH")
@@ -264,12 +267,12 @@ class Server:
         }
         if self.password is not None:
             settings["requirepass"] = quoted(self.password)
-        if self._tls:
+        if self._certificates is not None:
             settings |= {
                 "tls-port": str(self.tls_port),
-                "tls-cert-file": quoted(str(directory / "server.pem")),
-                "tls-key-file": quoted(str(directory / "server.key")),
-                "tls-ca-cert-file": quoted(str(directory / "ca.pem")),
+                "tls-cert-file": quoted(str(self._certificates / "server.pem")),
+                "tls-key-file": quoted(str(self._certificates / "server.key")),
+                "tls-ca-cert-file": quoted(self.ca_file),
                 "tls-auth-clients": "no",
             }
         lines = [f"{name} {value or quoted('')}" for name, value in (settings | self._config).items()]

@@ -30,10 +30,10 @@ from pyredisson._backends.threads.connection import Connection, remaining
 from pyredisson._backends.threads.listener import (
     MessageReader,
     ReaderRole,
-    SelfPipe,
     SubscriptionConnection,
     ThreadListener,
     ThreadListeners,
+    self_pipe,
 )
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
@@ -187,7 +187,7 @@ def test_one_thread_at_a_time_is_the_reader() -> None:
 def test_when_a_reader_has_to_send_a_ping(node: Node, interval: float, expected: float) -> None:
     node.ping_interval = interval
     channels: Any = SimpleNamespace(mutex=threading.RLock())
-    with SelfPipe() as pipe, closing(SubscriptionConnection(node)) as connection:
+    with self_pipe() as pipe, closing(SubscriptionConnection(node)) as connection:
         connection.open()
         messages = MessageReader(node, connection, channels, pipe)
         seconds = messages._seconds_to_poll(monotonic() + 50.0)
@@ -216,7 +216,7 @@ def test_a_thread_that_may_run_handlers_has_another_one_read(node: Node, on_alar
     channels: Any = SimpleNamespace(waiting={wakeup})
     listener = ThreadListener(node, channels)
     listener._wakeup.clear()
-    with SelfPipe() as pipe:
+    with self_pipe() as pipe:
         listener._role.connected(MessageReader(node, SubscriptionConnection(node), channels, pipe))
         listener.wait(wakeup, 0.0)
     assert listener._role.unread
@@ -227,7 +227,7 @@ def test_a_waiter_reads_until_its_time_is_over(node: Node) -> None:
     wakeup = ThreadWakeup()
     channels: Any = SimpleNamespace(waiting={wakeup})
     listener = ThreadListener(node, channels)
-    with SelfPipe() as pipe, closing(SubscriptionConnection(node)) as connection, ThreadPoolExecutor() as threads:
+    with self_pipe() as pipe, closing(SubscriptionConnection(node)) as connection, ThreadPoolExecutor() as threads:
         connection.open()
         listener._role.connected(MessageReader(node, connection, channels, pipe))
         began = monotonic()

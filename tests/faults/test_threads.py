@@ -12,7 +12,7 @@ from redis import Redis
 
 import pyredisson
 from pyredisson._backends.threads.connection import Connection
-from pyredisson._backends.threads.listener import ReaderRole, SelfPipe, SubscriptionConnection
+from pyredisson._backends.threads.listener import ReaderRole, SubscriptionConnection, self_pipe
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callbacks import CallbackThreads
@@ -205,9 +205,9 @@ def test_a_subscription_is_changed_by_a_collection_while_it_is_sent_or_read(clie
         connection.open()
 
         def act() -> None:
-            with SelfPipe() as never:
+            with self_pipe() as (never, _):
                 connection.send(b"PING\r\n")
-                assert connection.receive(5.0, never.reader)
+                assert connection.receive(5.0, never)
             assert not connection._outbox
             connection.close()
 

@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
@@ -31,6 +31,8 @@ from pyredisson.logic.routed_channels import ListenedChannels
 
 WOKEN_WAITER_RETURNS = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or leaves. The thread reads again after that."""
+SelfPipe = tuple[socket.socket, socket.socket]
+"""A byte that is sent to the second one ends a poll that waits for the first one."""
 PIPE_BYTES = 4096
 """How many wakeups' bytes are read from the self-pipe at a time."""
 
@@ -125,10 +127,10 @@ class ThreadListener:
             self._wakeup.set()
 
     def _run(self) -> None:
-        with SelfPipe() as self_pipe:
+        with self_pipe() as pipe:
             failures = 0
             while not self._ends():
-                if self._connect_and_serve(self_pipe):
+                if self._connect_and_serve(pipe):
                     failures = 0
                 failures += 1
                 # Nobody else does it without a connection. Channels without waiters must not keep it connecting.
@@ -146,14 +148,14 @@ class ThreadListener:
                 return True
             return self._stopped
 
-    def _connect_and_serve(self, self_pipe: SelfPipe) -> bool:
+    def _connect_and_serve(self, pipe: SelfPipe) -> bool:
         """Returns after the connection has failed; whether there was one."""
         connection = SubscriptionConnection(self._node)
         connected = False
         try:
             connection.open()
             connected = True
-            self._serve(MessageReader(self._node, connection, self._channels, self_pipe))
+            self._serve(MessageReader(self._node, connection, self._channels, pipe))
         except Exception as error:  # noqa: BLE001
             # Any exception, as a credential provider may raise anything: waiters rely on this thread.
             if not self._stopped:
@@ -281,33 +283,26 @@ class ReaderRole:
         self.messages = None
 
 
-class SelfPipe:
-    """A pair of sockets: a byte that is sent to `writer` ends a poll that waits for `reader`."""
-
-    def __init__(self) -> None:
-        self.reader, self.writer = socket.socketpair()
-        self.reader.setblocking(False)
-        self.writer.setblocking(False)
-
-    def __enter__(self) -> SelfPipe:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.reader.close()
-        self.writer.close()
+@contextlib.contextmanager
+def self_pipe() -> Iterator[SelfPipe]:
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        yield reader, writer
 
 
 class MessageReader:
     """Reads one subscription connection; one thread at a time."""
 
     def __init__(
-        self, node: Node, connection: SubscriptionConnection, channels: ListenedChannels, self_pipe: SelfPipe
+        self, node: Node, connection: SubscriptionConnection, channels: ListenedChannels, pipe: SelfPipe
     ) -> None:
         self.connection = connection
         self.subscription = Subscription(channels, node.scripts.pubsub)
         self._node = node
         self._channels = channels
-        self._self_pipe = self_pipe
+        self._woken, self._wake = pipe
         self._silent_since = monotonic()
         self._ping_sent_at = 0.0
         """When a PING was sent that has no reply yet; 0: none."""
@@ -319,18 +314,18 @@ class MessageReader:
         self._doubted = True
         # Ends the poll of the thread that reads, as a full pipe does. It also fails if the listener has ended.
         with contextlib.suppress(OSError):
-            self._self_pipe.writer.send(b"\0")
+            self._wake.send(b"\0")
 
     def read(self, wakeup: ThreadWakeup, deadline: float, *, for_others: bool = False) -> None:
         """Passes on messages until the wakeup is set or the deadline has passed; with `for_others`, also until one may
         have woken the only waiter, which reads next."""
-        connection, self_pipe = self.connection, self._self_pipe
+        connection, woken = self.connection, self._woken
         while True:
             # Set only while this thread polls: a wakeup that its own reading sets needs no byte in the pipe.
-            wakeup.self_pipe = self_pipe.writer
+            wakeup.self_pipe = self._wake
             if wakeup.is_set():
                 return
-            replies = connection.receive(self._seconds_to_poll(deadline), self_pipe.reader)
+            replies = connection.receive(self._seconds_to_poll(deadline), woken)
             wakeup.self_pipe = None
             if replies is not None:
                 self.subscription.on_replies(replies)
@@ -344,7 +339,7 @@ class MessageReader:
                     deadline = min(deadline, now)
                 continue
             with contextlib.suppress(BlockingIOError):
-                self_pipe.reader.recv(PIPE_BYTES)
+                woken.recv(PIPE_BYTES)
             if (now := monotonic()) >= deadline:
                 return
             self._ping_after_silence(now)
