@@ -212,7 +212,7 @@ class CallbackThreads:
         # Re-entrant: the garbage collector may run a finalizer here that finds another hold lost.
         self._changed = threading.Condition(threading.RLock())
         self._calls: dict[Callback, SimpleQueue[None]] = {}
-        """For each callback with calls that run or are due: one entry for each call that has not begun."""
+        """For each callback with calls that run or are due: one entry for each of them."""
         self._ready: deque[Callback] = deque()
         """Callbacks of `_calls` that no thread works on."""
         self._threads: dict[threading.Thread, None] = {}
@@ -247,29 +247,27 @@ class CallbackThreads:
             logger.warning("no thread could be started for an on_lost callback, which is called later: %s", error)
 
     def _work(self) -> None:
-        while (callback := self._next()) is not None:
-            while self._take_call(callback):
-                try:
-                    callback()
-                except BaseException:  # noqa: BLE001
-                    # A user's function may raise anything, also SystemExit. The thread has other callbacks to call.
-                    logger.exception("an on_lost callback failed")
+        callback: Callback | None = None
+        while (callback := self._next(callback)) is not None:
+            try:
+                callback()
+            except BaseException:  # noqa: BLE001
+                # A user's function may raise anything, also SystemExit. The thread has other callbacks to call.
+                logger.exception("an on_lost callback failed")
 
-    def _next(self) -> Callback | None:
-        """Waits for a callback to work on. None: the thread ends."""
+    def _next(self, called: Callback | None) -> Callback | None:
+        """Waits for a callback to call. None: the thread ends. `called`: the one whose call has ended."""
         with self._changed:
+            if called is not None:
+                calls = self._calls[called]
+                calls.get()
+                if calls.empty():
+                    del self._calls[called]
+                else:
+                    self._ready.append(called)
+                    self._changed.notify()
             while not self._ready:
                 if (self._closed or not self._changed.wait(IDLE)) and not self._ready:
                     self._threads.pop(threading.current_thread(), None)
                     return None
             return self._ready.popleft()
-
-    def _take_call(self, callback: Callback) -> bool:
-        """Takes one call of a callback. False: none is due."""
-        with self._changed:
-            calls = self._calls[callback]
-            if calls.empty():
-                del self._calls[callback]
-                return False
-            calls.get()
-            return True

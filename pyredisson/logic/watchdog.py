@@ -92,8 +92,6 @@ class Watchdog(LoopOwner, RenewalStep):
         self._renewers: dict[Hashable, Renewer] = {}
         """The renewers that have not ended."""
         runtime.on_topology_change(self.on_topology_change)
-        self._sole = None if runtime.sharded else self._renewer_of(runtime.shard_of(b""))
-        """The renewer of a single server."""
 
     # --- What calls
 
@@ -135,7 +133,7 @@ class Watchdog(LoopOwner, RenewalStep):
         A chore that asks for itself while it runs is run again in the next round.
         """
         while True:
-            renewer = self._sole or self._renewer_of(self._runtime.shard_of(chore.key))
+            renewer = self._renewer_of(self._runtime.shard_of(chore.key))
             renewer.chores.append(chore)
             if not renewer.ended:
                 break
@@ -227,8 +225,7 @@ class Watchdog(LoopOwner, RenewalStep):
         for renewer in with_work:
             renewer.wake()
         next_scan = self._check_moved()
-        if self._sole is None:
-            self._start_renewers()
+        self._start_renewers()
         next_look = self._next_look = self._when_to_look(now)
         # A timer that was added just before this assignment compared itself with the old value, and did not wake us.
         if self._when_to_look(now) < next_look:
@@ -307,10 +304,7 @@ class Watchdog(LoopOwner, RenewalStep):
     def _assign(self, hold: Hold, reason: str) -> Renewer:
         """Makes a hold due at the renewer of the shard that serves it now. That renewer is to be woken."""
         while True:
-            renewer = self._sole
-            if renewer is None:
-                shard = self._runtime.shard_of(hold.commands.key)
-                renewer = self._renewers.get(shard) or self._renewer_of(shard)
+            renewer = self._renewer_of(self._runtime.shard_of(hold.commands.key))
             renewer.due[hold] = reason
             if not renewer.ended:
                 return renewer
@@ -322,7 +316,7 @@ class Watchdog(LoopOwner, RenewalStep):
     def dispatch_unsent(self, unsent: Unsent) -> None:
         """Gives a command to the renewer of the shard that serves it now."""
         while True:
-            renewer = self._sole or self._renewer_of(self._runtime.shard_of_command(unsent.payload))
+            renewer = self._renewer_of(self._runtime.shard_of_command(unsent.payload))
             renewer.add_unsent(unsent)
             if not renewer.ended:
                 self._wake(renewer)
@@ -362,7 +356,7 @@ class Watchdog(LoopOwner, RenewalStep):
 
     def next_renewal(self, batch: Batch, sent_at: float) -> int:
         """When the holds of a batch, which was sent at `sent_at`, are to be renewed next: a tick of the wheel."""
-        if self._sole is not None or len(batch.holds) == BATCH:
+        if not self._runtime.sharded or len(batch.holds) == BATCH:
             return self._grid.next_renewal(sent_at)
         return self._grid.next_renewal_of_slot(sent_at, batch.slot)
 
@@ -394,8 +388,9 @@ class Watchdog(LoopOwner, RenewalStep):
                 self.announcer.begin()
             # Each start is noted after it succeeded: if a thread can't start, the next hold tries again. `keep_time`
             # is last, as it sets `_next_look`: from then on only holds that are due earlier come here.
-            if self._sole is not None and not self._sole.started:
-                self._sole.start()
+            # A single server has one renewer.
+            if not self._runtime.sharded and not (renewer := self._renewer_of(self._runtime.shard_of(b""))).started:
+                renewer.start()
             if not self.started:
                 self.start(weak_loop(self, "keep_time", self._runtime, self._time_wakeup, Watchdog._keep_time_once))
                 self.started = True

@@ -442,7 +442,7 @@ class TestChores:
     async def test_none_is_run_during_an_outage(self, backend: RawBackend, proxy: Proxy) -> None:
         """Each would delay the next try of a renewal. It runs when renewals succeed again."""
         client, lock = await backend.locked(proxy.url, LONGER)
-        renewer = client._session.watchdog._sole
+        renewer = client._session.watchdog._renewer_of(client._session.runtime.shard_of(b""))
         proxy.refuse(True)
         await backend.until(lambda: renewer._failures > 0, 5)
         chore = Append(b"chore")

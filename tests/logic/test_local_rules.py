@@ -404,8 +404,8 @@ def test_with_a_short_lease_a_hold_is_listed_when_its_first_renewal_is_due() -> 
     hold = scene.hold()
     scene.pass_time(0.51)
     assert [listed for listed, _ in scene.listed] == [hold]
-    assert scene.watchdog._sole
-    assert hold in scene.watchdog._sole.due
+    [renewer] = scene.watchdog._renewers.values()
+    assert hold in renewer.due
 
 
 def test_short_holds_cost_nothing() -> None:
