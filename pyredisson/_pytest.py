@@ -4,6 +4,7 @@ import re
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
@@ -162,16 +163,16 @@ class Injection:
         self._proxy = proxy
         self._server = server
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
         self._hold: Hold | None = None
-        """What the thread waits for."""
-        self._error: Exception | None = None
+        """What the thread waits for that drives the fault."""
+        self._driven: Future[object] | None = None
+        """What that thread does."""
         self._struck = FAULTS[plan.name](self)
 
     def check(self) -> None:
         """Called after a test that has passed: fails it if its fault has not struck."""
-        if self._error is not None:
-            raise self._error
+        if self._driven is not None and self._driven.done():
+            self._driven.result()
         if not self._struck():
             message = f"the fault {self.plan.name!r} never happened: no request contained {self.plan.match!r}"
             pytest.fail(message, pytrace=False)
@@ -179,9 +180,9 @@ class Injection:
     def end(self) -> None:
         """Ends the thread that drives the fault."""
         self._ended.set()
-        if self._thread is not None and self._hold is not None:
+        if self._driven is not None and self._hold is not None:
             self._hold.held.set()
-            self._thread.join()
+            wait([self._driven])
 
     # --- The faults. Each returns a function that says whether it has struck.
 
@@ -225,16 +226,13 @@ class Injection:
 
         def run() -> None:
             hold.held.wait()
-            if self._ended.is_set():
-                return
-            try:
+            if not self._ended.is_set():
                 act()
-            except Exception as error:  # noqa: BLE001 - the test's thread raises it
-                self._error = error
 
         self._hold = hold
-        self._thread = threading.Thread(target=run, name=f"pyredisson-{self.plan.name}", daemon=True)
-        self._thread.start()
+        thread = ThreadPoolExecutor(1, f"pyredisson-{self.plan.name}")
+        self._driven = thread.submit(run)
+        thread.shutdown(wait=False)
         return hold.held.is_set
 
 

@@ -59,24 +59,16 @@ class Address(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AddressMap:
-    """An address mapper by tables: whole addresses first, then hosts. Anything else stays as it is."""
+    """An address mapper by tables: whole addresses first, then hosts."""
 
     addresses: Mapping[Address, Address] = dataclasses.field(default_factory=dict, hash=False)
     hosts: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    other_host: str | None = None
+    """In place of each host that is in no table (redis-py's `force_master_ip`). None: it stays as it is."""
 
     def __call__(self, address: Address) -> Address:
-        mapped = self.addresses.get(address)
-        return Address(self.hosts.get(address.host, address.host), address.port) if mapped is None else mapped
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OneHost:
-    """An address mapper that replaces every host by the same one (redis-py's `force_master_ip`)."""
-
-    host: str
-
-    def __call__(self, address: Address) -> Address:
-        return Address(self.host, address.port)
+        host = self.hosts.get(address.host, self.other_host or address.host)
+        return self.addresses.get(address, Address(host, address.port))
 
 
 def _is_ipv6(text: str) -> bool:

@@ -13,7 +13,7 @@ import redis.asyncio.sentinel
 import redis.connection
 import redis.sentinel
 
-from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address, OneHost
+from pyredisson._settings.address import REDIS_PORT, SENTINEL_PORT, Address, AddressMap
 from pyredisson._settings.fields import names
 from pyredisson.errors import ConfigError
 
@@ -234,7 +234,7 @@ def _from_sentinel_pool(pool: Any) -> dict[str, Any]:
     settings |= {f"sentinel_{name}": options[name] for name in _SENTINEL_FIELDS if name in options}
     # Not in older versions of redis-py.
     if (host := getattr(sentinels, "_force_master_ip", None)) is not None:
-        settings["address_mapper"] = OneHost(host)
+        settings["address_mapper"] = AddressMap(other_host=host)
     return settings
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from redis.cluster import ClusterNode, LoadBalancingStrategy
 
 import pyredisson.asyncio
-from pyredisson._settings.address import Address, AddressMap, OneHost
+from pyredisson._settings.address import Address, AddressMap
 from pyredisson._settings.config import _DURATIONS, Config
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson._settings.fields import ConfigFields, Topology
@@ -186,8 +186,8 @@ class TestAddress:
     def test_mappers(self) -> None:
         table = AddressMap({Address("a", 1): Address("b", 2)}, {"a": "c"})
         mapped = [table(Address(*each)) for each in (("a", 1), ("a", 3), ("d", 1))]
-        assert [*mapped, OneHost("e")(Address("a", 1))] == [("b", 2), ("c", 3), ("d", 1), ("e", 1)]
-        for mapper in (table, OneHost("e")):
+        assert [*mapped, AddressMap(other_host="e")(Address("a", 1))] == [("b", 2), ("c", 3), ("d", 1), ("e", 1)]
+        for mapper in (table, AddressMap(other_host="e")):
             assert pickle.loads(pickle.dumps(mapper)) == mapper
             assert hash(Config(address_mapper=mapper)) == hash(Config(address_mapper=mapper))
 
@@ -344,7 +344,7 @@ class TestClients:
         )
         sentinels._force_master_ip = "10.0.0.1"  # the argument force_master_ip is not in redis-py 5
         config = Config.of(sentinels.master_for("m", credential_provider=PROVIDER, username=None, password=None))
-        assert (config.credential_provider, config.address_mapper) == (PROVIDER, OneHost("10.0.0.1"))
+        assert (config.credential_provider, config.address_mapper) == (PROVIDER, AddressMap(other_host="10.0.0.1"))
 
     def test_tls(self, module: Any) -> None:
         unchecked = {"ssl": True, "ssl_cert_reqs": "none"}
