@@ -179,7 +179,7 @@ async def test_server_errors(world: World, monkeypatch: pytest.MonkeyPatch, capl
     assert "renewing 3 locks failed" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["lock", "fair", "write"])
+@pytest.mark.parametrize("kind", ["lock", "fair", "write", "fenced"])
 async def test_a_late_renewal_lengthens_no_fixed_lease(world: World, monkeypatch: Any, kind: str) -> None:
     """Of the next hold of the same owner."""
     late: list[list[bytes]] = []
@@ -196,7 +196,7 @@ async def test_a_late_renewal_lengthens_no_fixed_lease(world: World, monkeypatch
         monkeypatch.setattr(world.server.keys, "run", delay)
         await asyncio.sleep(15)
         await lock.unlock()
-        await lock.lock(1)
+        await (lock.lock_and_get_token if kind == "fenced" else lock.lock)(1)
         assert run(b"EVALSHA", late[-1]) is not None
         assert 0 < world.server.keys.keyspace.do_pttl(b"orders") <= 1000
 

@@ -350,7 +350,7 @@ class MemberRecovery(Alarm):
             if await self._group.is_held(self._owner):
                 # Only where it is free: for a holder it doesn't wait.
                 now = self._group.session.clock()
-                call = member.call_type(owner, None if self._lease is None else self._lease.rest(now), now)
+                call = member.new_call(owner, None if self._lease is None else self._lease.rest(now), now)
                 if await member._acquire(call):
                     self._count(number, member, call)
         except (RedissonError, RedisError) as error:

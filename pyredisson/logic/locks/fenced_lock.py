@@ -1,6 +1,6 @@
 """The fenced lock: every acquire returns a fencing token, which is greater than all earlier tokens of the lock."""
 
-from pyredisson._core import AcquireCall, command, pack, prefixed
+from pyredisson._core import command, pack, prefixed
 from pyredisson._diagnostics import readable
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.commands import LockCommands
@@ -47,13 +47,13 @@ class FencedLockLogic(LockLogic):
 
     async def lock_token(self, owner: Owner, lease: int | None) -> int:
         """Acquires the lock, waits for it without limit, and returns the token of this acquire."""
-        call = AcquireCall(owner, lease, None)
+        call = self.new_call(owner, lease, None)
         await self._acquire(call)
         return call.token
 
     async def try_token(self, owner: Owner, lease: int | None, deadline: float | None) -> int | None:
         """As `lock_token`, with a deadline. None: not acquired in time."""
-        call = AcquireCall(owner, lease, deadline)
+        call = self.new_call(owner, lease, deadline)
         return call.token if await self._acquire(call) else None
 
     async def newest_token(self) -> int:

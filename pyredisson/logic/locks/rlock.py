@@ -46,10 +46,13 @@ class LockLogic(MovingLock):
 
         The lease is in milliseconds; None: the watchdog renews it until the lock is released.
         """
+        return self._acquire(self.new_call(owner, lease, deadline))
+
+    def new_call(self, owner: Owner, lease: int | None, deadline: float | None) -> AcquireCall:
         if lease is not None and owner.name == owner.renewed_name:
             # A renewal of an earlier hold may be on its way. It would lengthen the fixed lease.
             owner.new_epoch()
-        return self._acquire(self.call_type(owner, lease, deadline))
+        return self.call_type(owner, lease, deadline)
 
     async def _acquire(self, call: AcquireCall) -> bool:
         session = self.session
