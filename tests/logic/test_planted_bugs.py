@@ -111,7 +111,7 @@ IN_FUNCTIONS: dict[str, Sequence[tuple[Any, ...]]] = {
         ("permits.permit_queue.PermitQueue.take_names", lambda *_: b"")
     ],
     "crowded_semaphore: a release that leaves its batch is forgotten": [
-        ("permits.permit_hand_over.HandOverBatch._take_out", lambda batch, part: batch._parts.remove(part))
+        ("permits.permit_hand_over.HandOverBatch._take_out", lambda batch, part: batch.parts.remove(part))
     ],
     "semaphore crowded_semaphore: an interrupted hand-over is a release that is sent again": [
         ("permits.commands.SemaphoreCommands.finish_hand_over", SemaphoreCommands.add)

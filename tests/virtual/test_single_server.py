@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import gc
 import os
 import socket
 import sys
@@ -406,5 +407,30 @@ def test_a_claimant_whose_loop_was_closed_keeps_no_other_from_claiming(world: Wo
     assert first.run_until_complete(wait()) == 1
     first.close()
     assert second.run_until_complete(wait()) == 1
+    second.run_until_complete(client.close())
+    second.close()
+
+
+def test_hand_overs_that_a_closed_loop_was_about_to_send_keep_no_release_waiting(world: World) -> None:
+    client = world.client(local_hand_over_time=60)
+    semaphore, unfinished = client.get_semaphore("a"), list[asyncio.Task[None]]()
+
+    async def begin() -> None:
+        unfinished.extend(await as_tasks(*[semaphore.acquire() for _ in range(2)]))
+        unfinished.extend(await as_tasks(*[semaphore.release() for _ in range(2)], seconds=0))
+
+    async def use() -> None:
+        waiting = await as_tasks(semaphore.acquire())
+        await semaphore.release()
+        await asyncio.gather(*waiting)
+
+    first, second = (VirtualLoop(world.clock, connect_in_memory) for _ in range(2))
+    first.run_until_complete(begin())
+    assert client._session.permits.queues[b"a"].batch is not None
+    first.close()
+    second.run_until_complete(use())
+    # Their releases are for this server, and for no other one at its address.
+    unfinished.clear()
+    gc.collect()
     second.run_until_complete(client.close())
     second.close()

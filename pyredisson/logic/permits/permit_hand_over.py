@@ -58,7 +58,8 @@ async def release(semaphore: SemaphoreLogic, queue: PermitQueue, call: PermitRel
             # In an event loop all hand-overs that come while one is on its way share a command.
             session.slots.free(slot)
             batch = queue.batch
-            if batch is None:
+            # Nobody sends the batch of an event loop that was closed.
+            if not (batch and batch.parts and batch.parts[0].wakeup.alive):
                 batch = queue.batch = HandOverBatch(semaphore, queue)
             await batch.release(permits, waiter)
             return True
@@ -203,7 +204,8 @@ class HandOverBatch:
 
     _semaphore: SemaphoreLogic
     _queue: PermitQueue
-    _parts: list[Part] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    """The first one sends the command."""
     _begun: bool = False
     _done: bool = False
     _error: Exception | None = None
@@ -213,12 +215,12 @@ class HandOverBatch:
         """Adds a release, and waits for its end. The waiter was chosen by that release."""
         runtime = self._semaphore.session.runtime
         part = Part(permits, waiter, runtime.wakeup())
-        self._parts.append(part)
+        self.parts.append(part)
         try:
-            if self._parts[0] is part:
+            if self.parts[0] is part:
                 # Other tasks that are about to run may release, too.
                 await runtime.sleep(0)
-            while not self._done and self._parts[0] is not part:
+            while not self._done and self.parts[0] is not part:
                 await runtime.wait(part.wakeup, math.inf)
             if not self._done:
                 await self._send()
@@ -231,9 +233,9 @@ class HandOverBatch:
 
     def _take_out(self, part: Part) -> None:
         """A release was cancelled before the command was sent: it is done on its own."""
-        self._parts.remove(part)
-        if self._parts:
-            self._parts[0].wakeup.set()
+        self.parts.remove(part)
+        if self.parts:
+            self.parts[0].wakeup.set()
         else:
             self._queue.batch = None
         self._semaphore.release_in_background(part.permits)
@@ -242,7 +244,7 @@ class HandOverBatch:
     async def _send(self) -> None:
         self._begun = True
         self._queue.batch = None
-        semaphore, parts = self._semaphore, self._parts
+        semaphore, parts = self._semaphore, self.parts
         call = PermitRelease(semaphore.session.slots.allocate(), sum(part.permits for part in parts))
         try:
             await _hand_over(semaphore, self._queue, call, [part.waiter for part in parts])
