@@ -194,8 +194,8 @@ class RoutedRuntime(BackendRuntime, Generic[C]):
             await self._wait_for_topology()
             node = self.node_for(payload)
         if node is None and slot_of_command(payload) < 0:
-            # A command without a key. Any server will do.
-            node = next(iter(list(self._table.nodes.values())), None)
+            # A command without a key. Any server that replies will do.
+            node = min(list(self._table.nodes.values()), key=self._table.health.is_failing, default=None)
         if node is None:
             self._table.request_refresh("a slot has no node")
             raise NoReply(ClusterDownError("CLUSTERDOWN no server is known that serves the slot"), may_have_run=False)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
+from pyredisson._settings.config import Config
+from pyredisson.dashboard.collector import Collector
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
 from tests.support.inspecting import Recorder, check_pairs, discovery_of, told, walk, whats
@@ -213,6 +215,21 @@ async def test_while_a_master_is_away_the_others_are_known_exactly(world: World,
         discovery.restart()
         await walk(discovery)
         assert {*discovery.found} == {lost.encode(), new.encode()}
+
+
+async def test_a_dashboard_that_begins_while_a_master_is_silent_reads_the_others(
+    world: World, cluster: MemoryCluster
+) -> None:
+    away, other, _ = cluster.nodes
+    name, collector = cluster.name_on(other), Collector(Config.of(cluster.url), 1.0)
+    async with cluster.client() as client:
+        await hold_all(client, name)
+        away.pause()
+        with collector.watch():
+            [running] = await as_tasks(collector.run(), seconds=30)
+        assert {*collector.snapshot.seen} == {name.encode()}
+        collector.stop()
+        await running
 
 
 async def test_a_closed_client_leaves_no_connection(world: World, synced: MemoryCluster) -> None:
