@@ -10,7 +10,18 @@ from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 from tests.faults.kinds import given_back, taken_by_another
-from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, asleep, fails, finished, in_turn, listeners
+from tests.support.backends import (
+    NOWHERE,
+    TIME_LIMIT,
+    WOKEN,
+    Backend,
+    asleep,
+    fails,
+    finished,
+    in_turn,
+    listeners,
+    scripts_run,
+)
 from tests.support.kinds import LOCKS, acquired
 
 from .kinds import assert_lost, lock_of, use
@@ -70,6 +81,10 @@ class TestAllOrNothing:
         said = r"multi-lock of 'a' on .*, 'b' on .* of owner .* not acquired"
         await fails(LockTimeoutError, group.hold(wait_time=0).__aenter__, match=said)
         assert (locks.keys(), await group.is_held()) == ([b"c"], False)
+        # Who holds it is asked until that is known, and not of all at the same time.
+        before = scripts_run(locks.redis)
+        await fails(LockTimeoutError, locks.group("cdefghijkl").hold(wait_time=0).__aenter__, match="'c' .* is held by")
+        assert scripts_run(locks.redis) - before <= 5
         async with locks.group("ab"):
             assert (await group.try_lock(), locks.counts()) == (False, [[b"1"], [b"1"]])
         locks.redis.delete("c")

@@ -275,19 +275,23 @@ class GroupLogic:
     async def timed_out(self, owner: GroupOwner, wait: float) -> LockTimeoutError:
         """The error after a wait of so many seconds, with the holder of the first member that another owner holds."""
         found: dict[int, tuple[str, Holder]] = {}
+        servers: dict[Hashable, list[tuple[int, LockLogic, Owner]]] = {}
+        for number, (member, member_owner) in enumerate(self.with_owners(owner)):
+            servers.setdefault(member.session.server, []).append((number, member, member_owner))
 
-        async def ask(number: int, member: LockLogic, member_owner: Owner) -> bool:
-            text, holder = await member.who_holds_it(partial(retry.send_once, member.session.runtime))
-            if holder is None or (holder.client_id, holder.owner_id) == (member.session.id, member_owner.id):
-                return False
-            found[number] = f"{_described(member)} {text}", holder
-            return True
+        async def ask(members: Sequence[tuple[int, LockLogic, Owner]]) -> bool:
+            for number, member, member_owner in members:
+                text, holder = await member.who_holds_it(partial(retry.send_once, member.session.runtime))
+                if holder is not None and (holder.client_id, holder.owner_id) != (member.session.id, member_owner.id):
+                    found[number] = f"{_described(member)} {text}", holder
+                    return True
+            return False
 
         # In parallel: a server that hangs must not delay the error by its timeout, nor hide the holders of the others.
         questions = ParallelOperations(self.session.runtime)
-        for number, each in enumerate(self.with_owners(owner)):
-            questions.start(number, partial(ask, number, *each))
-        await questions.wait(self.timeout(None), 1, len(self.members))
+        for number, members in enumerate(servers.values()):
+            questions.start(number, partial(ask, members))
+        await questions.wait(self.timeout(None), 1, len(servers))
         questions.close()
         text, holder = "no member is held by others", None
         if held := found.copy():
