@@ -259,8 +259,16 @@ def test_what_was_on_its_way_when_a_loop_ended(world: World) -> None:
     assert elsewhere == [], "the server may have forgotten that it has executed this"
     world.run(post)
     assert (elsewhere, len(world.server.sessions)) == ([PING], 1)
-    world.run(stop)
+    holder.disconnect()
     assert elsewhere == [PING] * 2
+    world.run(post)
+    world.run(stop)
+    assert elsewhere == [PING] * 3
+    # The node is gone: its server was replaced.
+    holder = PipelineHolder(Node(Config(host=world.server.host, port=world.server.port)))
+    world.run(post)
+    holder.retire()
+    assert elsewhere == [PING] * 4
 
 
 async def test_a_retired_node_has_no_connections_that_no_call_uses(world: World) -> None:

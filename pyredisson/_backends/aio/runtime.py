@@ -141,7 +141,7 @@ class PipelineHolder(PipelineSender):
         """Closes the connection, after the replies to its commands, and makes no other. Can be called on any thread."""
         self._retired = True
         if (pipeline := self.pipeline) is not None:
-            call_in(pipeline.loop, pipeline.drain)
+            self._end(pipeline, pipeline.drain)
 
     def disconnect(self) -> None:
         """Closes the connection, so its commands get no reply. The next command connects anew. On any thread."""
@@ -149,7 +149,13 @@ class PipelineHolder(PipelineSender):
         if connecting is not None:
             call_in(connecting.get_loop(), connecting.cancel)
         if pipeline is not None:
-            call_in(pipeline.loop, pipeline.close)
+            self._end(pipeline, pipeline.close)
+
+    def _end(self, pipeline: Pipeline, end: Callable[[], object]) -> None:
+        if pipeline.loop.is_closed():
+            self._abandon(pipeline)
+        else:
+            call_in(pipeline.loop, end)
 
     def suspect(self) -> None:
         """Has the server drop the present connection before the next one is used."""
