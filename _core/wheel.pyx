@@ -110,61 +110,37 @@ cdef class Wheel:
         Py_DECREF(timer)
         return True
 
+    @cython.critical_section
     def advance(self, int64_t now):
         """Makes `now` the present tick, and takes out the timers that are due by then.
 
         They are in the order of the ticks, and within one tick in the order of adding. Does nothing if `now` is before
         the present tick.
         """
-        cdef Py_ssize_t count = 0, i
-        cdef PyObject **due
-        cdef Timer timer
         cdef list taken = []
-        due = self.take_out_due(now, &count)
-        if due == NULL:
+        cdef Node *chain
+        cdef Node *node
+        cdef Timer timer
+        if now < self.now:
             return taken
+        chain = self.take_due(now)
         try:
-            for i in range(count):
-                taken.append(<object> due[i])
+            # A list that grows runs no garbage collection, and so no finalizer that changes the links.
+            while chain != NULL:
+                node = chain
+                taken.append(<object> node.timer)
+                chain = node.after
+                __builtin_prefetch(node.ahead)
+                node.wheel = NULL
+                Py_DECREF(<object> node.timer)
         except MemoryError:
             # A timer that is lost here would be a lease that is never renewed.
-            with cython.critical_section(self):
-                for i in range(count):
-                    timer = <Timer> due[i]
-                    if timer.node.wheel == NULL:
-                        Py_INCREF(timer)
-                        self.put_in(&timer.node)
-            raise
-        finally:
-            for i in range(count):
-                Py_DECREF(<object> due[i])
-            PyMem_RawFree(due)
-        return taken
-
-    @cython.critical_section
-    cdef PyObject **take_out_due(self, int64_t now, Py_ssize_t *count) except? NULL:
-        # Afterwards the timers are in no wheel, and their links are not used: outside of this section another thread
-        # may add a timer again, which changes its links.
-        cdef Py_ssize_t i
-        cdef Node *node
-        cdef Node *chain
-        cdef PyObject **due
-        if now < self.now:
-            return NULL
-        chain = self.take_due(now, count)
-        if count[0] == 0:
-            return NULL
-        due = <PyObject **> PyMem_RawMalloc(count[0] * sizeof(PyObject *))
-        if due == NULL:
+            for timer in taken:
+                Py_INCREF(timer)
+                self.put_in(&timer.node)
             self.put_back(chain)
-            raise MemoryError
-        for i in range(count[0]):
-            node = chain
-            chain = node.after
-            __builtin_prefetch(node.ahead)
-            due[i] = node.timer
-            node.wheel = NULL
-        return due
+            raise
+        return taken
 
     @cython.critical_section
     def next_due(self):
@@ -240,7 +216,7 @@ cdef class Wheel:
             self.taken[place >> BITS] &= ~(<uint64_t> 1 << (place & 63))
         return chain
 
-    cdef Node *take_due(self, int64_t now, Py_ssize_t *count) noexcept nogil:
+    cdef Node *take_due(self, int64_t now) noexcept nogil:
         # Goes from one taken place to the next. When the present tick reaches a place above the lowest level, its
         # timers are distributed over the levels below, which keeps the result in the order of the ticks.
         cdef Node *chain = NULL
@@ -255,7 +231,6 @@ cdef class Wheel:
                 __builtin_prefetch(node.ahead)
                 end[0] = node
                 end = &node.after
-                count[0] += 1
                 self.count -= 1
                 node = node.after
             level = self.lowest()
