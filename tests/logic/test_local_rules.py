@@ -27,7 +27,7 @@ from pyredisson.logic.channels import LINGER, ChannelRegistry, RelayedChannel
 from pyredisson.logic.holds import AT_MOST, GONE, HANDED_OFF, HELD, LEASE_ENDED, LOST, Hold, HoldTable
 from pyredisson.logic.locks import hand_over
 from pyredisson.logic.locks.queued_wait import delay_of
-from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
+from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel, WriterQueue
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
 from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue
@@ -35,7 +35,7 @@ from pyredisson.logic.permits.permit_wait import FirstAttempt, PermitWait, Refus
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
-from pyredisson.logic.waiting import GIVEN, LOOKING, OFFERED, WAITING
+from pyredisson.logic.waiting import GIVEN, LOOKING, OFFERED, UNKNOWN_WAIT, WAITING
 from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
@@ -317,6 +317,15 @@ def test_a_channel_that_counts_listeners_is_the_last_to_be_heard_and_the_first_t
     for _ in range(round(LINGER)):
         registry.sweep()
     assert left == [[counted, channel], [b"own"]]
+
+
+def test_an_attempt_of_a_closed_event_loop_keeps_no_reader_out() -> None:
+    """Each reader would wait for a second for its outcome, for as long as nobody collects the task."""
+    queue, wakeup = WriterQueue(), Mock(alive=True)
+    queue.asking = Mock(wakeup=wakeup)
+    assert queue.keep_out_until(0.0) == UNKNOWN_WAIT
+    wakeup.alive = False
+    assert queue.keep_out_until(0.0) is None
 
 
 def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_readers() -> None:

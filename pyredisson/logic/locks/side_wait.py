@@ -127,7 +127,9 @@ class WriterQueue(LocalQueue):
         events = None if self.channel is None else self.channel.events
         if self.waiters and self.claimed_until > now and self.claimed_events == events:
             return self.claimed_until
-        return None if self.asking is None else now + UNKNOWN_WAIT
+        # An attempt of a closed event loop has no outcome, and keeps nobody out.
+        asks = self.asking is not None and self.asking.wakeup.alive
+        return now + UNKNOWN_WAIT if asks else None
 
 
 def wake_readers(session: Session, identity: Hashable) -> None:
