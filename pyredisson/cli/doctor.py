@@ -4,7 +4,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,6 +37,8 @@ CLOCKS_DIFFER = 1.0
 """Seconds."""
 MOST_SHARDS = 16
 """Masters whose messages are tested."""
+MOST_NAMES = 100_000
+"""Names among which one on a certain master is looked for."""
 ROUNDS = 3
 LATE = 0.9
 """A waiter that no message wakes looks again after a second."""
@@ -179,9 +181,11 @@ class Checks:
         """Each primitive is used once, under a name of its own that is deleted."""
         all_usable = True
         for kind in TRIED:
+            name = f"{self._name}:{kind}"
+            name = self._on(self.masters, (f"{name}:{number}" for number in range(MOST_NAMES))) or name
             try:
                 with ExitStack() as at_end:
-                    _use(self._reading.client, kind, f"{self._name}:{kind}", at_end)
+                    _use(self._reading.client, kind, name, at_end)
             except (RedisError, RedissonError) as error:
                 all_usable = False
                 problem = with_missing_right(error) if isinstance(error, RedisError) else error
@@ -193,16 +197,20 @@ class Checks:
             yield Finding("rights", Level.OK, f"every primitive can be used, for names such as {self._name}")
 
     def _announcement(self) -> Iterator[Finding]:
-        key = client_key(str(uuid.uuid4()))
+        ids = (str(uuid.uuid4()) for _ in range(MOST_NAMES))
+        key = client_key(self._on(self.masters, ids, client_key) or self._name)
         try:
             for payload in (
                 command(b"PEXPIRE", key, 1000),
                 command(b"HMGET", key, b"name"),
                 command(b"HDEL", key, b"name"),
                 command(b"DEL", key),
-                command(b"TIME"),
             ):
                 self._reading.run(retry.send, self._reading.session.runtime, payload, retries=1)
+            # It has no key, so it would go to any master.
+            for reply in self._reading.ask(self.masters[0], command(b"TIME")):
+                if isinstance(reply, RedisError):
+                    raise reply
         except NoPermissionError as error:
             text = f"clients can't announce themselves, so it can't be said who holds a lock: {error}"
             yield Finding("announce", Level.NOTE, text, "grant ~pyredisson_client:*, +hmget, +hdel and +time")
@@ -214,9 +222,7 @@ class Checks:
 
     def _message_through(self, node: Node) -> Finding:
         """Whether a waiter is woken by a release on this master."""
-        alone, shard_of = len(self.masters) == 1, self._reading.session.runtime.shard_of
-        names = (f"{self._name}:{number}" for number in range(100_000))
-        name = next((name for name in names if alone or shard_of(name.encode()) is node), None)
+        name = self._on([node], (f"{self._name}:{number}" for number in range(MOST_NAMES)))
         if name is None:
             # As with a hash tag in `--name`.
             text = "not tested: no name of this test is on this server"
@@ -232,6 +238,13 @@ class Checks:
         text = f"messages don't arrive: a waiter has the lock {fastest:.1f} s after its release"
         advice = "grant the channels (&...), and look at proxies and firewalls between client and server"
         return Finding("pubsub", Level.ERROR, text, advice)
+
+    def _on(
+        self, nodes: Sequence[Node], names: Iterable[str], key_of: Callable[[str], bytes] = str.encode
+    ) -> str | None:
+        """The first name whose key is on one of these masters. On one that hangs each use takes many seconds."""
+        shard_of, alone = self._reading.session.runtime.shard_of, self._config.topology != "cluster"
+        return next((name for name in names if alone or shard_of(key_of(name)) in nodes), None)
 
     def _wakes(self, name: str) -> float:
         """Seconds from a release to the acquire of a waiter in another client."""
