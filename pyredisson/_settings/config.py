@@ -206,6 +206,8 @@ class Config:
             raise ConfigError("ssl_context needs ssl=True or rediss://")  # otherwise nothing would be encrypted
         if self.sentinel_ssl_context is not None and not self.sentinel_ssl:
             raise ConfigError("sentinel_ssl_context needs sentinel_ssl=True")
+        if self.server_hostname is not None and not (self.ssl or self.sentinel_ssl):
+            raise ConfigError("server_hostname needs ssl=True or rediss://")  # otherwise nobody would check it
         if self.ssl and self.ssl_context is None:
             object.__setattr__(self, "ssl_context", tls.create_default_context())
         if self.sentinel_ssl and self.sentinel_ssl_context is None:

@@ -57,6 +57,7 @@ WRONG: list[tuple[str, list[Any]]] = [
     *(("check_lock_synced_replicas", ["yes"]), ("min_synced_replicas", [0, True])),
     *(("sharded_pubsub", [True, "perhaps"]), ("address_mapper", [{"a": "b"}]), ("master_name", [b"mymaster"])),
     *(("sentinel_ssl", [None]), ("credential_provider", ["token", lambda: ("user", "token")])),
+    ("server_hostname", ["h"]),  # without TLS nobody would check it
 ]
 """Fields, and values that they can't have."""
 
@@ -235,7 +236,7 @@ class TestNodes:
             with pytest.raises(ConfigError, match=rf"{name}_context must be an ssl\.SSLContext"):
                 Config(**SENTINEL | {name: True, f"{name}_context": True})
         fields = SENTINEL | {"sentinel_ssl": True}
-        assert Config(**fields, sentinel_ssl_context=context).sentinel_ssl_context is context
+        assert Config(**fields, sentinel_ssl_context=context, server_hostname="h").sentinel_ssl_context is context
         assert Config(**fields, ssl=True, ssl_context=context).sentinel_ssl_context is context
         sentinels_only = Config(**fields)
         assert sentinels_only.ssl_context is None
