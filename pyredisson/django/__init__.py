@@ -29,6 +29,8 @@ def client(alias: str = "default") -> Client:
         configured: dict[str, dict[str, Any]] = getattr(settings, "LOCKS", {})
         if alias not in configured:
             raise ImproperlyConfigured(f"the setting LOCKS has no entry {alias!r}")
+        if not isinstance(configured[alias], dict):
+            raise ImproperlyConfigured(f"LOCKS[{alias!r}] must be a dict, as {{'URL': 'redis://...'}}")
         address, fields = arguments_of(configured[alias])
         try:
             # Two threads that are here at the same time get the same client. The other one has never connected.

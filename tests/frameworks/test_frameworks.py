@@ -102,6 +102,8 @@ with override_settings(LOCKS=wrong):
     assert "LOCKS['c']: port must" in str(error_of(ImproperlyConfigured, client, "c"))
     error = error_of(CommandError, call_command, "run_locked", "it", "--no-wait", "--locks", "down", "work")
     assert (error.returncode, "the server of the locks" in str(error)) == (69, True), error
+with override_settings(LOCKS={"default": os.environ["URL"]}):
+    assert "LOCKS['default'] must be a dict" in str(error_of(ImproperlyConfigured, client))
 with override_settings(LOCKS=[]):
     assert [each.id for each in run_checks()] == ["pyredisson.E001"]
 error = error_of(CommandError, call_command, "run_locked", "it", "--at-least", "-1", "work")
