@@ -131,11 +131,14 @@ class FinalRelease:
         groups: dict[Target, list[bytes]] = {}
         for payload in batch:
             groups.setdefault((self.servers.serving(payload), False), []).append(payload)
-        for _ in range(1 + MOST_REDIRECTS):
-            groups = self._send_groups(groups)
+        for left in reversed(range(1 + MOST_REDIRECTS)):
+            groups = self._send_groups(groups, follows=left > 0)
 
-    def _send_groups(self, groups: dict[Target, list[bytes]]) -> dict[Target, list[bytes]]:
-        """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected."""
+    def _send_groups(self, groups: dict[Target, list[bytes]], *, follows: bool) -> dict[Target, list[bytes]]:
+        """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected.
+
+        `follows`: these are sent once more.
+        """
         redirected: dict[Target, list[bytes]] = {}
         # A server that fails anyway comes last, as it takes the most time.
         in_order = sorted(groups, key=lambda target: self.servers.is_failing(target[0]))
@@ -155,7 +158,7 @@ class FinalRelease:
                 continue
             self._reached = True
             for payload, reply in zip(payloads, replies, strict=True):
-                if isinstance(reply, Redirected):
+                if isinstance(reply, Redirected) and follows:
                     node = self.servers.target(reply)
                     redirected.setdefault((node, reply.is_ask), []).append(payload)
                 elif isinstance(reply, RedisError) and self.unsent.get(payload):

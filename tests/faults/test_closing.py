@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -13,14 +14,20 @@ from redis import Redis
 import pyredisson.asyncio
 from pyredisson import ClosedError
 from pyredisson._backends.aio.listener import AioListener
+from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.lifecycle import ClientLifecycle
+from pyredisson._core import command
+from pyredisson._protocol.node import Node
+from pyredisson._settings.config import Config
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, OtherOwner, RawBackend, cancel_after, eventually, finished, within
 from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
 
 from .kinds import Log, NoThread, Patch, connections, do_all
+from .stub import Stub, shake
 
 NAME = "to-be-closed"
 FINAL_RELEASE = "pyredisson-final-release"
@@ -135,6 +142,15 @@ async def test_what_the_server_refuses_is_logged(
     await close(backend, client, [])
     assert (admin.exists("a"), admin.exists("b")) == (1, 0)
     assert "1 locks were not released and end with their leases: NOPERM" in caplog.text
+
+
+def test_what_servers_redirect_again_and_again_is_logged(caplog: Log) -> None:
+    with Stub(lambda words: b"-MOVED 1 h:2\r\n" if words[0] == b"DEL" else shake(words)) as stub:
+        node = Node(Config.of(stub.url))
+        servers = Mock(as_sent=lambda payload, **_: payload, is_failing=lambda _: False)
+        servers.serving.return_value = servers.target.return_value = node
+        FinalRelease("me", servers, {command(b"DEL", "a"): True}, clock() + TIME_LIMIT, None).send()
+    assert "1 locks were not released and end with their leases: MOVED 1 h:2" in caplog.text
 
 
 async def test_a_command_added_during_a_final_release_is_sent(threads: RawBackend, proxy: Proxy, admin: Redis) -> None:
