@@ -21,7 +21,7 @@ from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
 from tests.support.inspecting import Recorder, check_pairs, key_of
 
-from .kinds import away, connections
+from .kinds import Log, away, connections
 
 NAME = "to-be-dropped"
 pytestmark = pytest.mark.usefixtures("only_new_garbage")
@@ -44,7 +44,7 @@ def warned() -> Iterator[None]:
     assert sum("was dropped without close()" in text for text in texts) == 1, texts
 
 
-def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -> None:
+def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None, caplog: Log) -> None:
     """With the threads of its observer, which was told of everything, and with its announcement."""
     before, recorder = our_threads(), Recorder()
 
@@ -62,6 +62,7 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None) -
     eventually(lambda: not connections(admin, NAME) and our_threads() <= before and not admin.keys())
     check_pairs(recorder.events)
     assert recorder.events
+    assert "in flight" not in caplog.text
 
 
 @pytest.mark.parametrize("other_thread", [False, True])

@@ -121,7 +121,9 @@ class Pool:
     @property
     def calls_in_flight(self) -> int:
         """The number of calls that use a connection, or wait for one."""
-        return max(0, len(self._all) - len(self._idle)) + len(self._waiting)
+        # The garbage collector has emptied the references, but not the dict, of a client that was dropped.
+        living = sum(reference() is not None for reference in self._all.keyrefs())
+        return max(0, living - len(self._idle)) + len(self._waiting)
 
     def abort_calls(self) -> None:
         """Ends the calls that wait for a reply: each finds its connection closed."""
