@@ -342,9 +342,12 @@ class Watchdog(LoopOwner, RenewalStep):
             self._holds.declare_lost(hold, "the thread or task that took it has ended")
             self.repair(hold.commands.abandon(hold))
             return True
-        for reported in list(self._reported):
-            if reported.state is not HELD:
-                self._reported.pop(reported, None)
+        count = len(self._reported)
+        # At powers of two: a look at all of them for each one would delay the renewals of thousands.
+        if not count & (count - 1):
+            for reported in list(self._reported):
+                if reported.state is not HELD:
+                    self._reported.pop(reported, None)
         self._reported[hold] = None
         logger.warning(
             "lock %r is renewed although the thread or task that took it, owner %s, has ended: until another thread"

@@ -9,7 +9,7 @@ import threading
 from functools import partial
 from itertools import count, repeat
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock, Mock
+from unittest.mock import AsyncMock, MagicMock, Mock, PropertyMock
 
 import pytest
 from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
@@ -471,6 +471,21 @@ def test_what_renews_for_one_of_several_servers_ends_without_work(*, sharded: bo
     for now[0] in (0.0, IDLE_LEASES * LEASE / 1000, IDLE_LEASES * LEASE / 1000 + 1):
         found.append((Run(renewer._renew_once).result == 0, renewer.closed, watchdog.remove.called))
     assert found == [(False,) * 3] * 2 + [(sharded,) * 3]
+
+
+def test_thousands_of_holds_of_ended_owners_delay_no_renewal() -> None:
+    """Ended ones are forgotten, but not looked for each time."""
+    watchdog, state = Scene().watchdog, PropertyMock(return_value=HELD)
+    owner = Mock(calls=Mock(have_ended=True))
+    holds = [Mock(commands=COMMANDS, owner=b"me:1", acquired_by=owner) for _ in range(129)]
+    for hold in holds:
+        type(hold).state = state
+        assert not watchdog.release_if_ended(hold)
+    assert state.call_count < 3 * len(holds)
+    state.return_value = LOST
+    for _ in holds:
+        watchdog.release_if_ended(Mock(commands=COMMANDS, owner=b"me:1", acquired_by=owner, state=HELD))
+    assert len(watchdog._reported) <= len(holds)
 
 
 def test_a_loss_is_published_if_nothing_else_publishes_it() -> None:
