@@ -30,7 +30,7 @@ from pyredisson.logic.locks.queued_wait import delay_of
 from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel, WriterQueue
 from pyredisson.logic.losses import UnreleasedLosses
 from pyredisson.logic.owners import Owner
-from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue
+from pyredisson.logic.permits.permit_queue import PermitChannel, PermitQueue, PermitRegistry
 from pyredisson.logic.permits.permit_wait import FirstAttempt, PermitWait, Refusal
 from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
@@ -100,6 +100,20 @@ def test_an_attempt_that_may_have_removed_the_entry_of_a_later_one_is_repeated()
         queue.add(waiter)
         entries.append(queue.listing(waiter, b"", waits=True).entry)
     assert [queue.is_outdated(entry) for entry in entries] == [True, False]
+
+
+def test_queues_that_nobody_needs_are_not_looked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of semaphores may be contended at the same time."""
+    registry, is_idle = PermitRegistry(), Mock(return_value=False)
+    monkeypatch.setattr(PermitQueue, "is_idle", is_idle)
+    names = [b"%d" % number for number in range(1025)]
+    for name in names:
+        registry.queue_of(name, repeat(b"me:1"), 0.0)
+    assert (len(registry.queues), is_idle.call_count < 3 * len(names)) == (len(names), True)
+    is_idle.return_value = True
+    for name in names:
+        registry.queue_of(name + b"b", repeat(b"me:1"), 0.0)
+    assert len(registry.queues) < len(names)
 
 
 @pytest.mark.parametrize("others_wait", [False, True])

@@ -114,7 +114,7 @@ LONGEST_QUESTION = 0.05
 MOST_NAMES = 64
 """Under so many names at most a client is known to be in a list, perhaps."""
 MOST_IDLE_QUEUES = 64
-"""From so many queues on, the ones that nobody needs are looked for."""
+"""From so many queues on, a power of two, the ones that nobody needs are looked for."""
 
 
 class PermitQueue(WaitingQueue):
@@ -301,7 +301,9 @@ class PermitRegistry:
         """The queue of a semaphore, which is made if there is none. `members`: see `Session`."""
         queue = self.queues.get(key)
         if queue is None:
-            if len(self.queues) >= MOST_IDLE_QUEUES:
+            count = len(self.queues)
+            # At powers of two: a look at all of them for each one would take seconds where thousands contend.
+            if count >= MOST_IDLE_QUEUES and not count & (count - 1):
                 for other in list(self.queues):
                     self.forget_if_idle(other, now)
             queue = self.queues[key] = PermitQueue(members)
