@@ -1,7 +1,9 @@
 """Event loops: several, eager tasks, tasks that run the loop, uvloop; and gevent, which may replace too much."""
 
 import asyncio
+import gc
 import sys
+import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
@@ -146,6 +148,19 @@ def test_a_task_of_a_closed_loop_counts_as_ended(server: Server, admin: Redis, c
     eventually(lambda: not admin.exists("a"))
     user.send()
     assert user.wait() == 0
+
+
+def test_a_connection_of_a_closed_loop_is_closed(server: Server) -> None:
+    """As the collector does in the middle of a handshake. The task that listens must not go on with an error."""
+    loop = asyncio.new_event_loop()
+    pipeline = loop.run_until_complete(connect(Node(pyredisson.Config.of(server.url))))
+    loop.close()
+    pipeline.close()
+    assert pipeline.failed.done()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del pipeline
+        gc.collect()
 
 
 NESTED = """

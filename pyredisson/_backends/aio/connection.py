@@ -192,7 +192,8 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             unsent -= 1
         if not self.failed.done():
             self.failed.set_result(error)
-        if self._transport is not None:
+        # In a closed loop it would raise. The collector, which may have ended a handshake there, closes the socket.
+        if self._transport is not None and not self.loop.is_closed():
             self._transport.abort()
 
     def _check_timeout(self) -> None:
