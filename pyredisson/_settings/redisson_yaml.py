@@ -43,6 +43,10 @@ def settings_of_file(source: str | os.PathLike[str] | IO[str], given: Collection
     for name in ("ssl", "sentinel_ssl"):
         if settings.get(name):
             settings[f"{name}_context"] = redisson_ssl_context(nodes)
+    # As in Redisson. Its own files have the keys of verification in any case.
+    unused = sorted(nodes.keys() & TLS_KEYS - {"sslEnableEndpointIdentification", "sslVerificationMode"})
+    if unused and not settings.get("ssl"):
+        logger.warning("%s: without effect, as the addresses don't begin with rediss://", ", ".join(unused))
     return settings
 
 

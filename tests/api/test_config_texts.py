@@ -243,6 +243,11 @@ class TestTls:
         assert (checks(config.ssl_context), checks(config.sentinel_ssl_context)) == (of_servers, of_sentinels)
         assert (config.ssl, config.sentinel_ssl) == (of_servers is not None, of_sentinels is not None)
 
+    def test_what_nothing_verifies_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Redisson takes such a file, too, and talks in the clear."""
+        read(single("sslTruststore: ca.pem\nsslVerificationMode: STRICT"))
+        assert "sslTruststore: without effect" in caplog.text
+
     @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
     def test_key_stores(self, pem: Path, tmp_path: Path, prefix: str) -> None:
         context: Any = Config.from_yaml(tls(f"sslTruststore: {prefix}{pem}\nsslKeystore: {prefix}{pem}")).ssl_context
