@@ -351,7 +351,18 @@ def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_rea
     for writer in wakeups[:2]:
         registry.leave(b"orders", writer)
         woken.append([wakeup.is_set() for wakeup in wakeups[1:]])
-    assert woken == [[True, False, False], [True, True, True]]
+    assert woken == [[True, False, False], [True, True, False]]
+
+
+def test_an_unused_wakeup_of_a_reader_goes_to_one_reader() -> None:
+    """If each reader that gives up had all others make attempts, a thousand would make half a million."""
+    registry, wakeups = ChannelRegistry(float), [ThreadWakeup() for _ in range(4)]
+    registry.subscriber = Mock()
+    for wakeup, kind in zip(wakeups, (READER, WRITER, READER, READER), strict=True):
+        registry.join(b"orders", wakeup, ReadWriteChannel, kind)
+    wakeups[0].set()
+    registry.leave(b"orders", wakeups[0])
+    assert [wakeup.is_set() for wakeup in wakeups[1:]] == [False, True, False]
 
 
 LEASE, ROUND = 30_000, 10_000

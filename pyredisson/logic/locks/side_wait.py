@@ -61,12 +61,15 @@ class ReadWriteChannel(LockChannel):
             self.wake(1)
 
     def on_leave(self, need: int) -> None:
-        """A waiter left with a wakeup that it did not use. Most messages that concern readers wake all of them."""
-        if not self._wake(need):
-            self._wake(READER)
+        """A waiter left with a wakeup that it did not use. Otherwise thousands would ask for each one that gives up."""
+        if need == READER or not self._wake(WRITER):
+            self._wake(READER, only_first=True)
 
-    def _wake(self, side: int) -> bool:
-        """Wakes all readers, or a writer that isn't awake. False: there is nobody of that side."""
+    def _wake(self, side: int, *, only_first: bool = False) -> bool:
+        """Wakes all readers, or a writer that isn't awake. False: there is nobody of that side.
+
+        `only_first`: of the readers. If it gets in, it wakes the others; if not, it is in the list for all of them.
+        """
         found = False
         for wakeup in list(self.waiters):
             if self.waiters.get(wakeup) != side or not wakeup.alive:
@@ -80,7 +83,7 @@ class ReadWriteChannel(LockChannel):
             # Otherwise a finalizer that ran in here has just removed this waiter: the wakeup goes to the next one.
             if wakeup in self.waiters:
                 found = True
-                if side == WRITER:
+                if side == WRITER or only_first:
                     break
         return found
 
