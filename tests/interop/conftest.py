@@ -123,6 +123,18 @@ def java(connect_java: Connect) -> JavaClient:
     return connect_java()
 
 
+@pytest.fixture
+async def both(target: Target) -> AsyncIterator[list[Backend]]:
+    """Both backends in one test, for what takes long: both wait at the same time.
+
+    A test waits for asyncio first. Threads go on meanwhile, but to wait for them stops the event loop.
+    """
+    made: list[Backend] = [Asyncio(target.url), Threads(target.url)]
+    yield made
+    for each in made:
+        await each.close()
+
+
 @pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: str(kind.name))
 async def backend(request: pytest.FixtureRequest, target: Target) -> AsyncIterator[Backend]:
     """The test runs on each of the two backends."""

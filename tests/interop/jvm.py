@@ -163,6 +163,10 @@ class JavaClient:
         """A "MultiLock" or a "RedLock"."""
         return {**self.get(kind, ""), "members": members}
 
+    def port_of(self, slot: int) -> int:
+        """The port of the node that serves a slot, as this client knows the cluster."""
+        return int(self.jvm.do("port", "main", client=self.id, slot=slot).result())
+
     def shutdown(self) -> None:
         self.jvm.do("shutdown", "main", client=self.id).result()
 

@@ -30,12 +30,12 @@ HOLDS = """
 import sys, time, pyredisson
 from tests.interop.targets import python_lock
 client = pyredisson.connect(sys.argv[1], lock_watchdog_timeout=float(sys.argv[2]))
-for kind in sys.argv[3:]:
-    python_lock(client, kind, kind).lock()
+for name in sys.argv[3:]:
+    python_lock(client, name.partition(" ")[0], name).lock()
 print("held")
 time.sleep(60)
 """
-"""A Python process that holds a lock of each of these kinds."""
+"""A Python process that holds locks of these names, each of the kind that is its first word."""
 
 
 async def hand_over(
@@ -250,17 +250,19 @@ async def test_all_kinds_are_renewed(backend: Backend, connect_java: Connect, ta
     assert await writer.try_lock()
 
 
-async def test_a_killed_holder_in_java(backend: Backend, own_jvm: Jvm, target: Target) -> None:
+async def test_a_killed_holder_in_java(both: list[Backend], own_jvm: Jvm, target: Target) -> None:
     """Nothing is published; the leases end."""
-    kinds = kinds_of(own_jvm.version)
     client = own_jvm.connect(target.yaml(lockWatchdogTimeout=int(TIMEOUT * 1000)))
-    thread, ours = own_jvm.thread(), backend.connect()
-    for kind in kinds:
-        thread.call(client.get(kind, kind), "lock")
-    waiters = [backend.spawn(acquired(python_lock(ours, against(kind), kind))) for kind in kinds]
-    for kind in kinds:
-        await backend.until(target.waiting(against(kind), kind))
-    await backend.sleep(TIMEOUT)
+    thread, clients = own_jvm.thread(), {backend: backend.connect() for backend in both}
+    locks = [(backend, kind, f"{kind} {backend.name}") for backend in both for kind in kinds_of(own_jvm.version)]
+    for _, kind, name in locks:
+        thread.call(client.get(kind, name), "lock")
+    waiters = [
+        backend.spawn(acquired(python_lock(clients[backend], against(kind), name))) for backend, kind, name in locks
+    ]
+    for backend, kind, name in locks:
+        await backend.until(target.waiting(against(kind), name))
+    await both[0].sleep(TIMEOUT)
     assert not any(waiter.done() for waiter in waiters)
     own_jvm.kill()
     killed = now()
@@ -268,38 +270,36 @@ async def test_a_killed_holder_in_java(backend: Backend, own_jvm: Jvm, target: T
         assert killed < await waiter.result() < killed + TIMEOUT + WOKEN
 
 
-@ONE_BACKEND
 async def test_a_killed_holder_in_python(
-    backend: Backend, java: JavaClient, jvm: Jvm, target: Target, child: Callable[..., Child], version: str
+    both: list[Backend], java: JavaClient, jvm: Jvm, target: Target, child: Callable[..., Child], version: str
 ) -> None:
+    """For some fair locks both sides wait: a waiter in Python sees to it that one of Java which oversleeps is woken."""
     kinds = [kind for kind in kinds_of(version) if (kind, version) not in OVERSLEEPS]
-    holder = child(HOLDS, target.url, TIMEOUT, *kinds)
+    fair = [f"FairLock {backend.name}" for backend in both]
+    holder = child(HOLDS, target.url, TIMEOUT, *kinds, *fair)
     assert holder.receive(CHILD_LIMIT) == "held"
     waiters = [jvm.thread().begin(java.get(against(kind), kind), "lock") for kind in kinds]
     for kind in kinds:
-        await backend.until(target.waiting(against(kind), kind))
-    await backend.sleep(TIMEOUT)
-    assert not any(waiter.done() for waiter in waiters)
+        await both[0].until(target.waiting(against(kind), kind))
+    first = []
+    for name in fair:
+        thread = jvm.thread()
+        locked, _ = (thread.begin(java.get("FairLock", name), method) for method in ("lock", "unlock"))
+        first.append(locked)
+        await both[0].until(target.waiting("FairLock", name))
+    second = [
+        backend.spawn(acquired(backend.connect().get_fair_lock(name))) for backend, name in zip(both, fair, strict=True)
+    ]
+    for name in fair:
+        await both[0].until(target.waiting("FairLock", name, 2))
+    await both[0].sleep(TIMEOUT)
+    assert not any(waiter.done() for waiter in (*waiters, *first, *second))
     holder.close()
     killed = now()
+    for in_java, in_python in zip(first, second, strict=True):
+        await both[0].until(in_java.done)
+        ended = in_java.answer().ended
+        assert killed < ended < killed + TIMEOUT + 1 + WOKEN
+        assert ended < await in_python.result() < ended + WOKEN
     for waiter in waiters:
         assert killed < waiter.answer().ended < killed + TIMEOUT + WOKEN
-
-
-async def test_a_killed_holder_of_a_fair_lock_for_which_both_wait(
-    backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
-) -> None:
-    """A waiter in Python sees to it that one of Java which oversleeps is woken."""
-    holder = child(HOLDS, target.url, TIMEOUT, "FairLock")
-    assert holder.receive(CHILD_LIMIT) == "held"
-    in_java, _ = (java.ann.begin(java.get("FairLock", "FairLock"), method) for method in ("lock", "unlock"))
-    await backend.until(target.waiting("FairLock", "FairLock"))
-    in_python = backend.spawn(acquired(backend.connect().get_fair_lock("FairLock")))
-    await backend.until(target.waiting("FairLock", "FairLock", 2))
-    await backend.sleep(TIMEOUT)
-    holder.close()
-    killed = now()
-    await backend.until(in_java.done)
-    ended = in_java.answer().ended
-    assert killed < ended < killed + TIMEOUT + 1 + WOKEN
-    assert ended < await in_python.result() < ended + WOKEN

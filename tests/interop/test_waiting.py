@@ -1,13 +1,13 @@
 """Waiters of both sides: in the queue of a fair lock, readers and writers, and what messages wake on a cluster."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 import pytest
 
 from pyredisson._client import servers
 from tests.cluster.scenes import half_moved, names_on, other_than
-from tests.support.backends import Backend, in_turn, waiters
+from tests.support.backends import TIME_LIMIT, Backend, in_turn, waiters
 from tests.support.children import CHILD_LIMIT, Child
 from tests.support.inspecting import state_of
 
@@ -19,9 +19,9 @@ from .test_locks import hand_over
 NAME = "orders"
 WAITS = """
 import sys, pyredisson
-pyredisson.connect(sys.argv[1]).get_fair_lock("orders").lock()
+pyredisson.connect(sys.argv[1]).get_fair_lock(sys.argv[2]).lock()
 """
-"""A Python process that waits for the lock."""
+"""A Python process that waits for the lock of that name."""
 DEAD_HEAD = 2.0
 """Seconds after which waiters in Python remove a head of the queue that died or doesn't take the free lock."""
 
@@ -30,28 +30,35 @@ class Line:
     """Waiters of both sides, in the order of their arrival. Each of them releases the lock as soon as it has it."""
 
     def __init__(self, target: Target, backend: Backend, java: JavaClient) -> None:
-        self._target, self._backend, self._java, self._python = target, backend, java, backend.connect()
+        self.name, self.backend, self.python = f"orders in {backend.name}", backend, backend.connect()
+        self.java, self.in_java, self._target = java, java.get("FairLock", self.name), target
         self._acquired: list[Callable[[], Awaitable[float]]] = []
 
+    def queue(self) -> list[str]:
+        return self._target.queue(self.name)
+
     async def join_java(self) -> None:
-        lock, thread = self._java.get("FairLock", "orders"), self._java.jvm.thread()
-        before = len(self._target.queue("orders"))
-        locked, _ = (thread.begin(lock, method) for method in ("lock", "unlock"))
+        thread, before = self.java.jvm.thread(), len(self.queue())
+        locked, _ = (thread.begin(self.in_java, method) for method in ("lock", "unlock"))
 
         async def moment() -> float:
-            await self._backend.until(locked.done, 15)
+            await self.backend.until(locked.done, 15)
             return locked.answer().ended
 
         await self._arrived(before, moment)
 
     async def join_python(self) -> None:
-        before = len(self._target.queue("orders"))
-        work = acquired(self._python.get_fair_lock("orders"))
-        await self._arrived(before, self._backend.spawn(work).result)
+        before = len(self.queue())
+        work = acquired(self.python.get_fair_lock(self.name))
+        await self._arrived(before, self.backend.spawn(work).result)
 
     async def _arrived(self, before: int, moment: Callable[[], Awaitable[float]]) -> None:
-        await self._backend.until(lambda: len(self._target.queue("orders")) == before + 1)
+        await self.has(before + 1)
         self._acquired.append(moment)
+
+    async def has(self, waiters: int, seconds: float = TIME_LIMIT) -> None:
+        """Returns once there are so many waiters."""
+        await self.backend.until(lambda: len(self.queue()) == waiters, seconds)
 
     async def moments(self) -> list[float]:
         """Waits for all; returns when each of them had the lock, which is in the order of their arrival."""
@@ -61,80 +68,108 @@ class Line:
 
 
 @pytest.fixture
-def line(target: Target, backend: Backend, java: JavaClient) -> Line:
-    return Line(target, backend, java)
+def lines(both: list[Backend], java: JavaClient, target: Target) -> list[Line]:
+    """One for each backend."""
+    return [Line(target, backend, java) for backend in both]
 
 
 @pytest.mark.parametrize("side", ["java", "python"])
-async def test_the_order_of_both(side: str, line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
+async def test_the_order_of_both(side: str, backend: Backend, java: JavaClient, target: Target) -> None:
     """That side holds the lock first."""
-    theirs, ours = java.get("FairLock", "orders"), backend.connect().get_fair_lock("orders")
-    await timed(side, java.ann, theirs, ours, "lock")
+    line = Line(target, backend, java)
+    ours = backend.connect().get_fair_lock(line.name)
+    await timed(side, java.ann, line.in_java, ours, "lock")
     await in_turn((line.join_python, line.join_python, line.join_java, line.join_java, line.join_python))
-    state = await state_of(backend.connect(), "orders")
+    state = await state_of(backend.connect(), line.name)
     assert (state.kind, state.certain, state.waiter_count) == ("fair", True, 5)
-    assert [waiter.owner.raw for waiter in state.waiters] == target.queue("orders")
+    assert [waiter.owner.raw for waiter in state.waiters] == line.queue()
     assert [waiter.place for waiter in state.waiters if waiter.alive is None] == [3, 4]  # Java doesn't say it
     assert all(100 < (waiter.place_lasts or 0) < 1000 for waiter in state.waiters[2:4])
-    began, ended = await timed(side, java.ann, theirs, ours, "unlock")
+    began, ended = await timed(side, java.ann, line.in_java, ours, "unlock")
     first, *_, last = await line.moments()
     assert began < first
     assert last < ended + 5 * WOKEN
-    await backend.until(lambda: not target.queue("orders") and not target.holds("orders"))
+    await backend.until(lambda: not line.queue() and not target.holds(line.name))
 
 
-async def test_waiters_that_give_up(line: Line, backend: Backend, java: JavaClient, target: Target) -> None:
+async def test_waiters_that_give_up(lines: list[Line], java: JavaClient) -> None:
     """They leave from the head and from the middle of the queue."""
-    lock, client = java.get("FairLock", "orders"), backend.connect()
-    java.ann.call(lock, "lock")
-    # Long enough for the others to join meanwhile.
-    gives_up_in_java = java.bob.begin(lock, "tryLock", 3000, "MILLISECONDS")
-    await backend.until(lambda: len(target.queue("orders")) == 1)
-    await line.join_python()
-    gives_up_in_python = backend.spawn(lambda: client.get_fair_lock("orders").try_lock(wait_time=3))
-    await backend.until(lambda: len(target.queue("orders")) == 3)
-    await line.join_java()
-    assert not await gives_up_in_python.result()
-    await backend.until(gives_up_in_java.done)
-    assert not gives_up_in_java.result()
-    released = java.ann.begin(lock, "unlock").answer()
-    assert (await line.moments())[-1] < released.ended + 2 * WOKEN
+
+    async def scene(line: Line) -> AsyncIterator[None]:
+        java.ann.call(line.in_java, "lock")
+        # Long enough for the others to join meanwhile.
+        gives_up_in_java = java.jvm.thread().begin(line.in_java, "tryLock", 3000, "MILLISECONDS")
+        await line.has(1)
+        await line.join_python()
+        gives_up_in_python = line.backend.spawn(lambda: line.python.get_fair_lock(line.name).try_lock(wait_time=3))
+        await line.has(3)
+        await line.join_java()
+        yield
+        assert not await gives_up_in_python.result()
+        await line.backend.until(gives_up_in_java.done)
+        assert not gives_up_in_java.result()
+        released = java.ann.begin(line.in_java, "unlock").answer()
+        assert (await line.moments())[-1] < released.ended + 2 * WOKEN
+
+    scenes = [scene(line) for line in lines]
+    await go_on(scenes)
+    await go_on(scenes)
+
+
+async def go_on(scenes: Iterable[AsyncIterator[None]]) -> None:
+    for scene in scenes:
+        await anext(scene, None)
 
 
 async def test_a_killed_waiter_in_python(
-    line: Line, backend: Backend, java: JavaClient, target: Target, child: Callable[..., Child]
+    lines: list[Line], java: JavaClient, target: Target, child: Callable[..., Child]
 ) -> None:
-    lock = java.get("FairLock", "orders")
-    java.ann.call(lock, "lock")
-    killed = child(WAITS, target.url)
-    await backend.until(lambda: len(target.queue("orders")) == 1, CHILD_LIMIT)
-    await line.join_java()
-    await line.join_python()
-    killed.close()
-    released = java.ann.begin(lock, "unlock").answer()
-    assert (await line.moments())[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
+    async def scene(line: Line) -> AsyncIterator[None]:
+        java.ann.call(line.in_java, "lock")
+        killed = child(WAITS, target.url, line.name)
+        yield
+        await line.has(1, CHILD_LIMIT)
+        await line.join_java()
+        await line.join_python()
+        killed.close()
+        released = java.ann.begin(line.in_java, "unlock").answer()
+        yield
+        assert (await line.moments())[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
+
+    scenes = [scene(line) for line in lines]
+    for _ in range(3):
+        await go_on(scenes)
 
 
-async def test_a_killed_waiter_in_java(line: Line, backend: Backend, own_jvm: Jvm, target: Target) -> None:
+async def test_a_killed_waiter_in_java(lines: list[Line], own_jvm: Jvm, target: Target) -> None:
     """Java's own rule decides: the score of its entry, here what is left of the lease and its time to wait."""
     lease, wait = 2, 4
-    thread, client = own_jvm.thread(), own_jvm.connect(target.yaml())
-    # The watchdog keeps the lease between two thirds of this time and all of it.
-    holder = backend.connect(lock_watchdog_timeout=lease).get_fair_lock("orders")
-    await holder.lock()
-    began = now()
-    # In milliseconds: without a lease, Redisson takes any number here for that.
-    thread.begin(client.get("FairLock", "orders"), "tryLock", wait * 1000, "MILLISECONDS")
-    await backend.until(lambda: len(target.queue("orders")) == 1)
-    queued, [dead] = now(), target.queue("orders")
-    await line.join_python()
-    await line.join_java()
+    client = own_jvm.connect(target.yaml())
+
+    async def scene(line: Line) -> AsyncIterator[None]:
+        # The watchdog keeps the lease between two thirds of this time and all of it.
+        holder = line.backend.connect(lock_watchdog_timeout=lease).get_fair_lock(line.name)
+        await holder.lock()
+        began = now()
+        # In milliseconds: without a lease, Redisson takes any number here for that.
+        own_jvm.thread().begin(client.get("FairLock", line.name), "tryLock", wait * 1000, "MILLISECONDS")
+        await line.has(1)
+        queued, [dead] = now(), line.queue()
+        await line.join_python()
+        await line.join_java()
+        yield
+        await holder.unlock()
+        yield
+        await line.backend.until(lambda: dead not in line.queue(), wait + lease + WOKEN)
+        first, second = await line.moments()
+        assert began + wait < first < queued + wait + lease + WOKEN
+        assert second < first + WOKEN
+
+    scenes = [scene(line) for line in lines]
+    await go_on(scenes)
     own_jvm.kill()
-    await holder.unlock()
-    await backend.until(lambda: dead not in target.queue("orders"), wait + lease + WOKEN)
-    first, second = await line.moments()
-    assert began + wait < first < queued + wait + lease + WOKEN
-    assert second < first + WOKEN
+    await go_on(scenes)
+    await go_on(scenes)
 
 
 # Readers and writers
@@ -256,8 +291,6 @@ async def test_writers_in_turn(backend: Backend, java: JavaClient, target: Targe
 
 # Messages on a cluster
 CHANNEL = "redisson_lock__channel:{orders}"
-LAG = 2.5
-"""Seconds after which Java, which looks at the cluster every second in these tests, has followed a change."""
 
 
 @pytest.fixture
@@ -277,28 +310,29 @@ def modes(version: str) -> list[dict[str, object]]:
 
 @on_a_cluster
 async def test_whatever_java_hears_and_wherever_the_slot_goes(
-    backend: Backend, version: str, connect_java: Connect, cluster: Target
+    both: list[Backend], version: str, connect_java: Connect, cluster: Target
 ) -> None:
-    client, servers = backend.connect(topology_refresh_interval=0.1), cluster.cluster
+    servers, javas = cluster.cluster, [connect_java(mode) for mode in modes(version)]
     slot = servers.slot_of_key("orders")
+    clients = [backend.connect(topology_refresh_interval=0.1) for backend in both]
 
-    async def to_and_fro(java: JavaClient) -> None:
-        # A client of its own, whose subscription ends with it.
-        waits = backend.connect(topology_refresh_interval=0.1)
-        await hand_over(backend, java, cluster, "Lock", client=client, waits=waits)
-        await waits.close()
-        await backend.until(lambda: cluster.listeners(CHANNEL) == 0)
+    async def to_and_fro() -> None:
+        port = servers.node_of(slot).address[1]
+        await both[0].until(lambda: all(java.port_of(slot) == port for java in javas))
+        await both[0].sleep(0.5)
+        for backend, client in zip(both, clients, strict=True):
+            for java in javas:
+                # A client of its own, whose subscription ends with it.
+                waits = backend.connect(topology_refresh_interval=0.1)
+                await hand_over(backend, java, cluster, "Lock", client=client, waits=waits)
+                await waits.close()
+                await backend.until(lambda: cluster.listeners(CHANNEL) == 0)
 
-    for mode in modes(version):
-        java = connect_java(mode)
-        await backend.sleep(0.5)
-        await to_and_fro(java)
-        servers.move_slot(slot, other_than(servers.node_of(slot), servers))
-        await backend.sleep(LAG)
-        await to_and_fro(java)
-        servers.fail_over(servers.node_of(slot), takeover=True)
-        await backend.sleep(LAG)
-        await to_and_fro(java)
+    await to_and_fro()
+    servers.move_slot(slot, other_than(servers.node_of(slot), servers))
+    await to_and_fro()
+    servers.fail_over(servers.node_of(slot), takeover=True)
+    await to_and_fro()
 
 
 @on_a_cluster

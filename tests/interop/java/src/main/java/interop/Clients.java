@@ -80,6 +80,12 @@ final class Clients {
         return clients.get(id);
     }
 
+    /** The port of the node that serves the slot, as far as the client has followed the cluster. */
+    Object port(String id, int slot) {
+        Redisson client = (Redisson) clients.get(id);
+        return client.getCommandExecutor().getConnectionManager().getEntry(slot).getClient().getAddr().getPort();
+    }
+
     /** The same object for all threads, as a service would keep it in a field: Redisson's locks have state of their own. */
     Target target(JsonObject described) throws ReflectiveOperationException {
         Target known = targets.get(described.toString());

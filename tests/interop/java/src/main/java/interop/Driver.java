@@ -82,6 +82,7 @@ public final class Driver {
         return switch (command.get("do").getAsString()) {
             case "connect" -> clients.connect(command.get("yaml").getAsString(), command.get("prefix").getAsString());
             case "shutdown" -> clients.shutdown(command.get("client").getAsString());
+            case "port" -> clients.port(command.get("client").getAsString(), command.get("slot").getAsInt());
             case "thread id" -> Thread.currentThread().getId();
             case "call" -> {
                 Clients.Target target = clients.target(command.getAsJsonObject("object"));
