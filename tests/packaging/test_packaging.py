@@ -17,7 +17,8 @@ import pytest
 
 from tests.support.children import completed
 
-pytestmark = pytest.mark.slow
+# By one worker: each would compile the core for a wheel of its own.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {path.name for path in (ROOT / "lua").glob("*.lua")}
@@ -36,17 +37,18 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def copied(folder: Path) -> Path:
-    """A copy of the checkout: another worker may build at the same time, and the checkout stays as it is."""
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy: the checkout itself stays as it is."""
     left_out = shutil.ignore_patterns(".venv*", ".git", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info")
-    return shutil.copytree(ROOT, folder / "checkout", ignore=left_out)
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("copy") / "checkout", ignore=left_out)
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist of the checkout, and the wheel that is built from that sdist."""
-    out, copy = tmp_path_factory.mktemp("dist"), copied(tmp_path_factory.mktemp("copy"))
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy, cwd=out)
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, checkout, cwd=out)
     return out
 
 
@@ -132,11 +134,6 @@ def test_make_wheel_gives_the_wheel_a_tag_that_an_index_accepts(dist: Path, tmp_
         assert {name for name in before.namelist() if ".dist-info" not in name} <= set(after.namelist())
         # Nothing of this system's libraries has come along.
         assert tops(after.namelist()) == tops(before.namelist())
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copied(tmp_path_factory.mktemp("sources"))
 
 
 def test_each_folder_is_a_package_that_setuptools_knows(checkout: Path, tmp_path: Path) -> None:
