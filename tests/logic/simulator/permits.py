@@ -91,6 +91,8 @@ class PoolJudge(Judge):
     def __init__(self, networks: Sequence[Network], lease: float) -> None:
         super().__init__(networks, lease)
         self.size = 1
+        self.claim_keys: dict[bytes, bytes] = {}
+        """The keys of the claims, by the names of the semaphores."""
         self._neglect = Neglect(self, LONGEST_WAIT + BEHIND * FAR)
         self._claims = ClaimPeriods(self, OTHERS_TURN)
 
@@ -100,6 +102,7 @@ class PoolJudge(Judge):
     def add(self, user: Any) -> None:
         super().add(user)
         for semaphore in user.objects:
+            self.claim_keys[semaphore.key] = claim_key(semaphore.key)
             self.keyspace.values.setdefault(semaphore.key, b"%d" % self.size)
 
     def operation_ended(self, _: Any) -> None:
@@ -114,24 +117,21 @@ class PoolJudge(Judge):
         """Called when all operations have ended, and all clients are alive."""
         raise NotImplementedError
 
-    def keys(self) -> list[bytes]:
-        return [semaphore.key for semaphore in self.users[0].objects] if self.users else []
-
     def look_at_waiters(self, free: Mapping[bytes, tuple[int, int]]) -> None:
         """`free`: how many permits of each semaphore are free, and how many of those that expire have ended.
 
         Claims of those who want several permits hold back others, but not for long.
         """
-        claims = {key: self.keyspace.of(bytes, claim_key(key)) for key in free}
+        claims = {key: self.keyspace.of(bytes, claim) for key, claim in self.claim_keys.items()}
         for key, claim in claims.items():
             if claim is not None:
                 self._claims.claimed(key)
         served: dict[User, bool] = {}
-        for user in self.users:
+        for user in self.users if any(map(any, free.values())) else ():
             if user.wants is not None and user.client.alive:
                 key, wanted = user.wants
                 if self.may_take(user, claims[key], sum(free[key]), wanted):
-                    by_time = self.keyspace.freed.get(claim_key(key), (0.0, False))[1]
+                    by_time = self.keyspace.freed.get(self.claim_keys[key], (0.0, False))[1]
                     served[user] = by_time or free[key][0] < wanted
         self._neglect.look(served)
 
@@ -168,7 +168,7 @@ class SemaphoreJudge(PoolJudge):
 
     def closing(self) -> None:
         super().closing()
-        self.nothing_but(self.keys())
+        self.nothing_but(self.claim_keys)
 
     def settled(self) -> None:
         for key, permits in self._free().items():
@@ -176,10 +176,10 @@ class SemaphoreJudge(PoolJudge):
                 self.blame(f"{key!r} has {permits} of {self.size} permits free, and {self._taken(key)} are taken")
 
     def _free(self) -> dict[bytes, int]:
-        return {key: int(self.keyspace.of(bytes, key) or 0) for key in self.keys()}
+        return {key: int(self.keyspace.of(bytes, key) or 0) for key in self.claim_keys}
 
     def _taken(self, key: bytes) -> int:
-        return sum(user.held[key] for user in self.users)
+        return sum([user.held[key] for user in self.users])
 
 
 class PermitUser(PoolUser):
@@ -290,7 +290,7 @@ class PermitJudge(PoolJudge):
     def look(self) -> None:
         now = self.keyspace.now()
         free: dict[bytes, tuple[int, int]] = {}
-        for key in self.keys():
+        for key in self.claim_keys:
             in_use = self._in_use(key)
             count = int(self.keyspace.of(bytes, key) or 0)
             if count < 0 or count + len(in_use) != self.size:
@@ -318,7 +318,7 @@ class PermitJudge(PoolJudge):
     def settled(self) -> None:
         now = self.keyspace.now()
         held = {permit for user in self.users for permit in user.held}
-        for key in self.keys():
+        for key in self.claim_keys:
             for permit, ends in self._in_use(key).items():
                 if ends > now and permit not in held:
                     self.blame(f"{key!r}: nobody has {permit.hex()}")
