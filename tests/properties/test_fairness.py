@@ -93,8 +93,6 @@ class FairQueue(RuleBasedStateMachine):
         """Who was notified in the latest step."""
         self.offered: dict[bytes, int] = {}
         """When a script of pyredisson offered the free lock to the head of the queue."""
-        self.late: list[tuple[Word, ...]] = []
-        """Copies of acquires that are still in flight. Their owners have left, and have other names."""
         self.pauses: tuple[int, ...] = PAUSES
         self.grace = 0
         """Until when no waiter counts as dead, because all clients were silent; ms."""
@@ -124,11 +122,6 @@ class FairQueue(RuleBasedStateMachine):
         """A holder, and a waiter of the same client, for each of them."""
         pairs = [(who, other) for who in self.holding() for other in self.waiting()]
         return [(who, other) for who, other in pairs if self.people[who].client == self.people[other].client != "java"]
-
-    def late_copies(self) -> list[tuple[Word, ...]]:
-        """Those that the server still knows to be late."""
-        waiters = self.state.waiters
-        return [args for args in self.late if int(waiters.get(cast(bytes, args[1]), b"1")) <= 0]
 
     @initialize(pauses=st.booleans())
     def begin(self, pauses: bool) -> None:
@@ -218,7 +211,7 @@ class FairQueue(RuleBasedStateMachine):
 
     @by(ours, ran=st.booleans(), twice=TWICE)
     def give_up_in_doubt(self, who: str, ran: bool, twice: bool) -> None:
-        """Its last acquire is in doubt: it did run, or will run late, or never."""
+        """Its last acquire is in doubt: it did run, or never does. Of those that come late: `tests/lua/fair`."""
         if ran:
             self.ask(who)
         self.leave(who, doubt=True, twice=twice)
@@ -231,20 +224,11 @@ class FairQueue(RuleBasedStateMachine):
         else:
             self.fair("fair_leave", CHANNEL, WAIT, int(doubt), name, twice=twice)
             person.names += 1
-            if doubt:
-                self.late.append((CHANNEL, name, 1, LEASE, WAIT, 1))
         self.follow(name, self.read(), leaves=True, ours=not person.foreign)
         assert name not in self.state.holders, f"{who} gave up, and holds the lock"
         if was_next and not person.foreign:
             self.must_tell()
         person.waits, person.count, person.notified = False, 0, False
-
-    @by(late_copies, "args")
-    def late_copy(self, args: tuple[Word, ...]) -> None:
-        self.fair("fair_acquire", *args)
-        holders = self.state.holders
-        self.follow(None, self.read())
-        assert self.state.holders == holders, "a late copy took the lock"
 
     @by(clients, "client", twice=TWICE)
     def the_client_sends_a_heartbeat(self, client: str, twice: bool) -> None:
