@@ -277,41 +277,6 @@ def test_an_interrupted_join_does_not_keep_others_from_joining() -> None:
         clients.check()
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_any_order_of_events(seed: int) -> None:
-    rng = random.Random(seed)
-    clients = Clients()
-    names = [b"%d" % number for number in range(12)]
-    waiters: list[tuple[bytes, ThreadWakeup]] = []
-    for _ in range(300):
-        name = rng.choice(names)
-        event = rng.randrange(7)
-        holding = [one for one in clients.listeners.values() if name in one.channels.names()]
-        if event == 0:
-            waiters.append((name, clients.join(name)))
-        elif event == 1 and waiters:
-            clients.registry.leave(*waiters.pop(rng.randrange(len(waiters))))
-        elif event == 2:
-            cut = rng.randrange(1, LAST)
-            clients.apply(shard(0, ((0, cut),), 3), shard(1, ((cut + 1, LAST),), 4))
-        elif event == 3:
-            clients.table.redirect(moved(slot(name), rng.randrange(2)), rng.choice(list(clients.table.nodes.values())))
-        elif event == 4 and holding:
-            channels = holding[0].channels
-            rng.choice((channels.on_subscribed, channels.on_dropped))(name)
-        elif event == 5 and holding:
-            text = rng.choice(["CLUSTERDOWN", "TRYAGAIN", ""])
-            holding[0].channels.on_refused(name, as_error(text) if text else moved(slot(name), rng.randrange(2)))
-        elif event == 6:
-            clients.registry.refresh()
-            clients.check()
-    clients.registry.refresh()
-    clients.check()
-    for waiter in waiters:
-        clients.registry.leave(*waiter)
-    assert not any((clients.registry.waiting, *(one.channels.waiting for one in clients.listeners.values())))
-
-
 AUTO, BOTH, SHARDED = (ScriptSet(pubsub) for pubsub in (PubSub.AUTO, PubSub.BOTH, PubSub.SHARDED))
 CHANNEL = b"redisson_lock__channel:{orders}"
 SECONDS = 15.0
