@@ -249,7 +249,7 @@ def _deliver_soon(delivery: Delivery) -> None:
 
 
 def _deliver_now(delivery: Delivery, _: float) -> bool:
-    if delivery._busy:
+    if delivery.calling._is_owned():  # type: ignore[attr-defined]
         # The observer has closed the client.
         return False
     delivery._deliver_pending()
