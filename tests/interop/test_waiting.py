@@ -111,14 +111,15 @@ async def test_waiters_that_give_up(lines: list[Line], java: JavaClient) -> None
         released = java.ann.begin(line.in_java, "unlock").answer()
         assert (await line.moments())[-1] < released.ended + 2 * WOKEN
 
-    scenes = [scene(line) for line in lines]
-    await go_on(scenes)
-    await go_on(scenes)
+    await play(map(scene, lines))
 
 
-async def go_on(scenes: Iterable[AsyncIterator[None]]) -> None:
-    for scene in scenes:
-        await anext(scene, None)
+async def play(scenes: Iterable[AsyncIterator[None]], between: Callable[[], object] = bool) -> None:
+    """Plays these scenes at the same time, act by act, to their ends. `between`: is called behind each act of all."""
+    left = list(scenes)
+    while left:
+        left = [scene for scene in left if await anext(scene, True) is None]
+        between()
 
 
 async def test_a_killed_waiter_in_python(
@@ -136,9 +137,7 @@ async def test_a_killed_waiter_in_python(
         yield
         assert (await line.moments())[-1] < released.ended + DEAD_HEAD + 2 * WOKEN
 
-    scenes = [scene(line) for line in lines]
-    for _ in range(3):
-        await go_on(scenes)
+    await play(map(scene, lines))
 
 
 async def test_a_killed_waiter_in_java(lines: list[Line], own_jvm: Jvm, target: Target) -> None:
@@ -165,11 +164,7 @@ async def test_a_killed_waiter_in_java(lines: list[Line], own_jvm: Jvm, target: 
         assert began + wait < first < queued + wait + lease + WOKEN
         assert second < first + WOKEN
 
-    scenes = [scene(line) for line in lines]
-    await go_on(scenes)
-    own_jvm.kill()
-    await go_on(scenes)
-    await go_on(scenes)
+    await play(map(scene, lines), own_jvm.kill)
 
 
 # Readers and writers
