@@ -235,7 +235,7 @@ class Scripted:
         eventually(lambda: self.table.ready is isinstance(outcome, TopologyView))
 
     def join(self) -> None:
-        thread = self.keeper._runs.get("run")
+        thread = self.keeper._thread
         if thread is not None:
             thread.join(TIME_LIMIT)
             assert not thread.is_alive()
@@ -317,7 +317,7 @@ def test_the_topology_is_looked_at_from_time_to_time(scripted: Make) -> None:
     other = scripted(interval=0.05)
     other.keeper.close()
     other.keeper.request()
-    assert not other.keeper._runs
+    assert other.keeper._thread is None
 
 
 def test_it_is_looked_at_often_while_a_master_fails(known: Scripted) -> None:

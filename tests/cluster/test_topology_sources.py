@@ -84,13 +84,12 @@ class Watched:
         return node
 
     def close(self) -> None:
-        thread = self.keeper._runs.get("run")
         self.keeper.close()
         # Sentinels are listened to by another one.
-        for each in (thread, getattr(getattr(self.source, "_listener", None), "_thread", None)):
-            if each is not None:
-                each.join(TIME_LIMIT)
-                assert not each.is_alive()
+        for owner in (self.keeper, getattr(self.source, "_listener", None)):
+            if (thread := getattr(owner, "_thread", None)) is not None:
+                thread.join(TIME_LIMIT)
+                assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -47,8 +47,11 @@ class TopologyKeeper:
         self._interval = interval
         self._servers = servers
         self._process = os.getpid()
+        # Re-entrant: a finalizer that the garbage collector runs while the thread is started may request a refresh.
+        self._starting = threading.RLock()
+        self._thread: threading.Thread | None = None
         self._runs: dict[str, threading.Thread] = {}
-        """The thread that runs the loop, under the key "run"."""
+        """The thread that runs the loop."""
         self._requested = ThreadWakeup()
         self._ended = ThreadWakeup()
         self._waiting: dict[Wake, None] = {}
@@ -65,15 +68,9 @@ class TopologyKeeper:
     def request(self) -> None:
         """Has the topology looked at soon. Neither blocks nor raises. All requests before a refresh cause that one."""
         self._requested.set()
-        # After a fork, the child has a keeper of its own.
-        if self._runs or self._ended.is_set() or os.getpid() != self._process:
-            return
-        try:
-            start_thread(self._run, "pyredisson-topology")
-        except RuntimeError as error:
-            # No thread can be started, for example because the interpreter exits. The next request tries again.
-            logger.debug("the topology can't be refreshed: %s", error)
-            self._wake_all()
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._start()
 
     def wait_until_known(self, wake: Wake) -> None:
         """Has `wake` called on the keeper's thread when a refresh ends, or at once if the topology is known. It may be
@@ -105,6 +102,20 @@ class TopologyKeeper:
         self._source.close()
         self._requested.set()
 
+    def _start(self) -> None:
+        # After a fork, the child has a keeper of its own.
+        if self._ended.is_set() or os.getpid() != self._process:
+            return
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            try:
+                start_thread(self._run, "pyredisson-topology")
+            except RuntimeError as error:
+                # No thread can be started, for example because the interpreter exits. The next request tries again.
+                logger.debug("the topology can't be refreshed: %s", error)
+                self._wake_all()
+
     # --- The thread
 
     def _run(self) -> None:
@@ -112,6 +123,7 @@ class TopologyKeeper:
         thread = threading.current_thread()
         if self._runs.setdefault("run", thread) is not thread:
             return
+        self._thread = thread
         try:
             while True:
                 # In this order: a caller that begins to wait from now on needs no further refresh.
