@@ -22,11 +22,14 @@
 -- include: publish
 local lock, leases = KEYS[1], KEYS[2]
 if ARGV[3] == '0' and ARGV[6] == '0' and redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5]) == 0
-    and redis.call('HLEN', lock) == 2 and redis.call('HEXISTS', lock, ARGV[2]) == 1 then
-    -- The usual case: nobody waits, and the writer doesn't read.
-    redis.call('DEL', lock)
-    local heard = publish(ARGV[1], '1')
-    return (type(heard) ~= 'number' or heard > 0) and 3 or 1
+    and redis.call('HLEN', lock) == 2 then
+    local mode, writes = unpack(redis.call('HMGET', lock, 'mode', ARGV[2]))
+    if mode and writes then
+        -- The usual case: nobody waits, and the writer doesn't read.
+        redis.call('DEL', lock)
+        local heard = publish(ARGV[1], '1')
+        return (type(heard) ~= 'number' or heard > 0) and 3 or 1
+    end
 end
 -- include: wake_in_lists
 -- include: read_leases

@@ -233,6 +233,9 @@ WRITES = {
     "release, a level remains": Case(writing(ME, 3, 30_000), [(write_release(1), 0)], writing(ME, 1, 30_000)),
     # 3: somebody has heard of it, here the test.
     "release": Case(writing(ME, 2, 30_000), [(STOP, 3, None)], {}, SAID),
+    "release, beside a reader, without a mode": Case(
+        {"orders": ({MY_WRITE: 1, YOU: 1}, 30_000), **leases_of({YOU: [20_000]})}, [(STOP, 3, None)], YOUR_READ, SAID
+    ),
     **{
         f"release, another owner's: {number}": Case(before, [(STOP, None), (write_release(1), None)])
         for number, before in enumerate(({}, writing(YOU, 2, 20_000), reading({ME: [20_000]})))
