@@ -76,7 +76,8 @@ class Server:
         self._certificates: Path | None = None
         """The directory with the certificates, which may be another server's."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
+        """The process and its guard. The finalizer has the same list."""
         self._cleanup: weakref.finalize[..., Any] | None = None
         self._kept = ExitStack()
         """The ports of a killed server."""
@@ -109,7 +110,7 @@ class Server:
         self._kept.close()
         if self._cleanup is not None:
             self._cleanup()
-        self._cleanup = self._process = self._guard = self._directory = self._certificates = None
+        self._cleanup = self._process = self._directory = self._certificates = None
 
     def kill(self) -> None:
         """End the process with SIGKILL and wait until it is gone; `start` brings it back on the same port."""
@@ -195,7 +196,7 @@ class Server:
         if self._directory is None:
             is_long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER
             self._directory = Path(tempfile.mkdtemp(prefix="pyredisson-", dir="/tmp" if is_long else None))
-            self._cleanup = weakref.finalize(self, end, None, None, self._directory, os.getpid())
+            self._cleanup = weakref.finalize(self, end, self._started, self._directory, os.getpid())
             self._owner = os.getpid()
             if self._tls and self._certificates is None:
                 self._make_certificates(self._directory)
@@ -250,10 +251,8 @@ class Server:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._process, self._guard = process, guard
-        if self._cleanup is not None:
-            self._cleanup.detach()
-        self._cleanup = weakref.finalize(self, end, process, guard, directory, os.getpid())
+        self._started += process, guard
+        self._process = process
 
     def _configuration(self, directory: Path) -> str:
         settings = {
@@ -301,9 +300,8 @@ class Server:
         return "\n".join(text.splitlines()[-20:])
 
     def _reap(self) -> None:
-        if self._process is not None:
-            end(self._process, self._guard, None, self._owner)
-            self._process = self._guard = None
+        end(self._started, None, self._owner)
+        self._process = None
 
 
 class ServerError(RuntimeError):
@@ -344,24 +342,24 @@ def read_version(executable: str) -> tuple[int, int, int]:
     return int(found[1]), int(found[2]), int(found[3])
 
 
-def end(
-    process: subprocess.Popen[bytes] | None, guard: subprocess.Popen[bytes] | None, directory: Path | None, owner: int
-) -> None:
+def end(started: list[subprocess.Popen[bytes]], directory: Path | None, owner: int) -> None:
     """End the processes that one `Server` started. Also runs when the `Server` is collected, and when Python exits."""
     if os.getpid() != owner:
         return
-    if guard is not None:
+    if started:
+        process, guard = started
         with guard:  # waits for its end, and closes its pipe
             guard.kill()
-    if process is not None and process.poll() is None:
-        # A paused process keeps SIGTERM for later, and the bounded wait would always end in SIGKILL.
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process.poll() is None:
+            # A paused process keeps SIGTERM for later, and the bounded wait would always end in SIGKILL.
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        started.clear()
     if directory is not None:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -38,7 +38,7 @@ for node in nodes:
     with node.redis() as client:
         assert client.ping()
     assert os.path.exists(node.path)
-print(nodes[0].path, *(each for node in nodes for each in (node.pid, node._guard.pid)))
+print(nodes[0].path, *(each for node in nodes for each in (node.pid, node._started[1].pid)))
 sys.stdin.readline()
 {}
 """
