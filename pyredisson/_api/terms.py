@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -87,13 +88,11 @@ class AnyElection(Generic[F, T]):
         self, lock: F, on_elected: Callable[[T], object] | None, on_deposed: Callable[[T], object] | None
     ) -> None:
         """`lock`: the fenced lock of that name."""
-        check_callback(on_elected, "on_elected")
-        check_callback(on_deposed, "on_deposed")
+        self._on_elected = checked_callback(on_elected, "on_elected")
+        self._on_deposed = checked_callback(on_deposed, "on_deposed")
         self._lock = lock
         self._logic: FencedLockLogic = lock._logic
         self._owner: Owner = lock._owner()
-        self._on_elected = on_elected
-        self._on_deposed = on_deposed
         self._process = os.getpid()
         self._busy = threading.Lock()
         """Held while a thread or a task takes part."""
@@ -159,9 +158,22 @@ def handle_release_error(term: AnyTerm[Any], error: BaseException) -> None:
     logger.info("the term %r ended: %s", term, error)
 
 
-def check_callback(callback: Callable[..., object] | None, name: str) -> None:
-    if callback is not None and not callable(callback):
+def checked_callback(callback: Callable[[T], object] | None, name: str) -> Callable[[T], object]:
+    """The callback, or one that does nothing."""
+    if callback is None:
+        return lambda _: None
+    if not callable(callback):
         raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
+    return callback
+
+
+@contextmanager
+def logged(text: str, *args: object) -> Iterator[None]:
+    """Logs an exception in place of raising it: it must not end the election, or has no caller that it is raised to."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001
+        logger.exception(text, *args)
 
 
 def _will_pass(error: BaseException) -> bool:

@@ -82,7 +82,7 @@ class Election(AnyElection[FencedLock, Term]):
         `work` resigns, and is raised here. So is what the server reports, unless it is about to pass: while the server
         is away, out of memory or unable to write, or while replicas confirm nothing, it campaigns again and again.
         """
-        terms.check_callback(work, "work")
+        terms.checked_callback(work, "work")
         self._begin()
         try:
             while await self._take_part(work) and not await self._stop.wait(terms.pause()):
@@ -201,22 +201,15 @@ class Election(AnyElection[FencedLock, Term]):
             self._term = None
 
     async def _tell_beginning(self, term: Term) -> None:
-        if self._on_elected is None:
-            return
-        # An exception of a callback must not end the election.
-        try:
+        with terms.logged("on_elected of election %r failed", term.name):
             result = self._on_elected(term)
             if inspect.isawaitable(result):
                 await result
-        except Exception:  # noqa: BLE001
-            logger.exception("on_elected of election %r failed", term.name)
 
     async def _tell_end(self, term: Term) -> None:
         """Calls `on_deposed`, to its end: it may stop the work of the term, and the lock is released next."""
-        if self._on_deposed is None:
-            return
         cancellation: asyncio.CancelledError | None = None
-        try:
+        with terms.logged("on_deposed of election %r failed", term.name):
             result = self._on_deposed(term)
             if inspect.isawaitable(result):
                 callers = self._lock._callers
@@ -229,17 +222,12 @@ class Election(AnyElection[FencedLock, Term]):
 
                 ending = self._ending = asyncio.get_running_loop().create_task(end(), name="pyredisson-deposed")
                 cancellation = await until_ended(ending)
+                self._ending = None
                 ending.result()
-        except Exception:  # noqa: BLE001
-            logger.exception("on_deposed of election %r failed", term.name)
-        finally:
-            self._ending = None
         if cancellation is not None:
             raise cancellation
 
     async def _run_in_background(self) -> None:
-        try:
+        # What waiting doesn't mend, as a wrong password.
+        with terms.logged("the election %r ends", readable(self._logic.key)):
             await self.run(lambda _: self._stop.wait(None))
-        except Exception:  # noqa: BLE001
-            # What waiting doesn't mend, as a wrong password. There is no caller to raise it to.
-            logger.exception("the election %r ends", readable(self._logic.key))

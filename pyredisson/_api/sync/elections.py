@@ -70,7 +70,7 @@ class Election(AnyElection[FencedLock, Term]):
         `work` resigns, and is raised here. So is what the server reports, unless it is about to pass: while the server
         is away, out of memory or unable to write, or while replicas confirm nothing, it campaigns again and again.
         """
-        terms.check_callback(work, "work")
+        terms.checked_callback(work, "work")
         self._begin()
         try:
             while self._take_part(work) and not self._stop.wait(terms.pause()):
@@ -148,21 +148,14 @@ class Election(AnyElection[FencedLock, Term]):
             self._term = None
             self._lock.unlock()
 
-    def _tell(self, callback: Callable[[Term], object] | None, term: Term, what: str) -> None:
-        if callback is None:
-            return
-        try:
+    def _tell(self, callback: Callable[[Term], object], term: Term, what: str) -> None:
+        with terms.logged("%s of election %r failed", what, term.name):
             callback(term)
-        except Exception:  # noqa: BLE001
-            # It must not end the election.
-            logger.exception("%s of election %r failed", what, term.name)
 
     def _run_in_background(self) -> None:
-        try:
+        # What waiting doesn't mend, as a wrong password.
+        with terms.logged("the election %r ends", readable(self._logic.key)):
             self.run(self._wait_for_end)
-        except Exception:  # noqa: BLE001
-            # What waiting doesn't mend, as a wrong password. There is no caller to raise it to.
-            logger.exception("the election %r ends", readable(self._logic.key))
 
     def _wait_for_end(self, term: Term) -> None:
         """Returns when the term ends, or the election is closed."""
