@@ -25,7 +25,7 @@ from pyredisson.cli.reading import Reader, reader
 from pyredisson.cli.tables import as_json
 from pyredisson.errors import RedissonError
 from pyredisson.inspection.announcements import with_missing_right
-from pyredisson.inspection.model import State
+from pyredisson.inspection.model import LOCKS, State
 from pyredisson.logic import retry
 from pyredisson.logic.announcement import client_key
 
@@ -291,40 +291,37 @@ class Checks:
 
 
 def _leaks(states: list[State]) -> Iterator[Finding]:
-    locks = ("lock", "fair", "fenced", "spin", "read-write", "group")
-    endless = [state.name for state in states if state.kind in locks and state.held and state.time_to_live == math.inf]
-    if endless:
-        text = f"{len(endless)} locks have no lease, so nothing frees them if the holder is dead: {_some(endless)}"
-        yield Finding("leases", Level.WARNING, text, "pyredisson inspect NAME, then pyredisson unlock NAME")
+    endless = [state.name for state in states if state.kind in LOCKS and state.held and state.time_to_live == math.inf]
+    text = f"{len(endless)} locks have no lease, so nothing frees them if the holder is dead"
+    yield from _named("leases", Level.WARNING, endless, text, "pyredisson inspect NAME, then pyredisson unlock NAME")
     ours = [
-        printable(readable(each.key))
+        readable(each.key)
         for state in states
         for each in state.companions
         if each.key.startswith(b"pyredisson_") and each.time_to_live == math.inf
     ]
-    if ours:
-        text = f"{len(ours)} keys of pyredisson have no TTL: {_some(ours)}"
-        yield Finding("ttl", Level.WARNING, text, "redis-cli PEXPIRE KEY 7200000")
+    text = f"{len(ours)} keys of pyredisson have no TTL"
+    yield from _named("ttl", Level.WARNING, ours, text, "redis-cli PEXPIRE KEY 7200000")
     dead = [state.name for state in states if any(waiter.is_silent for waiter in state.waiters)]
-    if dead:
-        text = f"queues have waiters that are silent, and go when others ask: {_some(dead)}"
-        yield Finding("queues", Level.NOTE, text, "pyredisson inspect NAME; if they stay, pyredisson rm NAME")
+    text = "queues have waiters that are silent, and go when others ask"
+    yield from _named("queues", Level.NOTE, dead, text, "pyredisson inspect NAME; if they stay, pyredisson rm NAME")
     tokens = [state.name for state in states if state.kind == "fenced" and not state.held and state.token is not None]
-    if tokens:
-        text = f"{len(tokens)} counters of fencing tokens without a holder stay for ever: {_some(tokens)}"
-        yield Finding("tokens", Level.NOTE, text, "pyredisson rm NAME, for names that aren't used any more")
+    text = f"{len(tokens)} counters of fencing tokens without a holder stay for ever"
+    yield from _named("tokens", Level.NOTE, tokens, text, "pyredisson rm NAME, for names that aren't used any more")
     full = [state.name for state in states if state.kind == "semaphore" and state.free is not None and state.free <= 0]
-    if full:
-        text = f"{len(full)} semaphores have no free permit, and no server knows who has the permits: {_some(full)}"
-        yield Finding("permits", Level.NOTE, text, "pyredisson permits NAME --free N, if those who had them are gone")
+    text = f"{len(full)} semaphores have no free permit, and no server knows who has the permits"
+    advice = "pyredisson permits NAME --free N, if those who had them are gone"
+    yield from _named("permits", Level.NOTE, full, text, advice)
     foreign = Counter(owner.holder.client_id for state in states for owner in state.owners if owner.holder.foreign)
     if foreign:
         yield Finding("java", Level.NOTE, f"{len(foreign)} clients of Redisson hold something")
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(printable(name) for name in names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown}, ..."
+def _named(check: str, level: Level, names: list[str], text: str, advice: str) -> Iterator[Finding]:
+    """What is true of these objects; nothing if there are none."""
+    if names:
+        shown = ", ".join(printable(name) for name in names[:SHOWN])
+        yield Finding(check, level, f"{text}: {shown}{', ...' if len(names) > SHOWN else ''}", advice)
 
 
 def _unchecked(check: str, what: str, error: RedisError, server: str = "") -> Finding:

@@ -17,7 +17,7 @@ from pyredisson._protocol.replies import NoReply
 from pyredisson.holder import Holder
 from pyredisson.holder import who as named
 from pyredisson.inspection.deadlocks import Edge
-from pyredisson.inspection.model import ClientState, State
+from pyredisson.inspection.model import LOCKS, ClientState, State
 
 SCALES = (1, 2, 3, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 """Seconds that a full bar may stand for: the lease isn't known, only what is left of it."""
@@ -32,7 +32,6 @@ MOST_CLIENTS = 20_000
 """Clients whose last counts are remembered."""
 SHOWN_OF_ID = 8
 """Characters of a client's id that tell it from others."""
-_NOT_LOCKS = ("semaphore", "permits", "latch", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class PastHold(NamedTuple):
 
 def remember(past: dict[bytes, tuple[PastHold, ...]], before: Seen | None, now: Seen | None, at: float) -> None:
     """Remembers who held a lock if its holder has changed. `now`: None: nothing is known of it any more."""
-    if before is None or not before.state.owners or before.state.kind in _NOT_LOCKS:
+    if before is None or not before.state.owners or before.state.kind not in LOCKS:
         return
     if now is not None and now.goes_on(before):
         return

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from pyredisson._diagnostics import readable
 from pyredisson.dashboard.snapshot import PastHold, Seen, Snapshot, sole_client, waiting_of, who
 from pyredisson.holder import Holder
-from pyredisson.inspection.model import DISTANT, ClientState, Owner, WaitingOwner
+from pyredisson.inspection.model import DISTANT, LOCKS, ClientState, Owner, WaitingOwner
 
 ViewName = Literal["locks", "semaphores", "latches", "clients", "lock", "client", "graph", "wall"]
 VIEWS = get_args(ViewName)
@@ -28,7 +28,7 @@ LONGEST_NAME = 100_000
 Json = dict[str, Any]
 T = TypeVar("T")
 KINDS = {
-    "locks": ("lock", "fair", "fenced", "spin", "read-write", "group"),
+    "locks": LOCKS,
     "semaphores": ("semaphore", "permits"),
     "latches": ("latch",),
 }

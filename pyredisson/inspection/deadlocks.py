@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyredisson.holder import who
-from pyredisson.inspection.model import AnnouncedWait, State
+from pyredisson.inspection.model import LOCKS, AnnouncedWait, State
 from pyredisson.inspection.states import Inspector
 from pyredisson.logic.waits import deadlock_text, find_cycles
 
@@ -61,7 +61,7 @@ def find(waits: Iterable[AnnouncedWait], states: Mapping[bytes, State]) -> list[
 
 def _blocking(wait: AnnouncedWait, state: State | None) -> list[Node]:
     """The owners for whose release a call waits."""
-    if state is None or state.kind in ("semaphore", "permits", "latch", "unknown"):
+    if state is None or state.kind not in LOCKS:
         return []
     return [
         (owner.holder.client_id, owner.holder.owner_id)

@@ -12,6 +12,7 @@ from pyredisson.holder import Holder
 
 Kind = Literal["lock", "fair", "fenced", "spin", "read-write", "semaphore", "permits", "latch", "group", "unknown"]
 """`permits`: a semaphore whose permits have ids. `group`: several locks of Redisson in one hash."""
+LOCKS: tuple[Kind, ...] = ("lock", "fair", "fenced", "spin", "read-write", "group")
 Side = Literal["read", "write"]
 DISTANT = datetime.max.replace(tzinfo=UTC)
 """Sorts what has no known moment behind everything else."""
