@@ -17,6 +17,7 @@ from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.callbacks import CallbackThreads
 from pyredisson._protocol.node import ConnectionId, Node, ServerInfo
+from pyredisson.errors import LockTimeoutError
 from pyredisson.logic.channels import Channel, ChannelRegistry
 from pyredisson.logic.holds import HELD, Hold, HoldTable
 from pyredisson.logic.locks.side_wait import READER, WRITER, ReadWriteChannel
@@ -243,6 +244,17 @@ async def test_a_listener_cannot_start(threads: RawBackend, server: Server, admi
     waiter = await threads.started(lambda: listeners(admin, "a") == 1, lock.lock)
     given_back(admin)
     await waiter.result()
+
+
+async def test_a_question_for_the_holder_cannot_start(
+    threads: RawBackend, server: Server, admin: Redis, no_thread: NoThread
+) -> None:
+    taken_by_another(admin)
+    client = threads.connect(server.url)
+    group = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+    happened = no_thread("pyredisson-background")
+    await threads.fails(LockTimeoutError, group.hold(wait_time=0).__enter__, match="can't be told: can't start new")
+    assert happened.is_set()
 
 
 async def test_a_callback_cannot_start(backend: RawBackend, server: Server, admin: Redis, no_thread: NoThread) -> None:

@@ -46,7 +46,11 @@ class ParallelOperations:
                 logger.debug("one of several servers: %s", outcome)
             self._changed.set()
 
-        self._runtime.spawn(run)
+        try:
+            self._runtime.spawn(run)
+        except RuntimeError as error:
+            # No thread can be started. If others were, they may be enough.
+            self.outcomes.setdefault(number, error)
 
     async def wait(self, timeout: float, needed: int, total: int) -> None:
         """Waits until each started operation has ended, for `timeout` seconds at most.
