@@ -131,7 +131,8 @@ class ClientLifecycle:
         Then `send_final_releases` must be called."""
         session = self.session
         try:
-            if not session.closed:
+            # With holds in its table: an interrupt has ended the first call.
+            if not session.closed or session.holds.table:
                 # Before any waiter wakes: else each would start a final release of its own.
                 self._release_coming = True
                 self._leave_lists()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -330,16 +330,19 @@ class HoldTable(HoldTableFields):
         if hold.change_state(RELEASING, RELEASED):
             hold._notify_listeners()
 
-    def release_all(self) -> list[Hold]:
-        """Empties the table when the client is closed; returns the holds that are to be released on the server."""
-        holds = list(self.table.values())
-        held = [hold for hold in holds if not self.expire_if_due(hold)]
+    def release_all(self) -> Iterator[Hold]:
+        """Empties the table when the client is closed; yields the holds that are to be released on the server.
+
+        First all of these: a listener, or the handler of a signal, may raise. Then the next call does the rest.
+        """
+        holds, now = list(self.table.values()), self._clock()
+        yield from (hold for hold in holds if hold.state is HELD and hold.valid_until > now)
         # The garbage collector doesn't look into the wheel.
         self.wheel.close()
+        for hold in holds:
+            if not self.expire_if_due(hold):
+                self.discard(hold)
         self.table.clear()
-        for hold in held:
-            self.discard(hold)
-        return held
 
     def note_end(self, hold: Hold, how: str) -> None:
         """Notes that `hand_off` has ended the hold, for a later release: `HANDED_OFF` or `HAND_OFF_FAILED`."""

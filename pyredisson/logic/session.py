@@ -195,8 +195,8 @@ class Session:
         if self.closed:
             raise ClosedError(f"client {self.id} is closed")
 
-    def close(self) -> list[Hold]:
-        """Ends waiting and renewal. Returns the holds that are still to be released on the server."""
+    def close(self) -> Iterator[Hold]:
+        """Ends waiting and renewal. Yields the holds that are still to be released on the server. See `release_all`."""
         self.closed = True
         self.channels.wake_all()
         self.watchdog.close()
