@@ -142,9 +142,9 @@ class ClientLifecycle:
             with contextlib.ExitStack() as steps:
                 steps.callback(run, self._watchdog_runtime.close)
                 steps.callback(self.servers.close)
-                if isinstance(self._runtime, ThreadBackend):
-                    # A call that pauses before it is sent again ends now, and no call is sent any more.
-                    steps.callback(self._runtime.drop)
+                # A call that pauses before it is sent again ends now, and no call is sent any more. What was posted in
+                # an event loop that is closed becomes a part of the final release.
+                steps.callback(self._runtime.drop)
 
     def send_final_releases(self, seconds: float = CLOSE_TIMEOUT) -> None:
         """Sends all unsent commands over a new connection, and waits for `on_lost` callbacks that are running.
@@ -235,7 +235,10 @@ class ClientLifecycle:
             self._unsent.update(dict.fromkeys(session.watchdog.pending_repairs(), True))
             self._announce_end()
         finally:
+            # What was posted in an event loop that is closed starts no final release, but is a part of the one below.
+            self._release_coming = True
             self._drop_connections()
+            self._release_coming = False
             if self.delivery is not None:
                 self.delivery.end()
             if self._unsent:

@@ -185,6 +185,31 @@ def test_what_it_has_still_to_send_is_sent(proxy: Proxy, admin: Redis, caplog: p
         eventually(lambda: is_freed(lifecycle_reference))
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("exits", [False, True])
+def test_what_it_has_posted_in_a_closed_loop_is_sent(proxy: Proxy, admin: Redis, exits: bool) -> None:
+    async def use() -> Any:
+        client = pyredisson.asyncio.connect(proxy.url, client_name=NAME)
+        lock = client.get_lock("a")
+        await lock.lock()
+        release = asyncio.create_task(lock.unlock())
+        proxy.stall()
+        await asyncio.sleep(0)
+        release.cancel()
+        return client
+
+    client = asyncio.run(use())
+    proxy.cut()
+    proxy.resume()
+    assert admin.exists("a")
+    if exits:
+        client._lifecycle.end()
+        client._lifecycle.send_final_releases()
+    del client
+    gc.collect()
+    eventually(lambda: not admin.exists("a"))
+
+
 def test_a_lock_keeps_its_client_alive(server: Server) -> None:
     lock = pyredisson.connect(server.url).get_lock("a")
     with lock:

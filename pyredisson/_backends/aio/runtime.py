@@ -170,13 +170,13 @@ class PipelineHolder(PipelineSender):
             self.suspect()
 
     def drop(self) -> None:
-        """Has the connection's event loop call `stop`. It can be called on any thread, and doesn't wait."""
+        """Has the connection's event loop call `stop`, unless that is closed. On any thread; it doesn't wait."""
         self._closed = True
         connecting, pipeline = self._connecting, self.pipeline
         if connecting is not None:
             call_in(connecting.get_loop(), self.stop)
         elif pipeline is not None:
-            call_in(pipeline.loop, self.stop)
+            self._end(pipeline, self.stop)
 
     def stop(self) -> list[asyncio.Future[Any]]:
         """Ends the connection, or the making of one. Returns futures that are done when they have ended."""
