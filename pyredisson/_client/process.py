@@ -23,8 +23,10 @@ def close_all() -> None:
     # Servers that are known to hang come last: of the ones of a red lock two may hang, and three have to be told.
     for lifecycle in sorted([*live_clients(), *list(dropped_clients)], key=lambda each: each.servers.away):
         try:
-            lifecycle.end()
-            lifecycle.send_final_releases(deadline - clock())
+            try:
+                lifecycle.end()
+            finally:
+                lifecycle.send_final_releases(deadline - clock())
         except Exception:  # noqa: BLE001
             # Any exception: the other clients must be closed, too.
             logger.exception("a client could not be closed; the others are")
@@ -124,10 +126,12 @@ def _release_all() -> None:
         threads: list[threading.Thread] = []
         for lifecycle in live_clients():
             try:
-                # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
-                lifecycle.end()
-                send = partial(lifecycle.send_final_releases_in_handler, deadline)
-                threads.append(start_thread(send, "pyredisson-signal"))
+                try:
+                    # On this thread: mutexes that the interrupted frame holds are re-entrant, but only for this thread.
+                    lifecycle.end()
+                finally:
+                    send = partial(lifecycle.send_final_releases_in_handler, deadline)
+                    threads.append(start_thread(send, "pyredisson-signal"))
             except Exception:  # noqa: BLE001
                 # Any exception: the other clients must be closed, and the signal must do what it did before.
                 logger.exception("a client could not be closed on a signal")

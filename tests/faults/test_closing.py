@@ -17,6 +17,7 @@ from pyredisson._backends.aio.listener import AioListener
 from pyredisson._backends.runtime import clock
 from pyredisson._backends.threads.listener import ThreadListener
 from pyredisson._backends.threads.runtime import ThreadRuntime
+from pyredisson._client import process
 from pyredisson._client.final_release import FinalRelease
 from pyredisson._client.lifecycle import ClientLifecycle
 from pyredisson._core import command
@@ -25,7 +26,7 @@ from pyredisson._settings.config import Config
 from pyredisson.logic.holds import HoldTable
 from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, OtherOwner, RawBackend, cancel_after, eventually, finished, within
-from tests.support.faults import ACQUIRE, RELEASE, InterruptAt
+from tests.support.faults import ACQUIRE, RELEASE, AtSteps, InterruptAt
 
 from .kinds import Log, NoThread, Patch, connections, do_all
 from .stub import Stub, shake
@@ -211,6 +212,20 @@ async def test_an_interrupted_close_leaves_nothing(server: Server, admin: Redis,
     await backend.do(client.close())
     assert client.closed
     assert not client._session.holds.table
+
+
+@pytest.mark.parametrize("end", [process.close_all, process._release_all])
+def test_the_end_of_a_process_releases_what_a_failed_close_has_noted(
+    server: Server, admin: Redis, end: Callable[[], None], caplog: Log
+) -> None:
+    def fail() -> None:
+        raise LookupError
+
+    pyredisson.connect(server.url).get_lock("a", owner=1).lock()
+    with AtSteps((HoldTable.discard, fail)):
+        end()
+    assert not admin.exists("a")
+    assert "a client could not be closed" in caplog.text
 
 
 class TestTasks:
