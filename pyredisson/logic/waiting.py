@@ -249,12 +249,15 @@ class Waiter(WaiterFields):
     def is_contender(self, *, stuck: bool = False) -> bool:
         """Whether it is the first of its queue, and so makes attempts for all: what it is told concerns the others.
 
-        `stuck`: one that was woken and hasn't gone on is passed over, as its thread may be doing something else.
+        `stuck`: one that was woken and hasn't gone on is passed over, as its thread may be doing something else. So is
+        one to which a release hands over, whose thread may be the one.
         """
         for waiter in InOrder(self.queue.waiters):
             if waiter is self:
                 return True
-            if waiter.state is not GIVEN and waiter.wakeup.alive and not (stuck and waiter.wakeup.is_set()):
+            if stuck and (waiter.state is OFFERED or waiter.wakeup.is_set()):
+                continue
+            if waiter.state is not GIVEN and waiter.wakeup.alive:
                 return False
         return True
 

@@ -305,6 +305,22 @@ async def test_a_refused_second_copy(threads: RawBackend, admin: Redis, proxy: P
     await threads.until(lambda: not admin.exists("a"))
 
 
+async def test_a_release_that_hangs_keeps_only_one_waiting(threads: RawBackend, proxy: Proxy) -> None:
+    """Its thread may run the handler of a signal, or its server hang for longer than the lease."""
+    client = threads.connect(proxy.url, lock_watchdog_timeout=1.2, timeout=60, local_hand_over_time=60)
+    holder, second, third = (client.get_lock("a", owner=owner) for owner in (1, 2, 3))
+    holder.lock()
+    chosen = await threads.started(lambda: asleep(client, "a") == 1, second.lock)
+    behind = await threads.started(lambda: asleep(client, "a") == 2, third.lock)
+    request = proxy.hold_request(HAND_OVER["lock"])
+    releasing = await threads.started(request.held.is_set, holder.unlock)
+    await behind.result()
+    third.unlock()
+    request.deliver()
+    await threads.fails(LockLostError, releasing.result)
+    await chosen.result()
+
+
 async def test_the_waiters_owner_acquires_it_by_another_call(threads: RawBackend, proxy: Proxy, admin: Redis) -> None:
     """Two acquires of one owner are two levels, whichever way each of them got the lock."""
     holder, lock, waiting = await wanted(threads, proxy)
