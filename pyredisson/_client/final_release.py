@@ -135,10 +135,7 @@ class FinalRelease:
             groups = self._send_groups(groups, follows=left > 0)
 
     def _send_groups(self, groups: dict[Target, list[bytes]], *, follows: bool) -> dict[Target, list[bytes]]:
-        """Sends the commands of each server, with ASKING or without. Returns the commands that were redirected.
-
-        `follows`: these are sent once more.
-        """
+        """Sends the commands of each server, with ASKING or without. Returns the redirected ones, if `follows`."""
         redirected: dict[Target, list[bytes]] = {}
         # A server that fails anyway comes last, as it takes the most time.
         in_order = sorted(groups, key=lambda target: self.servers.is_failing(target[0]))

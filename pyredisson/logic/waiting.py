@@ -249,8 +249,7 @@ class Waiter(WaiterFields):
     def is_contender(self, *, stuck: bool = False) -> bool:
         """Whether it is the first of its queue, and so makes attempts for all: what it is told concerns the others.
 
-        `stuck`: one that was woken and hasn't gone on is passed over, as its thread may be doing something else. So is
-        one to which a release hands over, whose thread may be the one.
+        `stuck`: one that was woken, or is offered something, and hasn't gone on is passed over: a thread may be busy.
         """
         for waiter in InOrder(self.queue.waiters):
             if waiter is self:

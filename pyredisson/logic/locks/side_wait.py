@@ -61,15 +61,12 @@ class ReadWriteChannel(LockChannel):
             self.wake(1)
 
     def on_leave(self, need: int) -> None:
-        """A waiter left with a wakeup that it did not use. Otherwise thousands would ask for each one that gives up."""
+        """A waiter left with a wakeup that it did not use. A reader that gets in wakes the others, so one is enough."""
         if need == READER or not self._wake(WRITER):
             self._wake(READER, only_first=True)
 
     def _wake(self, side: int, *, only_first: bool = False) -> bool:
-        """Wakes all readers, or a writer that isn't awake. False: there is nobody of that side.
-
-        `only_first`: of the readers. If it gets in, it wakes the others; if not, it is in the list for all of them.
-        """
+        """Wakes all readers (or `only_first`), or a writer that isn't awake. False: there is nobody of that side."""
         found = False
         for wakeup in list(self.waiters):
             if self.waiters.get(wakeup) != side or not wakeup.alive:
