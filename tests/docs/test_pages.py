@@ -185,6 +185,8 @@ def _logged() -> dict[str, str]:
                         for text in texts:
                             if isinstance(text, str):
                                 found[re.sub(r"%[.\d]*[a-z]", "...", text)] = LEVELS[level]
+                    case ast.Call(func=ast.Attribute(attr="logged"), args=[ast.Constant(str(text)), *_]):
+                        found[re.sub(r"%[.\d]*[a-z]", "...", text)] = "error"
                     case ast.Call(func=ast.Name("log_exception"), args=[text]):
                         # An f-string, whose values are the dots.
                         parts = text.values if isinstance(text, ast.JoinedStr) else [text]
