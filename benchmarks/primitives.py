@@ -9,8 +9,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from redis import Redis
-
 import pyredisson
 import pyredisson.asyncio
 from benchmarks import Row, Target
@@ -24,6 +22,7 @@ PERMITS = 50
 READERS = 64
 PAIRS = 200
 """Pairs of calls in one round that looks at the server's time."""
+THEIRS = "redis-py's Lock"
 EACH = 8
 """Operations of every task in one round of a scene with many tasks."""
 
@@ -125,7 +124,6 @@ def _servers_time(rounds: int) -> list[Row]:
         sides = client.get_read_write_lock("sides")
         permits = client.get_permit_expirable_semaphore("permits")
         permits.try_set_permits(1)
-        pairs: dict[str, Step] = {"redis-py's Lock": _lock_of_redis_py(redis)}
         locks = {
             "lock": client.get_lock("lock"),
             "fair lock": client.get_fair_lock("fair"),
@@ -133,31 +131,27 @@ def _servers_time(rounds: int) -> list[Row]:
             "write lock": sides.write_lock(),
             "read lock": sides.read_lock(),
         }
-        pairs |= {name: partial(_lock_and_unlock, lock) for name, lock in locks.items()}
-        pairs["permit with an id"] = lambda: permits.release(permits.acquire())
-        samples = interleave({name: measured(step) for name, step in pairs.items()}, rounds)
+        ours: dict[str, Step] = {name: partial(_lock_and_unlock, lock) for name, lock in locks.items()}
+        ours["permit with an id"] = lambda: permits.release(permits.acquire())
+        lock = redis.lock("theirs", timeout=30)
+        theirs = measured(lambda: (lock.acquire(), lock.release()))
+        samples = interleave({THEIRS: theirs} | {name: measured(step) for name, step in ours.items()}, rounds)
     return [
         Row(
             name=f"{name}, the server's time",
-            what="a pair of calls without contention, as the server counts it for its commands; beside redis-py's Lock",
+            what=f"a pair of calls without contention, as the server counts it for its commands; beside {THEIRS}",
             unit="us/pair",
             ours=samples.median(name),
-            baselines={"redis-py's Lock": samples.median("redis-py's Lock")},
-            ratio=samples.ratio(name, "redis-py's Lock"),
+            baselines={THEIRS: samples.median(THEIRS)},
+            ratio=samples.ratio(name, THEIRS),
         )
-        for name in pairs
-        if name != "redis-py's Lock"
+        for name in ours
     ]
 
 
 def _lock_and_unlock(lock: pyredisson.Lock) -> None:
     lock.lock()
     lock.unlock()
-
-
-def _lock_of_redis_py(redis: Redis) -> Step:
-    lock = redis.lock("theirs", timeout=30)
-    return lambda: (lock.acquire(), lock.release())
 
 
 def _crowds(rounds: int) -> list[Row]:

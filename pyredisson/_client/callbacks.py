@@ -158,6 +158,7 @@ class Delivery:
 
     def _deliver(self, event: Event) -> None:
         if not self.calling.acquire(timeout=LONGEST_FORK):
+            # An interrupt has hidden the end of the fork.
             self.calling = threading.RLock()
             self.calling.acquire()
         try:
