@@ -89,7 +89,7 @@ local function take()
     return left
 end
 
-if free and free >= wanted and not ended[1] and ARGV[6] == '' and redis.call('EXISTS', waiting, woken, claim) == 0 then
+if free and free >= wanted and not ended[1] and ARGV[6] == '' and waiters == 0 and redis.call('EXISTS', woken, claim) == 0 then
     -- The usual case, without all that a list needs.
     take()
     return false
@@ -97,6 +97,7 @@ end
 -- include: publish
 local channel, patience, caller = ARGV[1], ARGV[3], ARGV[8]
 -- include: permit_wait_in_list
+read_time = time[1] * 1000000 + time[2]
 if not free then
     return {-3, 0, enter(ARGV[4], ARGV[5], ARGV[7], 0)}
 end

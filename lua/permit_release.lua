@@ -50,7 +50,8 @@ if held[1] then
     free = redis.call('INCRBY', KEYS[1], #held)
     if not waiting or redis.call('EXISTS', waiting) == 1 then
         -- include: permit_waiters
-        announce(free)
+        read_time = time[1] * 1000000 + time[2]
+        announce(free, waiting)
     elseif free > 0 then
         publish(channel, string.format('%.0f', free))
     end

@@ -7,11 +7,19 @@
 -- It only reads.
 local function reserved_for_others(free, wanted, client)
     read_woken()
-    local latest = 0
-    for member, ends in pairs(coming) do
-        local came = client_of(member) ~= client and tonumber(redis.call('ZSCORE', waiting, member))
+    local others, left, latest = {}, free, 0
+    for member in pairs(coming) do
+        if client_of(member) ~= client then
+            others[#others + 1], left = member, left - need_of(member)
+        end
+    end
+    if left >= wanted then
+        return 0
+    end
+    for _, member in ipairs(others) do
+        local came = tonumber(redis.call('ZSCORE', waiting, member))
         if came and server_time() - came >= tonumber(patience) then
-            free, latest = free - need_of(member), math.max(latest, ends)
+            free, latest = free - need_of(member), math.max(latest, coming[member])
         end
     end
     return free < wanted and math.max(math.ceil((latest - server_time()) / 1000), 1) or 0
@@ -22,8 +30,7 @@ local function unlist(names)
     local listed, came = {}, nil
     for name in string.gmatch(names, '%S+') do
         local score = redis.call('ZSCORE', waiting, name)
-        score = score and place_of(score)
-        came = score and math.min(came or score, score) or came
+        came = score and math.min(came or 2 ^ 53, place_of(score)) or came
         listed[#listed + 1] = name
         if coming then
             coming[name], late[name] = nil, nil

@@ -40,16 +40,13 @@ local function read_woken()
     end
 end
 
--- For how many clients in the list permits may be free that nobody else is to get. Returns also how many others are listed.
-local function left_for_list(free, others)
-    for member in pairs(coming) do
-        free, others = free - need_of(member), others - 1
-    end
+-- The claim is about to be met if there are enough permits for it. Returns how many are left then for the clients in the list.
+local function left_by_claim(free)
     local claimed, claimant = string.match(redis.call('GET', claim) or '', '^(%d+) (.*)$')
     if claimed and free >= tonumber(claimed) then
         publish(channels .. client_of(claimant), ' ' .. claimed)
     end
-    return free - (claimed or 0), others
+    return free - (claimed or 0)
 end
 
 -- Wakes a member for so many permits. False: its client isn't there any more.
@@ -83,19 +80,24 @@ end
 
 -- Wakes the first clients for which so many free permits are enough, and tells the one behind them when to look, in case that a
 -- woken one never comes.
-local function wake_listed(all_free)
-    local listed = redis.call('ZCARD', waiting)
+local function wake_listed(free)
+    read_woken()
+    local awaited = 0
+    for member in pairs(coming) do
+        free, awaited = free - need_of(member), awaited + 1
+    end
+    local listed = free > 0 and redis.call('ZCARD', waiting) or 0
     if listed == 0 then
         return
     end
-    read_woken()
     -- They lose their places.
     for member in pairs(late) do
         listed = listed - redis.call('ZREM', waiting, member)
         redis.call('ZREM', woken, member)
     end
     late = {}
-    local free, others = left_for_list(all_free, listed)
+    local others = listed - awaited
+    free = left_by_claim(free)
     local ends = server_time() + RESERVED * 1000
     local woke, clients, passed, at, looked = false, {}, {}, 0, 0
     while free > 0 or (woke and not passed[1]) do
@@ -153,10 +155,11 @@ local function wake(free)
     end
 end
 
--- The same, after permits became free. Redisson's clients hear of them, too. Returns whether any may have heard.
-local function announce(free)
+-- The same, after permits became free. Redisson's clients hear of them, too. is_list: the list is known to be there. Returns
+-- whether any may have heard.
+local function announce(free, is_list)
     local heard = 0
-    if free > 0 and (not waiting or redis.call('EXISTS', waiting) == 0 or more_listen(channel, counted)) then
+    if free > 0 and (not waiting or not is_list and redis.call('EXISTS', waiting) == 0 or more_listen(channel, counted)) then
         heard = publish(channel, string.format('%.0f', free))
     end
     wake(free)

@@ -34,7 +34,7 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
 end
 local waiting, woken, claim = KEYS[2], KEYS[3], KEYS[4]
 -- include: permit_waiters
-local heard = more and announce(free)
+local heard = more and announce(free, true)
 -- pcall: what was done must not fail by a key of a wrong type.
 local is_list, others = pcall(others_wait, ARGV[5])
 return 1 + (heard and 2 or 0) + (is_list and others and 4 or 0)

@@ -155,13 +155,16 @@ async def test_costs_among_many_clients(
     # From here on each client listens, and the server knows the scripts.
     await contend(1)
     state.redis.config_resetstat()
+    began = time.monotonic()
     await contend(ROUNDS)
+    # Another client takes the place of a woken one that needs longer than 250 ms, as on a busy machine.
+    late = permits * (time.monotonic() - began) / 0.25
     stats: dict[str, Any] = state.redis.info("commandstats")
     acquisitions = ROUNDS * len(turns)
     scripts, published = state.scripts(), stats.get("cmdstat_publish", {}).get("calls", 0)
     assert scripts <= calls * acquisitions
     # One message of each release of a lock goes to Redisson's channel, to which nobody listens.
-    assert published <= (MESSAGES_EACH + (kind not in PERMITS)) * acquisitions + BY_TIME
+    assert published <= (MESSAGES_EACH + (kind not in PERMITS)) * acquisitions + BY_TIME + late
     await backend.until(lambda: not state.redis.exists(WAITING, CHOSEN) and whole(state.redis, kind, permits))
 
 
