@@ -15,14 +15,12 @@ its own version, with the same names in it. The tool changes four things in the 
 
    `result` is read as an attribute right where the call stood, and not in a helper function: after a call of a function
    Python may raise a KeyboardInterrupt, after reading an attribute it doesn't. So none strikes between the last step
-   of an acquire and the statement that receives its result. It is also the fastest way.
+   of an acquire and the statement that receives its result. It is also the fastest way. Where the function returns
+   None, or the source drops the result, the twin says `_ = Run(...).result`.
 
-   `discard_result(operation, ...)`, of `pyredisson/_backends/aio/operations.py`, is a coroutine function that awaits an
-   operation and returns None. The tool knows it by its name, and takes it as a call of that operation. Where the
-   function returns None, or the source drops the result, the twin says `_ = Run(...).result`. Any other call that is
-   awaited or returned as a coroutine stays as it is, without `await`. It must be a call of a function from
-   `pyredisson._api.aio`, of a method of `self`, or of a parameter whose type is that of a coroutine function: their
-   twins block.
+   Any other call that is awaited or returned as a coroutine stays as it is, without `await`. It must be a call of a
+   function from `pyredisson._api.aio`, of a method of `self`, or of a parameter whose type is that of a coroutine
+   function: their twins block.
 2. Definitions. `async def` becomes `def`, and the type `Coroutine[Any, Any, T]` of a result becomes `T`. So the type of
    a coroutine function, `Callable[P, Coroutine[Any, Any, T]]`, becomes `Callable[P, T]`. `async with` becomes `with`,
    where it is applied to the result of a method `hold`.
@@ -71,7 +69,7 @@ WORDS = {
 """Regular expressions and their replacements, applied in this order."""
 
 ASYNCIO_ONLY = (
-    "# The result is True, although the type says None: `discard_result` would cost one more coroutine.",
+    "# The result is True, although the type says None: an `async def` would cost one more coroutine.",
     "The owner stays the same if another task awaits the result, as in `asyncio.gather` and `asyncio.wait_for`.",
     "It belongs to the event loop in which it is used first; once that is closed, to the next one.",
 )
@@ -175,19 +173,13 @@ class Twin(ast.NodeVisitor):
             raise self._error(node, "an operation takes positional arguments only")
         self.runs = True
         self._translated.add(node.func)
-        if isinstance(node.func, ast.Name):
-            if not node.args or not _is_of_logic(node.args[0]):
-                raise self._error(node, "the first argument of discard_result must be an operation of the logic")
-            self._translated.add(node.args[0])
-            self._edit(self._start(node.func), self._end(node.func), "Run")
-        else:
-            self._insert(self._start(node.func), "Run(")
-            arguments = self._start(node.args[0]) if node.args else self._end(node) - 1
-            self._edit(self._end(node.func), arguments, ", " if node.args else "")
+        self._insert(self._start(node.func), "Run(")
+        arguments = self._start(node.args[0]) if node.args else self._end(node) - 1
+        self._edit(self._end(node.func), arguments, ", " if node.args else "")
         self._insert(self._end(node), ".result")
 
     def _is_operation(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Call) and (_is_of_logic(node.func) or _is_discard_result(node.func))
+        return isinstance(node, ast.Call) and _is_of_logic(node.func)
 
     def _has_blocking_twin(self, node: ast.expr) -> bool:
         match node:
@@ -209,9 +201,7 @@ class Twin(ast.NodeVisitor):
                     self._refuse(node, parent)
 
     def _refuse(self, node: ast.expr, parent: ast.AST) -> None:
-        if _is_discard_result(node) or (
-            isinstance(node, ast.Attribute) and _is_of_logic(node) and node.attr not in SYNCHRONOUS
-        ):
+        if isinstance(node, ast.Attribute) and _is_of_logic(node) and node.attr not in SYNCHRONOUS:
             raise self._error(
                 node,
                 f"{self._source(node)} is neither awaited nor returned from a function of type Coroutine[Any, Any, T]; "
@@ -300,10 +290,6 @@ def _is_logic(node: ast.AST) -> bool:
 def _is_of_logic(node: ast.expr) -> bool:
     """Whether this is `logic.name`."""
     return isinstance(node, ast.Attribute) and _is_logic(node.value)
-
-
-def _is_discard_result(node: ast.expr) -> bool:
-    return _last_name(node) == "discard_result" and isinstance(node, ast.Name)
 
 
 def _keeps_its_name(parent: ast.AST) -> bool:

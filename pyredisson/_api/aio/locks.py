@@ -38,7 +38,7 @@ class Lockable(Enterable):
         """
         renewed = lease_time is None and at_most is None
         lease = None if renewed else renewed_lease_of(self._logic.renewed_ms, lease_time, at_most)
-        # The result is True, although the type says None: `discard_result` would cost one more coroutine.
+        # The result is True, although the type says None: an `async def` would cost one more coroutine.
         return self._logic.acquire(self._owner(), lease, None)  # type: ignore[return-value]
 
     def try_lock(

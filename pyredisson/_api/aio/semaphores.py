@@ -9,7 +9,6 @@ from typing import Any, Self, overload
 from pyredisson._api.aio.releases import release_permit_ids, release_permits
 from pyredisson._api.arguments import count_of, deadline_after, deadline_of, permit_id_of, permit_lease_of, wait_of
 from pyredisson._api.holds import AnyPermit, Primitive, permit_timeout_error, tell_failed_release
-from pyredisson._backends.aio.operations import discard_result
 from pyredisson._settings.durations import Duration, lease_ms
 from pyredisson.logic.permits.commands import ENDLESS, MAX_COUNT, MOST_AT_ONCE
 from pyredisson.logic.permits.count_down_latch import CountDownLatchLogic
@@ -36,7 +35,7 @@ class Semaphore(Primitive):
         ms = None if ttl is None else lease_ms(ttl, "ttl")
         return self._logic.try_set(count_of(permits, "permits"), ms)
 
-    def acquire(self, permits: int = 1) -> Coroutine[Any, Any, None]:
+    async def acquire(self, permits: int = 1) -> None:
         """Acquires so many permits, all at once; waits as long as that takes.
 
         A waiter for several permits can be overtaken for 1 s; then this library leaves it permits, for up to 5 s.
@@ -44,7 +43,7 @@ class Semaphore(Primitive):
         Raises `NotSetError` if the semaphore must exist (`must_exist=True`) and doesn't, `ClosedError` if the client is
         closed, also while this waits, and redis-py's errors for what the server or the network reports.
         """
-        return discard_result(self._logic.acquire, count_of(permits, "permits"), None)
+        await self._logic.acquire(count_of(permits, "permits"), None)
 
     def try_acquire(self, permits: int = 1, wait_time: Duration = 0) -> Coroutine[Any, Any, bool]:
         """As `acquire`, but waits at most `wait_time` (seconds or a timedelta; 0: tries once). True: acquired."""

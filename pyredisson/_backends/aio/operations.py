@@ -1,22 +1,12 @@
-"""Ways of waiting, for an operation, for work that blocks a thread, or for a task; ending something in its own loop."""
+"""Ways of waiting, for work that blocks a thread or for a task; ending something in its own event loop."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ParamSpec
+from typing import Any
 
 from pyredisson._backends.runtime import start_thread
-
-P = ParamSpec("P")
-
-
-async def discard_result(
-    operation: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs
-) -> None:
-    """Awaits an operation whose result means nothing to the caller."""
-    # The operation is called here: a task that is cancelled before it begins would never await the caller's coroutine.
-    await operation(*args, **kwargs)
 
 
 async def until_ended(
