@@ -8,8 +8,8 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from importlib import resources
 from typing import Any
 from urllib.parse import quote
@@ -235,21 +235,6 @@ async def _json(request: Request) -> dict[str, Any]:
 # --- Running it until a signal comes
 
 
-class _Server(uvicorn.Server):
-    """Says when it is ready, and leaves the signals to `serve`."""
-
-    ready: Callable[[], None]
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self.ready()
-
-
 async def serve(
     config: Config,
     ready: Callable[[str], None],
@@ -297,11 +282,13 @@ async def serve(
     family, _, _, _, (address, number, *_) = found[0]
     # uvicorn would end the process if it can't listen.
     with socket.create_server((str(address), int(number)), family=family, backlog=256) as listening:
-        url = f"http://{shown}:{listening.getsockname()[1]}/{fragment}"
-        server = _Server(served)
-        server.ready = lambda: ready(url)
+        server = uvicorn.Server(served)
+        # The signals end the collector, too.
+        server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signal_number, end)
+        # The system takes connections from now on.
+        ready(f"http://{shown}:{listening.getsockname()[1]}/{fragment}")
         await server.serve(sockets=[listening])
     if collector.failure is not None:
         raise RuntimeError("what the servers hold can't be read") from collector.failure
