@@ -14,11 +14,11 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 from pyredisson._backends.runtime import clock, start_thread
 from pyredisson._backends.threads.connection import Connection
-from pyredisson._backends.threads.runtime import ThreadBackend
+from pyredisson._backends.threads.runtime import ThreadBackend, run
 from pyredisson._client.servers import Servers
 from pyredisson._core import Unsent
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.moving_slots import MOST_FORMS, forms_after
+from pyredisson._protocol.moving_slots import send_other_forms
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING, NoReply, Redirected, Reply
 
@@ -243,15 +243,12 @@ class LastConnection:
                 raise
             self._write(payloads, deadline)
             replies = self._read(len(payloads))
-        sent = list(payloads)
-        for number in range(MOST_FORMS):
-            with_shebang = self._node.scripts.with_shebang
-            forms = forms_after(sent, replies, with_shebang=with_shebang, all_texts=number > 0)
-            if not forms:
-                break
-            self._write(list(forms.values()), deadline)
-            for (i, form), reply in zip(forms.items(), self._read(len(forms)), strict=True):
-                sent[i], replies[i] = form, reply
+
+        async def send(forms: list[bytes]) -> list[Reply]:
+            self._write(forms, deadline)
+            return self._read(len(forms))
+
+        run(send_other_forms, list(payloads), replies, self._node.scripts, send)
         return replies
 
     def close(self) -> None:

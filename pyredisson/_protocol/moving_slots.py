@@ -9,7 +9,7 @@ sent ASK. For a lock whose clients wait in a list it has that node wake all clie
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from redis.exceptions import NoScriptError, RedisError, TryAgainError
@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError, TryAgainError
 from pyredisson._core import command, remove_value
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import Reply
-from pyredisson._protocol.scripts import as_eval, as_publishing_both, script, script_name, words_of
+from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both, script, script_name, words_of
 
 
 class Settling:
@@ -92,28 +92,33 @@ def without_list(payload: bytes) -> bytes | None:
     return command(*words[:2], kept, *words[3 : 3 + kept], *words[3 + keys :])
 
 
-MOST_FORMS = 2
-"""How often a command may need another form: its text, and no list."""
+async def send_other_forms(
+    payloads: list[bytes],
+    replies: list[Reply],
+    scripts: ScriptSet,
+    send: Callable[[list[bytes]], Awaitable[list[Reply]]],
+) -> None:
+    """Sends those commands again that have not run for their form: with the text of the script, or without the list.
 
-
-def forms_after(
-    payloads: Sequence[bytes], replies: Sequence[Reply], *, with_shebang: bool, all_texts: bool
-) -> dict[int, bytes]:
-    """The forms in which to send those commands again at once that have not run for their form, by their indexes.
-
-    Not `all_texts`: the first command of an unknown script gets its text, which makes the others behind it run as they
-    are. A thousand texts are megabytes.
+    Changes both lists. `send` sends all in one write: as many round trips one after the other would take too long.
     """
-    forms: dict[int, bytes | None] = {}
-    texts = set[bytes]()
-    for i, (payload, reply) in enumerate(zip(payloads, replies, strict=True)):
-        if isinstance(reply, NoScriptError):
-            sha = words_of(payload)[1]
-            forms[i] = payload if sha in texts and not all_texts else as_eval(payload, with_shebang=with_shebang)
-            texts.add(sha)
-        elif isinstance(reply, TryAgainError):
-            forms[i] = without_list(payload)
-    return {i: form for i, form in forms.items() if form is not None}
+    for all_texts in (False, True):
+        forms: dict[int, bytes] = {}
+        texts = set[bytes]()
+        for i, (payload, reply) in enumerate(zip(payloads, replies, strict=True)):
+            if isinstance(reply, NoScriptError):
+                sha = words_of(payload)[1]
+                # At first only the first command of a script gets its text, which makes the others behind it run as
+                # they are: a thousand texts are megabytes.
+                known = sha in texts and not all_texts
+                forms[i] = payload if known else as_eval(payload, with_shebang=scripts.with_shebang)
+                texts.add(sha)
+            elif isinstance(reply, TryAgainError) and (alone := without_list(payload)) is not None:
+                forms[i] = alone
+        if not forms:
+            return
+        for (i, form), reply in zip(forms.items(), await send(list(forms.values())), strict=True):
+            payloads[i], replies[i] = form, reply
 
 
 def message_at_source(payload: bytes, reply: Reply) -> bytes | None:

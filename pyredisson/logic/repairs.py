@@ -10,8 +10,8 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from pyredisson._diagnostics import logger
-from pyredisson._protocol.moving_slots import MOST_FORMS, forms_after
-from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_transient
+from pyredisson._protocol.moving_slots import send_other_forms
+from pyredisson._protocol.replies import NoReply, Redirected, is_transient
 from pyredisson.logic.ports import Runtime
 
 REPAIR_FOR = 600.0
@@ -86,10 +86,14 @@ class RepairQueue:
         if not pending:
             return False
         again, are_repairs = pending, queue is self._repairs
+        payloads = [unsent.payload for unsent in pending]
+        self.answered = False
         try:
             # The connection in doubt is closed already. The handshake of the new one has the server drop it, so the
             # command in doubt can't run after its repair.
-            replies = await self._send_scripts(pending, new_connection=are_repairs)
+            replies = await self._runtime.send_all(payloads, new_connection=are_repairs)
+            await send_other_forms(payloads, replies, self._runtime.scripts, self._runtime.send_all)
+            self.answered = True
             failed = [each for each in zip(pending, replies, strict=True) if isinstance(each[1], RedisError)]
             refused = [error for _, error in failed if not isinstance(error, Redirected)]
             if refused and are_repairs:
@@ -110,20 +114,3 @@ class RepairQueue:
                     text = "gave up %d releases that failed for too long: what they release ends with its lease"
                     logger.warning(text, given_up)
         return bool(again)
-
-    async def _send_scripts(self, commands: list[Unsent], *, new_connection: bool) -> list[Reply]:
-        """The replies, with error replies in the list. What has not run for its form is sent in another one."""
-        self.answered = False
-        payloads = [unsent.payload for unsent in commands]
-        replies = await self._runtime.send_all(payloads, new_connection=new_connection)
-        for number in range(MOST_FORMS):
-            with_shebang = self._runtime.scripts.with_shebang
-            forms = forms_after(payloads, replies, with_shebang=with_shebang, all_texts=number > 0)
-            if not forms:
-                break
-            # All in one write: as many round trips one after the other would delay the next renewal.
-            again = await self._runtime.send_all(list(forms.values()))
-            for (i, form), reply in zip(forms.items(), again, strict=True):
-                payloads[i], replies[i] = form, reply
-        self.answered = True
-        return replies
