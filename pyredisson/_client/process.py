@@ -63,8 +63,6 @@ os.register_at_fork(before=pause_observers, after_in_parent=go_on_after_fork, af
 MARGIN = 0.2
 """Seconds beyond the timeout of the final releases for which the handler waits for their threads."""
 
-Previous = Callable[[int, FrameType | None], object] | int
-
 
 def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
     """Makes each of these signals release what all clients of this process hold, before it does what it did before.
@@ -90,24 +88,20 @@ def release_on_signals(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT))
             raise ValueError(f"{number.name} has a handler that was not set by Python: it can't be called afterwards")
     with ExitStack() as undo:
         for number, before in previous.items():
-            if before is not signal.SIG_IGN and not isinstance(before, _Handler) and before is not None:
+            if before not in (signal.SIG_IGN, None) and getattr(before, "func", None) is not _handle:
                 undo.callback(signal.signal, number, before)
-                signal.signal(number, _Handler(before))
+                signal.signal(number, partial(_handle, before))
         undo.pop_all()
 
 
-class _Handler:
-    def __init__(self, before: Previous) -> None:
-        self._before = before
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        _release_all()
-        before = self._before
-        if callable(before):
-            before(number, frame)
-        elif before == signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+def _handle(before: Callable[[int, FrameType | None], object] | int, number: int, frame: FrameType | None) -> None:
+    """Handles a signal. `before`: the handler that it had."""
+    _release_all()
+    if callable(before):
+        before(number, frame)
+    elif before == signal.SIG_DFL:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 # Not an event: its `set` takes a mutex, and a second signal may interrupt this thread while it holds that.
