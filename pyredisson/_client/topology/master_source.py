@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import NamedTuple
 
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
@@ -16,9 +15,8 @@ from pyredisson._client.topology.queries import QueryConnection, Servers
 from pyredisson._core import command
 from pyredisson._diagnostics import logger
 from pyredisson._protocol import topology
-from pyredisson._protocol.pubsub import PING
 from pyredisson._protocol.replication import Replication, read_replication
-from pyredisson._protocol.replies import Reply, is_transient
+from pyredisson._protocol.replies import is_transient
 from pyredisson._protocol.routing import RoutingTable
 from pyredisson._protocol.topology import TopologyView
 from pyredisson._settings.address import Address
@@ -157,7 +155,7 @@ class SwitchListener:
         # Without messages, the master is looked at after the interval anyway.
         self._silence = min(config.ping_interval or config.topology_refresh_interval, config.topology_refresh_interval)
         self._thread: threading.Thread | None = None
-        self._connection: ListeningConnection | None = None
+        self._connection: QueryConnection | None = None
         self._ended = ThreadWakeup()
 
     def start(self) -> None:
@@ -189,7 +187,7 @@ class SwitchListener:
 
     def _listen(self, sentinel: Address) -> None:
         """Returns never; raises when the connection has failed."""
-        connection = self._connection = ListeningConnection(self._sentinels.config_of(sentinel), self._timeout)
+        connection = self._connection = QueryConnection(self._sentinels.config_of(sentinel), self._timeout)
         try:
             if not self._ended.is_set():
                 [reply] = connection.ask([command(b"SUBSCRIBE", topology.SWITCH_CHANNEL)])
@@ -198,7 +196,7 @@ class SwitchListener:
             # Earlier messages were lost.
             self._table.on_request()
             while not self._ended.is_set():
-                message = connection.receive(self._silence, self._timeout)
+                message = connection.receive(self._silence)
                 published = isinstance(message, list) and message[0] == b"message"
                 if published and topology.names_master(message[2], self._sentinels.name):
                     self._sentinels.prefer(sentinel)
@@ -206,18 +204,6 @@ class SwitchListener:
         finally:
             self._connection = None
             connection.close()
-
-
-class ListeningConnection(QueryConnection):
-    """A connection to a Sentinel that is subscribed to the switches of masters."""
-
-    def receive(self, silence: float, timeout: float) -> Reply:
-        """The next message or reply. After so many seconds of silence the Sentinel has to answer a PING in time."""
-        try:
-            [reply] = self._read_replies(1, time.monotonic() + silence)
-        except (BlockingIOError, TimeoutError):
-            [reply] = self._round_trip(PING, 1, time.monotonic() + timeout)
-        return reply
 
 
 class ReplicatedSource:

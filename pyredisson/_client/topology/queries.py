@@ -1,5 +1,6 @@
 """Questions to servers about the topology: a connection of its own for each, so no other call delays it."""
 
+import builtins
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
@@ -9,6 +10,7 @@ from pyredisson._backends.connecting import as_redis_error, credentials
 from pyredisson._backends.threads.connection import ClientSocket
 from pyredisson._core import Unsent, command
 from pyredisson._protocol.node import Node
+from pyredisson._protocol.pubsub import PING
 from pyredisson._protocol.replies import Reply, is_transient
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
@@ -40,6 +42,14 @@ class QueryConnection(ClientSocket):
         if login and isinstance(reply := replies.pop(0), RedisError):
             raise reply
         return replies
+
+    def receive(self, silence: float) -> Reply:
+        """The next message or reply. After so many seconds of silence the server has to answer a PING in time."""
+        try:
+            [reply] = self._read_replies(1, monotonic() + silence)
+        except (BlockingIOError, builtins.TimeoutError):
+            [reply] = self._round_trip(PING, 1, monotonic() + self._timeout)
+        return reply
 
 
 SILENCE_REMEMBERED = 30.0
