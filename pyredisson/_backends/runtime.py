@@ -140,7 +140,7 @@ class DirectRuntime(BackendRuntime):
         return error
 
     def acquiring(self, granted: Granted) -> DirectRuntime:
-        """What sends acquires; `granted` tells from a reply whether it was one. Here no replica confirms them."""
+        # Here no replica confirms them.
         return self
 
     def is_open(self) -> bool:

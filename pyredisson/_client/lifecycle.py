@@ -24,7 +24,7 @@ from pyredisson.logic.loops import Loop
 from pyredisson.logic.losses import Callback
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.permits.permit_queue import PermitRegistry
-from pyredisson.logic.ports import Granted, Nodes, Runtime, Sender
+from pyredisson.logic.ports import Nodes, Runtime
 from pyredisson.logic.renewer import ROUNDS_PER_LEASE
 from pyredisson.logic.session import Resources, Session
 
@@ -47,7 +47,6 @@ def registries() -> tuple[FairQueues, GroupRegistry, PermitRegistry]:
 class Connections(Runtime, Nodes, Protocol):
     @property
     def connected(self) -> bool: ...
-    def acquiring(self, granted: Granted) -> Sender: ...
     def drop(self) -> None: ...
 
 
@@ -102,8 +101,7 @@ class ClientLifecycle:
         self.servers: Servers = servers(self.config, client_id, observe)
         self._runtime, self._drop_subscriptions, channels = self._connect(self.servers, post)
         self._watchdog_runtime = self.servers.watchdog_runtime()
-        runtime, watchdog_runtime = self._runtime, self._watchdog_runtime
-        return Resources(client_id, runtime, watchdog_runtime, channels, *registries(), runtime.acquiring, observing)
+        return Resources(client_id, self._runtime, self._watchdog_runtime, channels, *registries(), observing)
 
     def expect_lease(self, lease: int) -> None:
         # With the usual timeout, one lost reply would cost a lock with a short lease.

@@ -98,6 +98,9 @@ class Runtime(Sender, Protocol):
     blocking: bool
     """Whether a call occupies its thread until it ends, so that no other call can go on there."""
 
+    def acquiring(self, granted: Granted) -> Sender:
+        """What sends acquires: it raises `NotConfirmed` for one that was `granted`, if too few replicas have it."""
+
     def replaced_at(self, payload: bytes) -> float:
         """When the server of the command was found to be another process than before; -inf: never, as far as known."""
 
@@ -149,8 +152,6 @@ class Runtime(Sender, Protocol):
 
     def wakeup(self) -> Wakeup:
         """A new wakeup, which isn't set."""
-
-    async def close(self) -> None: ...
 
 
 class Nodes(Protocol):

@@ -39,10 +39,7 @@ from pyredisson._protocol.replies import (
 )
 from pyredisson._protocol.scripts import as_eval, words_of
 from pyredisson.errors import NotReplicatedError
-from pyredisson.logic.ports import Granted, Sender
-
-Acquiring = Callable[[Granted], Sender]
-"""Makes what sends acquires: as a runtime, but it raises `NotConfirmed` for an acquire that too few replicas have."""
+from pyredisson.logic.ports import Sender
 
 
 def lock_granted(reply: Reply) -> bool:

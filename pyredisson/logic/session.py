@@ -20,7 +20,7 @@ from pyredisson.logic.losses import Callback, LostCallbacks
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.retry import Acquiring, expirable_permits_granted, has_run, lock_granted, permits_granted
+from pyredisson.logic.retry import expirable_permits_granted, has_run, lock_granted, permits_granted
 from pyredisson.logic.waits import Wait
 from pyredisson.logic.watchdog import Watchdog
 
@@ -43,8 +43,6 @@ class Resources(NamedTuple):
     groups: GroupRegistry
     permits: PermitRegistry
     """These three are what the primitives of one kind share. The modules of that kind import this one, not it them."""
-    acquiring: Acquiring | None = None
-    """What sends acquires that replicas have to confirm. None: the runtime sends them, as any other command."""
     observing: Observing | None = None
     """The events for the observer. None: there is no observer."""
 
@@ -103,13 +101,13 @@ class Session:
         """
         resources = self._host.open(self.repair)
         self.id, self.runtime, watchdog_runtime, self.channels = resources[:4]
-        self.fair_queues, self.groups, self.permits, _, self.observing = resources[4:]
+        self.fair_queues, self.groups, self.permits, self.observing = resources[4:]
         self.clock = self.runtime.clock
         self.client = self.id.encode()
         self.members: Iterator[bytes] = map((self.client + b":%d").__mod__, itertools.count(1))
         """Names for lists of waiting clients. Each is used once."""
         self.new_member()
-        acquiring = resources.acquiring or (lambda _: self.runtime)
+        acquiring = self.runtime.acquiring
         self.lock_sender = acquiring(lock_granted)
         self.expirable_permit_sender = acquiring(expirable_permits_granted)
         self.owners.begin(self.id)

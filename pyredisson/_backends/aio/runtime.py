@@ -369,10 +369,6 @@ class AioBackend(BackendRuntime):
         loop = asyncio.get_running_loop()
         return lambda operation: call_in(loop, partial(self.spawn, operation))
 
-    async def close(self) -> None:
-        if ending := self.stop():
-            await asyncio.wait(ending)
-
 
 class AioRuntime(DirectRuntime, AioBackend):
     """A `Runtime` over one pipelined connection."""

@@ -72,9 +72,6 @@ class SimBackend:
             finally:
                 signal.park = None
 
-    async def close(self) -> None:
-        raise AssertionError("no part of the logic closes a runtime")
-
 
 class SimRuntime(SimBackend, DirectRuntime):
     _connections: Connections
