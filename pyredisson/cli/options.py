@@ -21,19 +21,6 @@ from pyredisson.inspection.announcements import with_missing_right
 
 DEFAULT_TIMEOUT = 3.0
 """Seconds to connect, and to wait for a reply."""
-LONGEST_TIMEOUT = 3600
-
-_OPTIONS = (
-    click.option("--url", metavar="URL", help="The server: redis://, redis+cluster://, redis+sentinel://, unix://..."),
-    click.option(
-        "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Redisson's YAML file, instead."
-    ),
-    click.option(
-        "--timeout", metavar="SECONDS", type=float, help=f"To connect, and for a reply.  [default: {DEFAULT_TIMEOUT:g}]"
-    ),
-    click.option("--no-color", is_flag=True, default=None, help="No colors, as with the variable NO_COLOR."),
-)
-_NAMES = ("url", "config", "timeout", "no_color")
 
 
 class Seconds(click.FloatRange):
@@ -46,6 +33,22 @@ class Seconds(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a time", param, ctx)
         return number
+
+
+_OPTIONS = (
+    click.option("--url", metavar="URL", help="The server: redis://, redis+cluster://, redis+sentinel://, unix://..."),
+    click.option(
+        "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Redisson's YAML file, instead."
+    ),
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=Seconds(0.001, 3600),
+        help=f"To connect, and for a reply.  [default: {DEFAULT_TIMEOUT:g}]",
+    ),
+    click.option("--no-color", is_flag=True, default=None, help="No colors, as with the variable NO_COLOR."),
+)
+_NAMES = ("url", "config", "timeout", "no_color")
 
 
 class Settings(NamedTuple):
@@ -85,8 +88,6 @@ def settings_of(context: click.Context) -> Settings:
     before, behind = context.find_root().params, context.params
     url, config, timeout, no_color = (before.get(name) if behind.get(name) is None else behind[name] for name in _NAMES)
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
-    if not 0.001 <= timeout <= LONGEST_TIMEOUT:
-        raise click.UsageError(f"--timeout must be from 0.001 to {LONGEST_TIMEOUT} seconds")
     fields: dict[str, Any] = {"timeout": timeout, "connect_timeout": timeout, "client_name": None}
     if config is not None and url is not None:
         raise click.UsageError("--url and --config each name a server: give one of them")

@@ -158,8 +158,8 @@ class TestCommonOptions:
         [
             (["--url", "http://h"], "the URL can't be read"),
             (["--url", "redis://:secret@h:99999"], "the URL can't be read"),
-            (["--timeout", "0"], "--timeout must be from 0.001 to 3600 seconds"),
-            (["--timeout", "nan"], "--timeout must be from 0.001 to 3600 seconds"),
+            (["--timeout", "0"], "invalid value for '--timeout': 0.0 is not in the range 0.001<=x<=3600"),
+            (["--timeout", "nan"], "invalid value for '--timeout': 'nan' is not a time"),
             (["--timeout", "x"], "invalid value for '--timeout'"),
             (["--config", "absent.yaml"], "invalid value for '--config': file 'absent.yaml' does not exist"),
             (["--config", __file__, "--url", "redis://h"], "--url and --config each name a server"),
