@@ -3,7 +3,7 @@
 import inspect
 import string
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Annotated, Any, Literal, Unpack, get_args
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
@@ -45,10 +45,7 @@ def locks_lifespan(
     async def run(app: Any) -> AsyncIterator[Any]:
         async with connect(address, **fields) as client:
             app.state.locks = client
-            if lifespan is None:
-                yield
-                return
-            async with lifespan(app) as state:
+            async with nullcontext() if lifespan is None else lifespan(app) as state:
                 yield state
 
     return run

@@ -391,15 +391,13 @@ class _Watch(Alarm):
         self._listener = listener
 
     def begin(self) -> None:
-        for hold in self._hold.holds:
-            if hold is not None:
-                hold.listen(self)
+        for hold in filter(None, self._hold.holds):
+            hold.listen(self)
         self.ring()
 
     def end(self) -> None:
-        for hold in self._hold.holds:
-            if hold is not None:
-                hold.unlisten(self)
+        for hold in filter(None, self._hold.holds):
+            hold.unlisten(self)
         self._hold.group.session.watchdog.cancel(self)
 
     def ring(self) -> None:

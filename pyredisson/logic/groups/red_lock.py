@@ -297,17 +297,15 @@ class MemberRecovery(Alarm):
         self._interval = group.renewed_ms / ROUNDS_PER_LEASE / 1000
 
     def begin(self) -> None:
-        for hold in self._hold.holds:
-            if hold is not None:
-                hold.listen(self)
+        for hold in filter(None, self._hold.holds):
+            hold.listen(self)
         if self._missing():
             self._look_in(self._interval)
 
     def end(self) -> None:
         """The level is about to be released. A look that has begun goes on, and releases what it acquires."""
-        for hold in self._hold.holds:
-            if hold is not None:
-                hold.unlisten(self)
+        for hold in filter(None, self._hold.holds):
+            hold.unlisten(self)
         self._group.session.watchdog.cancel(self)
 
     def __call__(self, hold: Hold) -> None:
