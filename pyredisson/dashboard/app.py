@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from pyredisson._backends.aio.operations import cancel_and_wait
 from pyredisson._settings.config import Config
@@ -44,8 +45,7 @@ FIRST_SNAPSHOT = 5.0
 """Seconds for which a script waits for a snapshot."""
 LARGEST_BODY = 200_000
 MOST_STREAMS = 100
-SCRIPTS = ("app.js", "views.js", "cells.js", "charts.js", "dom.js", "graph.js", "stream.js", "wall.js")
-ASSETS = {"index.html": "text/html", "style.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
+PAGE = Path(__file__).with_name("page")
 """The files of the page. They contain no data, so they need no token."""
 
 
@@ -56,16 +56,6 @@ class Dashboard:
         self._collector = collector
         self._allow_unlock = allow_unlock
         self._streams = 0
-        folder = resources.files("pyredisson.dashboard") / "page"
-        self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
-
-    # --- The page
-
-    async def asset(self, request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        if name not in ASSETS:
-            return PlainTextResponse("there is no such file\n", 404)
-        return Response(self._assets[name], media_type=ASSETS[name])
 
     async def health(self, request: Request) -> Response:
         # Not a look: a supervisor asks all day long, and nobody sees what would be read for it.
@@ -73,8 +63,6 @@ class Dashboard:
             return PlainTextResponse("the dashboard has stopped\n", 503)
         away = self._collector.snapshot.away_since is not None or not self._collector.snapshot.number
         return PlainTextResponse("no server replies\n" if away else "ok\n", 503 if away else 200)
-
-    # --- Data
 
     async def once(self, request: Request) -> Response:
         """One view, for a script."""
@@ -191,15 +179,15 @@ def make_app(
             finally:
                 await cancel_and_wait(task)
 
-    dashboard = Dashboard(collector, allow_unlock=allow_unlock)
+    dashboard, page = Dashboard(collector, allow_unlock=allow_unlock), StaticFiles(directory=PAGE, html=True)
     routes = [
-        Route("/", dashboard.asset),
-        Route("/page/{name}", dashboard.asset),
         Route("/healthz", dashboard.health),
         Route("/events", dashboard.events),
         Route("/metrics", dashboard.metrics),
         Route("/api/unlock", dashboard.unlock, methods=["POST"]),
         Route("/api/{view}", dashboard.once),
+        Mount("/page", page),
+        Mount("/", page),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, hosts=hosts)], lifespan=running)
 
