@@ -17,7 +17,6 @@ import pyredisson.asyncio
 from benchmarks import Row, Target
 from benchmarks.bare import BareSocket
 from benchmarks.measure import interleave, one_core
-from pyredisson._protocol.scripts import as_eval
 from pyredisson.logic.locks.fair_lock import FairLockLogic
 from pyredisson.testing import Server
 
@@ -72,7 +71,7 @@ class _Queue:
         logic = lock._logic
         assert isinstance(logic, FairLockLogic)
         self._logic = logic
-        self._flags = client._session.runtime.scripts.with_shebang
+        self._scripts = client._session.runtime.scripts
         waiters = str(uuid.uuid4()).encode()
         self._alive = logic.commands.heartbeat(waiters, ())
         self._owners = [b"%b:%d" % (waiters, number) for number in range(length + 1)]
@@ -83,7 +82,7 @@ class _Queue:
     def cycle(self) -> float:
         """The server's time for a hand-off, in microseconds."""
         # Without a heartbeat between two rounds the waiters of a client would count as dead.
-        self._call(as_eval(self._alive, with_shebang=self._flags))
+        self._call(self._scripts.as_eval(self._alive))
         self._admin.config_resetstat()
         for _ in range(CYCLES):
             holder = self._owners[self._holder]
@@ -92,7 +91,7 @@ class _Queue:
             if self._call(self._acquire(self._owners[self._holder])) is not None:
                 raise AssertionError("the head of the queue didn't get the lock")
             # With EVAL, because EVALSHA is what is counted.
-            self._call(as_eval(self._acquire(holder), with_shebang=self._flags))
+            self._call(self._scripts.as_eval(self._acquire(holder)))
         calls = self._admin.info("commandstats")["cmdstat_evalsha"]
         if calls["calls"] != 2 * CYCLES:
             raise AssertionError(f"{calls['calls']} calls in {CYCLES} hand-offs")

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError, TryAgainError
 from pyredisson._core import command, remove_value
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import Reply
-from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both, script, script_name, words_of
+from pyredisson._protocol.scripts import ScriptSet, as_publishing_both, script, script_name, words_of
 
 
 class Settling:
@@ -110,8 +110,7 @@ async def send_other_forms(
                 sha = words_of(payload)[1]
                 # At first only the first command of a script gets its text, which makes the others behind it run as
                 # they are: a thousand texts are megabytes.
-                known = sha in texts and not all_texts
-                forms[i] = payload if known else as_eval(payload, with_shebang=scripts.with_shebang)
+                forms[i] = payload if sha in texts and not all_texts else scripts.as_eval(payload)
                 texts.add(sha)
             elif isinstance(reply, TryAgainError) and (alone := without_list(payload)) is not None:
                 forms[i] = alone

@@ -109,6 +109,12 @@ class ScriptSet:
             script = scripts[name]
             setattr(self, name, script.sha if shape is None else script.head(*shape))
 
+    def as_eval(self, payload: bytes) -> bytes:
+        """A call by EVALSHA as an EVAL with the script's text: it is sent after a NOSCRIPT reply."""
+        _, sha, *rest = words_of(payload)
+        name, pubsub = _KNOWN[sha]
+        return command(b"EVAL", _scripts(self.with_shebang, pubsub)[name].text, *rest)
+
 
 NAMES = tuple(_SHAPES)
 _KNOWN: dict[bytes, tuple[str, PubSub]] = {}
@@ -136,13 +142,6 @@ def words_of(payload: bytes) -> list[bytes]:
     parser.feed(payload)
     words: list[bytes] = parser.gets()
     return words
-
-
-def as_eval(payload: bytes, *, with_shebang: bool) -> bytes:
-    """A call by EVALSHA as an EVAL with the script's text: it is sent after a NOSCRIPT reply."""
-    _, sha, *rest = words_of(payload)
-    name, pubsub = _KNOWN[sha]
-    return command(b"EVAL", _scripts(with_shebang, pubsub)[name].text, *rest)
 
 
 def script_name(words: Sequence[bytes]) -> str:

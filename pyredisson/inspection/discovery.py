@@ -10,7 +10,6 @@ from pyredisson._diagnostics import readable
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import ASKING, NoReply, Reply
 from pyredisson._protocol.routing import Changes
-from pyredisson._protocol.scripts import as_eval
 from pyredisson.inspection.announcements import with_missing_right
 from pyredisson.inspection.model import Evidence
 from pyredisson.inspection.raw import client_of, objects_of
@@ -152,7 +151,7 @@ class Discovery:
         payload = pack(scripts.inspect_scan, walk.cursor, KEYS_IN_A_STEP)
         size, *_, reply = await self._nodes.ask(walk.node, (command(b"DBSIZE"), *self._before, payload))
         if isinstance(reply, NoScriptError):
-            payload = as_eval(payload, with_shebang=scripts.with_shebang)
+            payload = scripts.as_eval(payload)
             *_, reply = await self._nodes.ask(walk.node, (*self._before, payload))
         if isinstance(reply, RedisError):
             raise with_missing_right(reply)

@@ -13,7 +13,6 @@ from redis.exceptions import NoScriptError, RedisError
 
 from pyredisson._diagnostics import logger
 from pyredisson._protocol.replies import NoReply, Redirected, Reply, code_of, is_transient
-from pyredisson._protocol.scripts import as_eval
 from pyredisson.errors import ClosedError
 from pyredisson.logic.holds import FORGOTTEN, GONE, HELD, Hold, HoldTable, Renewal
 from pyredisson.logic.loops import LoopOwner, log_exception, weak_loop
@@ -84,7 +83,7 @@ class Batch:
 
     def command(self, runtime: Runtime) -> bytes:
         payload = self.renew(runtime.scripts, self.holds, self.lease)
-        return as_eval(payload, with_shebang=runtime.scripts.with_shebang) if self.with_text else payload
+        return runtime.scripts.as_eval(payload) if self.with_text else payload
 
     def changed_for(self, error: RedisError) -> list[Batch]:
         """What to send at once in its place after that error reply. Empty: it can only be tried again later."""

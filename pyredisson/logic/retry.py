@@ -37,7 +37,7 @@ from pyredisson._protocol.replies import (
     is_transient_reply,
     public,
 )
-from pyredisson._protocol.scripts import as_eval, words_of
+from pyredisson._protocol.scripts import words_of
 from pyredisson.errors import NotReplicatedError
 from pyredisson.logic.ports import Sender
 
@@ -136,12 +136,12 @@ async def _send_once(runtime: Sender, payload: bytes) -> Reply:
     try:
         return await runtime.send(payload)
     except NoScriptError:
-        return await runtime.send(_as_eval(runtime, payload))
+        return await runtime.send(runtime.scripts.as_eval(payload))
     except Redirected as error:
         redirect = error
     reply, _ = await runtime.follow(redirect, payload)
     if isinstance(reply, NoScriptError):
-        reply, _ = await runtime.follow(redirect, _as_eval(runtime, payload))
+        reply, _ = await runtime.follow(redirect, runtime.scripts.as_eval(payload))
     if isinstance(reply, RedisError):
         raise reply
     return reply
@@ -225,7 +225,7 @@ class _Retry:
             # Thousands of calls may get this error at once. Each text would be sent as often.
             self.behind_text = text in on_way and not behind_text
             if not self.behind_text:
-                self.payload = _as_eval(self.runtime, self.payload)
+                self.payload = self.runtime.scripts.as_eval(self.payload)
                 on_way.add(text)
                 self.text = text
             return
@@ -319,7 +319,3 @@ def delay(tries: int, jitter: float) -> float:
     # Of calls that try without end the power would be too large.
     half: float = min(FIRST_DELAY * GROWTH ** min(tries, 10), LONGEST_DELAY) / 2
     return half + half * jitter
-
-
-def _as_eval(runtime: Sender, payload: bytes) -> bytes:
-    return as_eval(payload, with_shebang=runtime.scripts.with_shebang)

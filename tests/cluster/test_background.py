@@ -18,7 +18,6 @@ from pyredisson._client import final_release, lifecycle
 from pyredisson._core import command
 from pyredisson._protocol.node import Node, ServerInfo
 from pyredisson._protocol.replies import NoReply, Redirected
-from pyredisson._protocol.scripts import as_eval
 from pyredisson._settings.address import Address
 from pyredisson._settings.config import Config
 from pyredisson.identity import identity
@@ -206,7 +205,7 @@ async def test_the_watchdog_waits_for_no_node_that_it_did_not_mean(cluster: Clus
     scripts, slot = servers.scripts, cluster.slot_of_key(str(moves.name))
     # With the text of the script, which the server may not know yet.
     calls = [hold.commands.renew(scripts, [hold], 30_000) for hold in session_of(client).holds.table.values()]
-    commands = [as_eval(call, with_shebang=scripts.with_shebang) for call in calls]
+    commands = [scripts.as_eval(call) for call in calls]
     cluster.move_slot(slot, target)
     target.pause()
     try:

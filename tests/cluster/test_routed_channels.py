@@ -16,7 +16,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.pubsub import PubSub
 from pyredisson._protocol.replies import as_error
 from pyredisson._protocol.routing import RoutingTable
-from pyredisson._protocol.scripts import ScriptSet, as_eval, as_publishing_both, script_name
+from pyredisson._protocol.scripts import ScriptSet, as_publishing_both, script_name
 from pyredisson._protocol.topology import Shard
 from pyredisson.logic.routed_channels import MOST_REDIRECTS, NodeChannels, RoutedChannels
 from tests.support.garbage import collect_at_each_line, only_collections_asked_for
@@ -310,18 +310,18 @@ def test_the_form_of_a_call_that_publishes_both_flavours(call: Callable[[ScriptS
     for scripts in (auto, both):
         scripts.use(with_shebang=flags)
     assert as_publishing_both(call(auto)) == call(both)
-    assert as_publishing_both(as_eval(call(auto), with_shebang=flags)) == as_eval(call(both), with_shebang=flags)
+    assert as_publishing_both(auto.as_eval(call(auto))) == both.as_eval(call(both))
     for scripts in (both, ScriptSet(PubSub.SHARDED), ScriptSet(PubSub.PLAIN)):
-        for payload in (call(scripts), as_eval(call(scripts), with_shebang=True)):
+        for payload in (call(scripts), scripts.as_eval(call(scripts))):
             assert as_publishing_both(payload) == payload
 
 
 def test_other_commands_have_no_other_form() -> None:
     for payload in (
         ACQUIRE,
-        as_eval(ACQUIRE, with_shebang=True),
+        AUTO.as_eval(ACQUIRE),
         command(b"PING"),
-        command(b"SET", release(AUTO), as_eval(release(AUTO), with_shebang=True)),
+        command(b"SET", release(AUTO), AUTO.as_eval(release(AUTO))),
         command(b"EVALSHA", b"0" * 40, b"0"),
         command(b"EVAL", b"return 1", b"0"),
     ):
@@ -374,7 +374,7 @@ def test_what_changes_the_map() -> None:
 @pytest.mark.parametrize("scripts", [AUTO, BOTH, SHARDED])
 def test_a_release_that_has_followed_ask_publishes_where_the_waiters_are(scripts: ScriptSet) -> None:
     """Once more: they are subscribed on the node that still has the slot."""
-    for payload in (release(scripts), as_eval(release(scripts), with_shebang=True)):
+    for payload in (release(scripts), scripts.as_eval(release(scripts))):
         assert script_name(words(payload)) == "lock_release"
         for reply in (1, None):
             name, text, *rest = words(message_at_source(payload, reply) or b"")

@@ -10,7 +10,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from http import HTTPStatus
 from itertools import pairwise
 from typing import Any
@@ -23,7 +22,7 @@ from redis.crc import key_slot
 
 from pyredisson import _core
 from pyredisson._core import ReplyReader, SlotMap, command, pack, prefixed, slot, slot_of_command, suffixed
-from pyredisson._protocol.scripts import as_eval, script
+from pyredisson._protocol.scripts import ScriptSet, script
 
 # Braces often, so that every shape of a hash tag comes up; zero bytes and non-ASCII too.
 names = st.one_of(
@@ -118,7 +117,7 @@ packed_calls = st.builds(lambda name, args: pack(HEAD, name, *args), names, st.l
 
 
 @settings(max_examples=400)
-@given(commands | script_calls | packed_calls | packed_calls.map(partial(as_eval, with_shebang=True)))
+@given(commands | script_calls | packed_calls | packed_calls.map(ScriptSet().as_eval))
 @example(command(b"PING"))
 @example(command(b"GET", b""))
 @example(command(b"GET", 0))
