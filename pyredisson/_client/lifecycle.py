@@ -24,7 +24,7 @@ from pyredisson.logic.loops import Loop
 from pyredisson.logic.losses import Callback
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.permits.permit_queue import PermitRegistry
-from pyredisson.logic.ports import Nodes, Runtime
+from pyredisson.logic.ports import Runtime
 from pyredisson.logic.renewer import ROUNDS_PER_LEASE
 from pyredisson.logic.session import Resources, Session
 
@@ -44,7 +44,7 @@ def registries() -> tuple[FairQueues, GroupRegistry, PermitRegistry]:
     return FairQueues(), GroupRegistry(), PermitRegistry()
 
 
-class Connections(Runtime, Nodes, Protocol):
+class Connections(Runtime, Protocol):
     @property
     def connected(self) -> bool: ...
     def drop(self) -> None: ...

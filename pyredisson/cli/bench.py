@@ -43,7 +43,7 @@ def bench(settings: Settings, seconds: float, threads: int, tasks: int | None) -
     It writes to the server, so it is bounded: 30 s, 64 threads, 10,000 tasks.
     """
     with reader(settings.config) as reading:
-        ping = median(reading.round_trips(reading.run(reading.nodes.masters)[0], PINGS))
+        ping = median(reading.round_trips(reading.run(reading.runtime.masters)[0], PINGS))
         run, status = _Run(seconds), 0
         try:
             if tasks is None:

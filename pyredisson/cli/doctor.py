@@ -92,7 +92,7 @@ class Checks:
         self._config = config
         self._reading = reading
         self._name = f"{name}:{uuid.uuid4().hex[:8]}"
-        self.masters = reading.run(reading.nodes.masters)
+        self.masters = reading.run(reading.runtime.masters)
 
     def all(self) -> Iterator[Finding]:
         for node in [*self.masters]:
@@ -206,7 +206,7 @@ class Checks:
                 command(b"HDEL", key, b"name"),
                 command(b"DEL", key),
             ):
-                self._reading.run(retry.send, self._reading.session.runtime, payload, retries=1)
+                self._reading.run(retry.send, self._reading.runtime, payload, retries=1)
             # It has no key, so it would go to any master.
             for reply in self._reading.ask(self.masters[0], command(b"TIME")):
                 if isinstance(reply, RedisError):
@@ -243,7 +243,7 @@ class Checks:
         self, nodes: Sequence[Node], names: Iterable[str], key_of: Callable[[str], bytes] = str.encode
     ) -> str | None:
         """The first name whose key is on one of these masters. On one that hangs each use takes many seconds."""
-        shard_of, alone = self._reading.session.runtime.shard_of, self._config.topology != "cluster"
+        shard_of, alone = self._reading.runtime.shard_of, self._config.topology != "cluster"
         return next((name for name in names if alone or shard_of(key_of(name)) in nodes), None)
 
     def _wakes(self, name: str) -> float:

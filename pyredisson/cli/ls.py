@@ -70,7 +70,7 @@ def ls(settings: Settings, pattern: str, as_lines: bool, everything: bool, kind:
 
 def _search(reading: Reader, pattern: str) -> tuple[Discovery, bool]:
     """The names on the servers, and whether the search was ended by Ctrl-C."""
-    discovery = Discovery(reading.session, reading.nodes, pattern)
+    discovery = Discovery(reading.session, pattern)
     begun, shown = time.monotonic(), False
     try:
         while reading.run(discovery.step):

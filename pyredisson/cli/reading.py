@@ -47,7 +47,7 @@ class Reader:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.session = client._session
-        self.nodes = client._runtime
+        self.runtime = self.session.runtime
         self.inspector = Inspector(self.session)
 
     def run(self, operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,7 +61,7 @@ class Reader:
 
     def ask(self, node: Node, *payloads: bytes) -> list[Any]:
         """The replies of one server to some commands; error replies are in the list."""
-        return self.run(self.nodes.ask, node, payloads)
+        return self.run(self.runtime.ask, node, payloads)
 
     def round_trips(self, node: Node, count: int) -> list[float]:
         """How long so many PINGs took, in seconds, the shortest first."""
@@ -74,7 +74,7 @@ class Reader:
 
     def walk(self, until: float, pattern: str = "*", most_keys: float = math.inf) -> Discovery:
         """A pass over all keys, as far as it comes until that moment of `time.monotonic`, or with so many keys."""
-        discovery = Discovery(self.session, self.nodes, pattern)
+        discovery = Discovery(self.session, pattern)
         while self.run(discovery.step) and time.monotonic() < until and discovery.scanned < most_keys:
             pass
         return discovery
@@ -105,7 +105,7 @@ def reader(config: Config) -> Iterator[Reader]:
     """A reader, whose connections are closed at the end. Raises at once if no server can be reached."""
     with Client(Config.of(config, retry_attempts=RETRIES, announce=False)) as client:
         made = Reader(client)
-        masters = made.run(made.nodes.masters)
+        masters = made.run(made.runtime.masters)
         if len(masters) == 1:
             [reply] = made.ask(masters[0], _PING)
             if isinstance(reply, RedisError) and not isinstance(reply, NoPermissionError):

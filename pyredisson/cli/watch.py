@@ -86,7 +86,7 @@ class _Seen:
         self.states: list[State] = []
         self.scanned = 0
         self._reading = reading
-        self._discovery = Discovery(reading.session, reading.nodes, pattern, RATE)
+        self._discovery = Discovery(reading.session, pattern, RATE)
         self._away_since: float | None = None
         self._error: RedisError | None = None
 

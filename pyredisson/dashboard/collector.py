@@ -25,7 +25,7 @@ from pyredisson.inspection.discovery import Discovery
 from pyredisson.inspection.model import ClientState, Evidence, State
 from pyredisson.inspection.states import MOST_LISTED, Inspector, by_key, waiters_of
 from pyredisson.logic.announcement import client_key
-from pyredisson.logic.ports import Nodes
+from pyredisson.logic.ports import Runtime
 
 logger = logging.getLogger("pyredisson.dashboard")
 
@@ -78,7 +78,8 @@ class Collector:
         self._clients: dict[str, ClientState] = {}
         self._past: dict[bytes, tuple[PastHold, ...]] = {}
         self._deadlocks: list[Deadlock] = []
-        self._turns = Turns()
+        self._position = 0
+        """Of the next object to be read, among all names in their order."""
         self._client_position = 0
         self._watches: set[Watch] = set()
         self._began = time.monotonic()
@@ -156,9 +157,9 @@ class Collector:
         """Reads until `stop` is called."""
         async with pyredisson.asyncio.connect(self.config) as client:
             session = self.session = client._session
-            self._nodes = client._runtime
+            self._runtime = session.runtime
             self.inspector = Inspector(session)
-            self._discovery = Discovery(session, self._nodes, rate=WALK_RATE)
+            self._discovery = Discovery(session, rate=WALK_RATE)
             self._search = DeadlockSearch(self.inspector)
             walking = asyncio.create_task(self._walk())
             try:
@@ -186,7 +187,7 @@ class Collector:
     async def _round(self) -> None:
         """Reads once, and publishes a snapshot."""
         began, walked = time.monotonic(), self._walked
-        pings = await ping_all(self._nodes, self.config.timeout + LONGER)
+        pings = await ping_all(self._runtime, self.config.timeout + LONGER)
         self._silent = pings.silent
         problems, away_since = [*pings.problems], None
         if pings.round_trip is None:
@@ -240,7 +241,7 @@ class Collector:
 
     def _is_silent(self, key: bytes) -> bool:
         """Whether the server of that key doesn't reply. Each command that it is sent nevertheless takes a timeout."""
-        return bool(self._silent) and self._nodes.shard_of(key) in self._silent
+        return bool(self._silent) and self._runtime.shard_of(key) in self._silent
 
     # --- Objects and clients
 
@@ -255,7 +256,7 @@ class Collector:
             problems.append(f"only {MOST_OBJECTS:,} of {MOST_OBJECTS + left_out:,} names are read")
         visible = [key for watch in self._watches for key in watch.keys]
         served = {name: evidence for name, evidence in found.items() if not self._is_silent(name)}
-        batch = self._turns.next(served, self._seen, visible)
+        batch = self._turn(served, visible)
         # The server doesn't know who has a permit, so each client is asked. For locks that would be in vain.
         has_permits = Evidence.PERMITS in batch.values()
         known, failed = await self.inspector.found(batch, clients=[*self._clients] if has_permits else ())
@@ -278,6 +279,20 @@ class Collector:
         keys = {wait.key for deadlock in seeming for wait in deadlock.waits}
         self._deadlocks = await self._search.look(key for key in keys if not self._is_silent(key))
         return problems
+
+    def _turn(self, found: Mapping[bytes, Evidence], visible: Iterable[bytes]) -> dict[bytes, Evidence]:
+        """The names that this round reads, of all that were found: it goes through them again and again."""
+        names = sorted(found)
+        if self._position >= len(names):
+            self._position = 0
+        part = max(READ_EACH_ROUND, len(names) // ROUNDS_FOR_ALL)
+        turn = names[self._position : self._position + part]
+        self._position += part
+        new = [name for name in names if is_new(name, found[name], self._seen)][:NEW_EACH_ROUND]
+        chosen = [*visible, *turn, *new]
+        # Two names with the same companion keys: only together it can be told which one exists.
+        chosen += map(_double, chosen.copy())
+        return {name: found[name] for name in chosen if name in found}
 
     def _note(self, states: Iterable[State], asked: Iterable[bytes], at: float) -> None:
         """Remembers states. Of what was asked for, everything else is gone."""
@@ -352,33 +367,6 @@ class Collector:
             await self._changed.wait()
 
 
-# --- Which objects one round reads
-
-
-class Turns:
-    """Goes through all names in their order, again and again."""
-
-    def __init__(self) -> None:
-        self._position = 0
-        """Of the next object to be read."""
-
-    def next(
-        self, found: Mapping[bytes, Evidence], seen: Container[bytes], visible: Iterable[bytes]
-    ) -> dict[bytes, Evidence]:
-        """The names that the next round reads, of all that were found. `seen`: the names that were read before."""
-        names = sorted(found)
-        if self._position >= len(names):
-            self._position = 0
-        part = max(READ_EACH_ROUND, len(names) // ROUNDS_FOR_ALL)
-        turn = names[self._position : self._position + part]
-        self._position += part
-        new = [name for name in names if is_new(name, found[name], seen)][:NEW_EACH_ROUND]
-        chosen = [*visible, *turn, *new]
-        # Two names with the same companion keys: only together it can be told which one exists.
-        chosen += map(_double, chosen.copy())
-        return {name: found[name] for name in chosen if name in found}
-
-
 def is_new(name: bytes, evidence: Evidence, seen: Container[bytes]) -> bool:
     """Whether nothing is known of it. Of two names with the same companion keys only one is ever seen."""
     return name not in seen and (evidence is Evidence.HASH or _double(name) not in seen)
@@ -401,29 +389,29 @@ class Pings(NamedTuple):
     """Seconds; of several servers the slowest. None: no server replies."""
 
 
-async def ping_all(nodes: Nodes, timeout: float) -> Pings:
+async def ping_all(runtime: Runtime, timeout: float) -> Pings:
     """Asks all masters at the same time. `timeout`: seconds."""
     try:
         async with asyncio.timeout(timeout):
-            masters = await nodes.masters()
+            masters = await runtime.masters()
     except TimeoutError:
         return Pings(("no server replies",))
     except (NoReply, RedisError) as error:
         return Pings((error_words(error),))
     if not masters:
         return Pings(("no master is known",))
-    results = await asyncio.gather(*(_ping(nodes, node, timeout) for node in masters))
+    results = await asyncio.gather(*(_ping(runtime, node, timeout) for node in masters))
     silent = {node: why for node, why in zip(masters, results, strict=True) if isinstance(why, str)}
     slowest = max((result for result in results if not isinstance(result, str)), default=None)
     return Pings(tuple(silent.values()), frozenset(silent), slowest)
 
 
-async def _ping(nodes: Nodes, node: Node, timeout: float) -> float | str:
+async def _ping(runtime: Runtime, node: Node, timeout: float) -> float | str:
     """The seconds of a round trip, or why there is no reply."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(timeout):
-            [reply] = await nodes.ask(node, (_PING,))
+            [reply] = await runtime.ask(node, (_PING,))
     except TimeoutError:
         return f"{node.address} doesn't reply"
     except (NoReply, RedisError) as error:

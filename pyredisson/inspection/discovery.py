@@ -15,7 +15,6 @@ from pyredisson.inspection.model import Evidence
 from pyredisson.inspection.raw import client_of, objects_of
 from pyredisson.logic import retry
 from pyredisson.logic.announcement import client_key
-from pyredisson.logic.ports import Nodes
 from pyredisson.logic.session import Session
 
 KEYS_IN_A_STEP = 256
@@ -47,10 +46,9 @@ class Discovery:
     that may have happened.
     """
 
-    def __init__(self, session: Session, nodes: Nodes, pattern: str = "*", rate: float = 0.0) -> None:
+    def __init__(self, session: Session, pattern: str = "*", rate: float = 0.0) -> None:
         """`pattern`: a glob for the names as text. `rate`: keys a second, on all servers together; 0: no limit."""
         self._session = session
-        self._nodes = nodes
         self._pattern = pattern
         self._rate = rate
         # In a slot that is being moved to a node, the script can look at the keys that have come already only then.
@@ -97,7 +95,7 @@ class Discovery:
         session = self._session
         session.check_open()
         if not self._walks:
-            self._walks = {node: _Walk(node) for node in await self._nodes.masters()}
+            self._walks = {node: _Walk(node) for node in await self._session.runtime.masters()}
             if not self._walks:
                 raise ClusterDownError("CLUSTERDOWN no master is known")
         waiting = [walk for walk in self._walks.values() if not walk.ended]
@@ -149,10 +147,10 @@ class Discovery:
     async def _ask(self, walk: _Walk) -> Reply:
         scripts = self._session.runtime.scripts
         payload = pack(scripts.inspect_scan, walk.cursor, KEYS_IN_A_STEP)
-        size, *_, reply = await self._nodes.ask(walk.node, (command(b"DBSIZE"), *self._before, payload))
+        size, *_, reply = await self._session.runtime.ask(walk.node, (command(b"DBSIZE"), *self._before, payload))
         if isinstance(reply, NoScriptError):
             payload = scripts.as_eval(payload)
-            *_, reply = await self._nodes.ask(walk.node, (*self._before, payload))
+            *_, reply = await self._session.runtime.ask(walk.node, (*self._before, payload))
         if isinstance(reply, RedisError):
             raise with_missing_right(reply)
         # A user without the right to DBSIZE only doesn't see how far the walk is.
@@ -173,7 +171,7 @@ class Discovery:
 
     async def _follow_topology(self) -> None:
         """Walks over the keys of new masters, too, and forgets failures of servers that are no masters any more."""
-        masters = await self._nodes.masters()
+        masters = await self._session.runtime.masters()
         if not masters:
             # For the moment nobody knows who serves: the walks go on.
             return

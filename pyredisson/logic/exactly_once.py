@@ -23,7 +23,7 @@ from pyredisson._diagnostics import logger, tracing
 from pyredisson._protocol.replication import NotConfirmed
 from pyredisson._protocol.replies import Reply, is_transient
 from pyredisson.logic import retry
-from pyredisson.logic.ports import Runtime, Sender
+from pyredisson.logic.ports import Runtime
 
 REMEMBERED = 600.0
 """Seconds for which the server surely remembers a reply. Its keys live for a minute longer."""
@@ -64,17 +64,12 @@ class SessionSlot:
 class SessionSlots:
     """The slots of one client. There are as many as the client ever had calls at the same time."""
 
-    def __init__(
-        self, client_id: str, runtime: Runtime, acquire_sender: Sender, change_sender: Sender, retries: int
-    ) -> None:
-        """Replicas confirm what is sent by `acquire_sender`, if it acquires something, and by `change_sender`.
-
-        A release that a failover loses would be lost for good: permits have no leases.
-        """
+    def __init__(self, client_id: str, runtime: Runtime, retries: int) -> None:
         self._suffix = f":{client_id}:"
         self._runtime = runtime
-        self._acquire_sender = acquire_sender
-        self._change_sender = change_sender
+        self._acquire_sender = runtime.acquiring(retry.permits_granted)
+        # Also of a release: one that a failover loses would be lost for good, as permits have no leases.
+        self._change_sender = runtime.acquiring(retry.has_run)
         self._retries = retries
         self._ids = itertools.count()
         self._free: dict[SessionSlot, None] = {}

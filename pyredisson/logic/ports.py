@@ -153,9 +153,7 @@ class Runtime(Sender, Protocol):
     def wakeup(self) -> Wakeup:
         """A new wakeup, which isn't set."""
 
-
-class Nodes(Protocol):
-    """Commands to one of several servers, for what reads all of them. A single server is the only one."""
+    # --- For what reads all servers. A single one is the only one
 
     async def masters(self) -> list[Node]:
         """All masters that serve slots, by address. Waits until the topology is known. Raises what prevents that."""

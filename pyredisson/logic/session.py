@@ -20,7 +20,7 @@ from pyredisson.logic.losses import Callback, LostCallbacks
 from pyredisson.logic.observing import Observing
 from pyredisson.logic.owners import OwnerRegistry
 from pyredisson.logic.ports import Runtime
-from pyredisson.logic.retry import expirable_permits_granted, has_run, lock_granted, permits_granted
+from pyredisson.logic.retry import expirable_permits_granted, lock_granted
 from pyredisson.logic.waits import Wait
 from pyredisson.logic.watchdog import Watchdog
 
@@ -107,9 +107,8 @@ class Session:
         self.members: Iterator[bytes] = map((self.client + b":%d").__mod__, itertools.count(1))
         """Names for lists of waiting clients. Each is used once."""
         self.new_member()
-        acquiring = self.runtime.acquiring
-        self.lock_sender = acquiring(lock_granted)
-        self.expirable_permit_sender = acquiring(expirable_permits_granted)
+        self.lock_sender = self.runtime.acquiring(lock_granted)
+        self.expirable_permit_sender = self.runtime.acquiring(expirable_permits_granted)
         self.owners.begin(self.id)
         self.holds = HoldTable(self.clock, self._on_hold_lost)
         self.watchdog = Watchdog(
@@ -126,7 +125,7 @@ class Session:
         if self.config.announce and not math.isinf(announcement.FIRST_AFTER):
             self.announcement = Announcement(self.id, self.config, self.holds, self.watchdog, self.clock)
             self.watchdog.announcer = self.announcement
-        self.slots = SessionSlots(self.id, self.runtime, acquiring(permits_granted), acquiring(has_run), self.retries)
+        self.slots = SessionSlots(self.id, self.runtime, self.retries)
         self.lock_queues: dict[Hashable, LocalQueue] = {}
         """The waiters of each lock that is contended in this client."""
 

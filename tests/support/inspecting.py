@@ -45,7 +45,7 @@ def inspector(client: Any) -> Inspector:
 
 
 def discovery_of(client: Any, pattern: str = "*", rate: float = 0.0) -> Discovery:
-    return Discovery(session_of(client), getattr(client, "_target", client)._runtime, pattern, rate)
+    return Discovery(session_of(client), pattern, rate)
 
 
 async def state_of(client: Any, name: str) -> State:
