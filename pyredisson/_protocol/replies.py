@@ -57,11 +57,6 @@ def is_transient(error: Exception) -> bool:
     )
 
 
-def is_not_master(error: RedisError) -> bool:
-    """Whether an error reply came from a server that isn't the master, or isn't ready to be."""
-    return code_of(error) in NOT_MASTER
-
-
 E = TypeVar("E", bound=BaseException)
 
 

@@ -16,7 +16,7 @@ from pyredisson._backends.connecting import closed_by_server, credentials_async,
 from pyredisson._backends.runtime import clock
 from pyredisson._core import AppliedReply, IdleCheck, PipelineFields, TaskFuture
 from pyredisson._protocol.node import ConnectionId, Handshake, Node, ServerInfo
-from pyredisson._protocol.replies import NoReply, Redirected, Reply, copy_error, is_not_master, reader
+from pyredisson._protocol.replies import NOT_MASTER, NoReply, Redirected, Reply, code_of, copy_error, reader
 
 BUFFER = 65536
 CHECKS_A_TIMEOUT = 4
@@ -163,7 +163,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
     def _on_error_reply(self, error: RedisError) -> None:
         if isinstance(error, Redirected):
             error.asked, error.server_id = self.node, self.server_id
-        elif is_not_master(error):
+        elif code_of(error) in NOT_MASTER:
             self._leave(OPEN, DRAINING)
 
     def eof_received(self) -> None:

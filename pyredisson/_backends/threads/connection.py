@@ -23,7 +23,7 @@ from pyredisson._backends.connecting import as_redis_error, closed_by_server, cr
 from pyredisson._backends.runtime import clock
 from pyredisson._core import Exchange, Unsent
 from pyredisson._protocol.node import ConnectionId, Handshake, Node
-from pyredisson._protocol.replies import NoReply, Redirected, Reply, is_not_master, reader
+from pyredisson._protocol.replies import NOT_MASTER, NoReply, Redirected, Reply, code_of, reader
 
 BUFFER = 16384
 SIGNAL_CHECK = 0.1
@@ -259,7 +259,7 @@ class Connection(ClientSocket):
     def _on_error_reply(self, error: RedisError) -> None:
         if isinstance(error, Redirected):
             error.asked, error.server_id = self._node, self.server_id
-        elif is_not_master(error):
+        elif code_of(error) in NOT_MASTER:
             self.close()
 
     def close(self) -> None:
