@@ -116,23 +116,19 @@ class FinalRelease:
             time.sleep(POLL_INTERVAL)
 
     def _send_all(self, payloads: Sequence[bytes]) -> None:
-        """Raises if no server has replied yet."""
+        """Sends commands, each to its server. Raises if no server has replied yet."""
         for i in range(0, len(payloads), BATCH):
             batch = payloads[i : i + BATCH]
-            self._send_batch(batch)
+            groups: dict[Target, list[bytes]] = {}
+            for payload in batch:
+                groups.setdefault((self.servers.serving(payload), False), []).append(payload)
+            for left in reversed(range(1 + MOST_REDIRECTS)):
+                groups = self._send_groups(groups, follows=left > 0)
             for payload in batch:
                 self.unsent.pop(payload, None)
         # After all of them: the first thousand may be for one server, which doesn't reply.
         if not self._reached:
             raise next(iter(self._failed.copy().values()))
-
-    def _send_batch(self, batch: Sequence[bytes]) -> None:
-        """Sends commands, each to its server."""
-        groups: dict[Target, list[bytes]] = {}
-        for payload in batch:
-            groups.setdefault((self.servers.serving(payload), False), []).append(payload)
-        for left in reversed(range(1 + MOST_REDIRECTS)):
-            groups = self._send_groups(groups, follows=left > 0)
 
     def _send_groups(self, groups: dict[Target, list[bytes]], *, follows: bool) -> dict[Target, list[bytes]]:
         """Sends the commands of each server, with ASKING or without. Returns the redirected ones, if `follows`."""

@@ -40,7 +40,7 @@ class SentinelSource:
         failures: list[RedisError] = []
         older: list[TopologyView] = []
         named: set[Address] = set()
-        for sentinel in self._sentinels.in_turn():
+        for sentinel in self._sentinels.servers.sort(self._sentinels.known(), lambda _: False):
             if named and self._sentinels.servers.is_silent(sentinel):
                 # Another one has answered. This one would probably only cost time.
                 break
@@ -94,9 +94,6 @@ class Sentinels:
         """The one that answered last is the first."""
         self._data_credentials = False
         """Whether they take the credentials of the servers that store the locks."""
-
-    def in_turn(self) -> list[Address]:
-        return self.servers.sort(self._order, lambda _: False)
 
     def known(self) -> list[Address]:
         """All of them. Can be called on any thread."""
