@@ -111,14 +111,9 @@ class Session:
         self.expirable_permit_sender = self.runtime.acquiring(expirable_permits_granted)
         self.owners.begin(self.id)
         self.holds = HoldTable(self.clock, self._on_hold_lost)
-        self.watchdog = Watchdog(
-            self.holds,
-            watchdog_runtime,
-            self.lease_ms,
-            self._host.start_loop,
-            release_when_owner_ends=self.config.release_when_owner_ends,
-            observing=self.observing,
-        )
+        self.watchdog = Watchdog(self.holds, watchdog_runtime, self.lease_ms, self._host.start_loop)
+        self.watchdog.observing = self.observing
+        self.watchdog.release_when_owner_ends = self.config.release_when_owner_ends
         self._host.expect_lease(self._shortest_lease)
         self.announcement: Announcement | None = None
         """What tells others who this client is. None: nothing does."""

@@ -51,19 +51,10 @@ class Watchdog(LoopOwner, RenewalStep):
 
     closed = False
 
-    def __init__(
-        self,
-        holds: HoldTable,
-        runtime: Runtime,
-        lease_ms: int,
-        start: Callable[[Loop], None],
-        *,
-        release_when_owner_ends: bool = False,
-        observing: Observing | None = None,
-    ) -> None:
-        """`start` runs a loop on a thread of its own. `release_when_owner_ends`: holds of ended owners are released."""
+    def __init__(self, holds: HoldTable, runtime: Runtime, lease_ms: int, start: Callable[[Loop], None]) -> None:
+        """`start` runs a loop on a thread of its own."""
         super().__init__()
-        self.observing = observing
+        self.observing: Observing | None = None
         self.announcer: Announcement | None = None
         """None: nobody is told of this client."""
         self._holds = holds
@@ -82,7 +73,8 @@ class Watchdog(LoopOwner, RenewalStep):
         """Undoes `set_alarm`."""
         self._next_look = math.inf
         self._time_wakeup = runtime.wakeup()
-        self._release_when_owner_ends = release_when_owner_ends
+        self.release_when_owner_ends = False
+        """Whether holds of ended owners are released."""
         self._reported: dict[Hold, None] = {}
         """Holds for which it was logged that their owners have ended."""
         self.start = start
@@ -336,7 +328,7 @@ class Watchdog(LoopOwner, RenewalStep):
         owner = hold.acquired_by
         if owner is None or not owner.calls.have_ended or not hold.renewed or hold in self._reported:
             return False
-        if self._release_when_owner_ends:
+        if self.release_when_owner_ends:
             # A later hold must have another name on the server: the repair may run after its acquire.
             owner.new_epoch()
             self._holds.declare_lost(hold, "the thread or task that took it has ended")
