@@ -34,7 +34,8 @@ class Shard:
     replicas: tuple[Member, ...] = ()
     slots: tuple[tuple[int, int], ...] = ALL_SLOTS
     absent: tuple[Address, ...] = ()
-    """Further servers that may take over from the master. They are not its replicas at present."""
+    """Further servers that may take over from the master, with addresses for this client. They are not its replicas at
+    present, and no server reports them: see `with_absent`."""
 
     @property
     def successors(self) -> tuple[Address, ...]:
@@ -64,21 +65,16 @@ class TopologyView:
         return replace(self, shards=(replace(shard, absent=absent),))
 
     def mapped(self, mapper: Callable[[Address], Address]) -> TopologyView:
-        """The view with other addresses, for servers that announce addresses of their own network."""
+        """The view of a server with other addresses, as it announces addresses of its own network."""
 
         def map_member(member: Member) -> Member:
             return member._replace(address=mapper(member.address))
 
-        shards = tuple(
-            replace(
-                shard,
-                master=map_member(shard.master),
-                replicas=tuple(map(map_member, shard.replicas)),
-                absent=tuple(map(mapper, shard.absent)),
-            )
+        shards = (
+            replace(shard, master=map_member(shard.master), replicas=tuple(map(map_member, shard.replicas)))
             for shard in self.shards
         )
-        return replace(self, shards=shards)
+        return replace(self, shards=tuple(shards))
 
 
 CLUSTER_QUERY = (command(b"CLUSTER", b"SLOTS"), command(b"CLUSTER", b"INFO"))
