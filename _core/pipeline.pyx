@@ -77,15 +77,26 @@ cdef class PipelineFields:
 
     cdef put(self, bytes payload, future):
         cdef bint at_once = self._send_at_once and not self._replies and not self._idle_check.closed()
+        if not at_once and not self._unsent:
+            # First: after an interrupt in here the future must not wait for a reply, which would be another one's.
+            self.loop.call_soon(self.flush)
         self._replies.append(future)
+        self._unsent.append(payload)
         if at_once:
-            self._transport.write(payload)
-        else:
-            if not self._unsent:
-                self.loop.call_soon(self.flush)
-            self._unsent.append(payload)
+            self._write_unsent()
         if self._timer is None:
             self._check_timeout()
+
+    def _write_unsent(self):
+        """Writes the commands that have gathered, in the order of their futures."""
+        cdef list commands = []
+        commands, self._unsent = self._unsent, commands
+        try:
+            self._transport.write(commands[0] if len(commands) == 1 else b"".join(commands))
+        except BaseException as error:
+            # An interrupt: nobody knows what was sent, and each reply behind it would go to another command.
+            self._on_write_failed(error)
+            raise
 
     def hand_out_replies(self, Py_ssize_t size):
         """Parses so many bytes of the buffer, and gives each reply to the future of its command, or to `on_reply`.

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import sys
 import warnings
+from asyncio.base_events import BaseEventLoop
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
@@ -20,6 +22,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, cancel_after, eventually, listeners, within
+from tests.support.faults import InterruptAt
 
 from .kinds import Log, Output, Patch, Start, given_back, taken_by_another
 
@@ -355,6 +358,19 @@ async def test_what_is_sent_on_a_closing_connection_was_cut(run: Run, server: Se
         await each.disconnected
         each.write(PING)
         each.close()
+
+
+@pytest.mark.parametrize("step", [BaseEventLoop.call_soon, _SelectorSocketTransport.write])
+async def test_an_interrupt_while_a_command_is_sent(server: Server, step: Callable[..., Any]) -> None:
+    """Nobody knows whether it was sent. No other call gets the reply to it, and it none of theirs."""
+    async with pyredisson.asyncio.connect(server.url) as client, client.get_lock("a"):
+        first = asyncio.create_task(client.get_lock("a").is_locked())
+        if step is BaseEventLoop.call_soon:
+            await asyncio.sleep(0)  # while it waits for the reply, others are sent in a callback of the loop
+        with InterruptAt(step) as interrupt, pytest.raises(KeyboardInterrupt):
+            await client.get_lock("b").is_locked()
+        assert interrupt.happened
+        assert await asyncio.gather(first, *[client.get_lock(name).is_locked() for name in "aba"]) == [1, 1, 0, 1]
 
 
 def test_a_task_ends_the_program(run: Run, server: Server, caplog: Log) -> None:

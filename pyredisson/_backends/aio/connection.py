@@ -97,9 +97,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             if self.state is not OPEN or self._idle_check.closed():
                 self._fail_unsent()
                 return
-            payload = b"".join(self._unsent)
-            self._unsent.clear()
-            self._transport.write(payload)
+            self._write_unsent()
 
     def _fail_unsent(self) -> None:
         """The server closed the connection before these commands were sent. Replies to earlier ones may still come."""
@@ -174,6 +172,9 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
         self._fail(closed_by_server(self.node) if error is None else ConnectionError(str(error)))
         if not self.disconnected.done():
             self.disconnected.set_result(None)
+
+    def _on_write_failed(self, error: BaseException) -> None:
+        self._fail(ConnectionError(f"error sending to {self.node.address}: {error!r}"))
 
     def _fail(self, error: RedisError) -> None:
         self.state = CLOSED
