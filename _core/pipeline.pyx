@@ -48,6 +48,7 @@ cdef class PipelineFields:
     cdef public object _replies
     cdef public list _unsent
     cdef public bint _send_at_once
+    cdef bint _writing
     cdef public object _timer
     cdef public bytearray _buffer
     cdef public ReplyReader _reader
@@ -87,16 +88,29 @@ cdef class PipelineFields:
         if self._timer is None:
             self._check_timeout()
 
+    def gather(self, payloads, futures):
+        """Adds commands that are to be written. Their replies go to `futures`."""
+        self._replies.extend(futures)
+        self._unsent.extend(payloads)
+
     def _write_unsent(self):
         """Writes the commands that have gathered, in the order of their futures."""
-        cdef list commands = []
-        commands, self._unsent = self._unsent, commands
+        cdef list commands
+        if self._writing:
+            # The garbage collector runs a finalizer in the middle of a write, which is to come first.
+            return
+        self._writing = True
         try:
-            self._transport.write(commands[0] if len(commands) == 1 else b"".join(commands))
+            while self._unsent:
+                commands = []
+                commands, self._unsent = self._unsent, commands
+                self._transport.write(commands[0] if len(commands) == 1 else b"".join(commands))
         except BaseException as error:
             # An interrupt: nobody knows what was sent, and each reply behind it would go to another command.
             self._on_write_failed(error)
             raise
+        finally:
+            self._writing = False
 
     def hand_out_replies(self, Py_ssize_t size):
         """Parses so many bytes of the buffer, and gives each reply to the future of its command, or to `on_reply`.

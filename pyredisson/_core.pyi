@@ -4,7 +4,7 @@
 from _thread import LockType
 from asyncio import AbstractEventLoop, Future
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Sequence
 from contextvars import Context
 from socket import socket
 from typing import Any, Generic, ParamSpec, TypeVar, final
@@ -294,6 +294,7 @@ class PipelineFields:
     _replies: deque[Future[Any] | TaskFuture | AppliedReply]
     def submit(self, payload: bytes) -> Future[Any]: ...
     def send(self, payload: bytes, apply: Callable[[Any], object] | None = None) -> TaskFuture: ...
+    def gather(self, payloads: Sequence[bytes], futures: Sequence[Future[Any] | TaskFuture | AppliedReply]) -> None: ...
     def _write_unsent(self) -> None: ...
     def hand_out_replies(self, size: int) -> None: ...
 

@@ -7,7 +7,7 @@ import warnings
 from asyncio.base_events import BaseEventLoop
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections.abc import Callable, Coroutine, Iterator
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson.testing import Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, cancel_after, eventually, listeners, within
-from tests.support.faults import InterruptAt
+from tests.support.faults import AtSteps, InterruptAt
 
 from .kinds import Log, Output, Patch, Start, given_back, taken_by_another
 
@@ -371,6 +371,15 @@ async def test_an_interrupt_while_a_command_is_sent(server: Server, step: Callab
             await client.get_lock("b").is_locked()
         assert interrupt.happened
         assert await asyncio.gather(first, *[client.get_lock(name).is_locked() for name in "aba"]) == [1, 1, 0, 1]
+
+
+async def test_what_a_finalizer_posts_in_the_middle_of_a_write(server: Server) -> None:
+    """The garbage collector may run it there. The replies still come in the order of the commands."""
+    async with pyredisson.asyncio.connect(server.url) as client, client.get_lock("a"):
+        post = partial(client._runtime.post, command(b"INCR", b"c"))
+        with AtSteps((_SelectorSocketTransport.write, post)) as steps:
+            assert not await client.get_lock("b").is_locked()
+        assert steps.happened
 
 
 def test_a_task_ends_the_program(run: Run, server: Server, caplog: Log) -> None:

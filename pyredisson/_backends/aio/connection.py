@@ -85,11 +85,10 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
 
     def submit_all(self, payloads: Sequence[bytes], futures: Sequence[ReplyFuture]) -> None:
         """Sends several commands in one write, now. Their replies go to `futures`."""
-        self._replies.extend(futures)
-        self._unsent.extend(payloads)
+        self.gather(payloads, futures)
+        self.flush()
         if self._timer is None:
             self._check_timeout()
-        self.flush()
 
     def flush(self) -> None:
         """Sends the commands that have gathered."""
