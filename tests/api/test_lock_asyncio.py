@@ -11,6 +11,7 @@ from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, cancel_after, fails
+from tests.support.faults import InterruptAt
 from tests.support.kinds import acquired
 
 from .kinds import lock_of
@@ -245,6 +246,13 @@ class TestSleeps:
         waits = [AioWakeup(sleeps), Failing(sleeps), AioWakeup(sleeps)]
         assert await asyncio.gather(*(wakeup.wait(0.01) for wakeup in waits)) == [False] * 3
         assert [type(error) for error in errors] == [TimeoutError]
+
+    async def test_an_interrupt_where_the_timer_is_set_loses_no_later_wait(self, sleeps: Sleeps) -> None:
+        """As a RecursionError of a call that is deep in the stack."""
+        with InterruptAt(asyncio.BaseEventLoop.call_at) as interrupt, pytest.raises(KeyboardInterrupt):
+            await AioWakeup(sleeps).wait(0.01)
+        assert interrupt.happened
+        assert not await asyncio.wait_for(AioWakeup(sleeps).wait(0.02), TIME_LIMIT)
 
 
 async def test_a_task_of_a_closed_loop_is_not_woken() -> None:

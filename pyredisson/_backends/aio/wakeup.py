@@ -51,10 +51,11 @@ class Sleeps(SleepsFields):
         self._limit = 2 * len(heap) + FEW
 
     def _set_timer(self, end: float) -> None:
+        # First: after an exception in here no timer would ring for the waits to come.
+        timer = self.loop.call_later(end - monotonic(), self._ring)
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = end
-        self._timer = self.loop.call_later(end - monotonic(), self._ring)
+        self._timer, self._rings_at = timer, end
 
     def _ring(self) -> None:
         """Ends the waits that are over. The loop's timer may be early: uvloop rounds to milliseconds."""
