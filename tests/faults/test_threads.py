@@ -3,9 +3,10 @@
 import socket
 import threading
 from collections.abc import Callable, Generator
+from errno import EMFILE
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 from redis import Redis
@@ -30,7 +31,7 @@ from tests.support.backends import RawBackend, eventually, listeners
 from tests.support.faults import Credentials, pool_of
 from tests.support.garbage import DuringCall, collect_at_each_line, registry_with
 
-from .kinds import NoThread, given_back, taken_by_another
+from .kinds import NoThread, Patch, given_back, taken_by_another
 
 LEASE = 1.2
 pytestmark = pytest.mark.usefixtures("only_new_garbage")
@@ -242,6 +243,17 @@ async def test_a_listener_cannot_start(threads: RawBackend, server: Server, admi
     await threads.fails(RuntimeError, lock.try_lock, 5, match="can't start new thread")
     assert happened.is_set()
     waiter = await threads.started(lambda: listeners(admin, "a") == 1, lock.lock)
+    given_back(admin)
+    await waiter.result()
+
+
+async def test_a_listener_without_a_descriptor_tries_again(
+    threads: RawBackend, server: Server, admin: Redis, monkeypatch: Patch
+) -> None:
+    results = [OSError(EMFILE, "Too many open files"), *[DEFAULT] * 9]
+    monkeypatch.setattr(socket, "socketpair", Mock(wraps=socket.socketpair, side_effect=results))
+    taken_by_another(admin)
+    waiter = await threads.started(lambda: listeners(admin, "a") == 1, threads.connect(server.url).get_lock("a").lock)
     given_back(admin)
     await waiter.result()
 

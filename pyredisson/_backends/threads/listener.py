@@ -127,17 +127,16 @@ class ThreadListener:
             self._wakeup.set()
 
     def _run(self) -> None:
-        with self_pipe() as pipe:
-            failures = 0
-            while not self._ends():
-                if self._connect_and_serve(pipe):
-                    failures = 0
-                failures += 1
-                # Nobody else does it without a connection. Channels without waiters must not keep it connecting.
-                self._channels.sweep()
-                if not self._stopped:
-                    self._wakeup.clear()
-                    self._wakeup.wait(pause(failures))
+        failures = 0
+        while not self._ends():
+            if self._connect_and_serve():
+                failures = 0
+            failures += 1
+            # Nobody else does it without a connection. Channels without waiters must not keep it connecting.
+            self._channels.sweep()
+            if not self._stopped:
+                self._wakeup.clear()
+                self._wakeup.wait(pause(failures))
 
     def _ends(self) -> bool:
         """Whether the thread ends now: the listener was closed, or has no channels."""
@@ -148,14 +147,16 @@ class ThreadListener:
                 return True
             return self._stopped
 
-    def _connect_and_serve(self, pipe: SelfPipe) -> bool:
+    def _connect_and_serve(self) -> bool:
         """Returns after the connection has failed; whether there was one."""
         connection = SubscriptionConnection(self._node)
         connected = False
         try:
-            connection.open()
-            connected = True
-            self._serve(MessageReader(self._node, connection, self._channels, pipe))
+            # In here: the process may have no descriptor left for it, either.
+            with self_pipe() as pipe:
+                connection.open()
+                connected = True
+                self._serve(MessageReader(self._node, connection, self._channels, pipe))
         except Exception as error:  # noqa: BLE001
             # Any exception, as a credential provider may raise anything: waiters rely on this thread.
             if not self._stopped:
