@@ -14,6 +14,7 @@ from pyredisson._settings.config import Config
 from pyredisson.dashboard.collector import Collector
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
+from tests.support.faults import InterruptAt
 from tests.support.inspecting import Recorder, check_pairs, discovery_of, told, walk, whats
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
 
@@ -293,6 +294,16 @@ async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: W
         await asyncio.sleep(1)
         assert len(node.keys.keyspace.do_keys(b"*-*")) == 50
         assert node.calls["wait"] <= 15
+
+
+async def test_an_exception_before_an_acquire_is_sent_stops_no_other(world: World, synced: MemoryCluster) -> None:
+    """As a RecursionError of a call that is deep in the stack."""
+    async with synced.client() as client:
+        await use(client.get_lock("a"))
+        with InterruptAt(asyncio.BaseEventLoop.call_soon) as interrupt, pytest.raises(KeyboardInterrupt):
+            await client.get_lock("a").lock()
+        assert interrupt.happened
+        await asyncio.wait_for(use(client.get_lock("a")), 30)
 
 
 @pytest.mark.parametrize("moving", [False, True])

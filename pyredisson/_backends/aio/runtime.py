@@ -289,12 +289,13 @@ class _Batches:
             if wait is None:
                 self.pipeline.submit_all(commands, replies)
             else:
+                if not self._busy:
+                    # First: after an exception in here nothing is noted.
+                    loop.call_soon(self._send)
+                    self._busy = True
                 confirmed = TaskFuture(loop)
                 self._collected.append(_Acquire(commands, replies, confirmed))
                 self._wait = wait
-                if not self._busy:
-                    self._busy = True
-                    loop.call_soon(self._send)
         try:
             value = await replies[-1]
         except RedisError as error:
