@@ -81,17 +81,26 @@ cdef class PipelineFields:
         if not at_once and not self._unsent:
             # First: after an interrupt in here the future must not wait for a reply, which would be another one's.
             self.loop.call_soon(self.flush)
-        self._replies.append(future)
-        self._unsent.append(payload)
+        self.add(payload, future)
         if at_once:
             self._write_unsent()
         if self._timer is None:
             self._check_timeout()
 
+    cdef add(self, bytes payload, future):
+        """Adds a command that is to be written: no other code runs in here."""
+        self._unsent.append(payload)
+        try:
+            self._replies.append(future)
+        except MemoryError:
+            self._unsent.pop()
+            raise
+
     def gather(self, payloads, futures):
         """Adds commands that are to be written. Their replies go to `futures`."""
-        self._replies.extend(futures)
-        self._unsent.extend(payloads)
+        cdef Py_ssize_t i
+        for i in range(len(payloads)):
+            self.add(payloads[i], futures[i])
 
     def _write_unsent(self):
         """Writes the commands that have gathered, in the order of their futures."""

@@ -373,6 +373,25 @@ async def test_an_interrupt_while_a_command_is_sent(server: Server, step: Callab
         assert await asyncio.gather(first, *[client.get_lock(name).is_locked() for name in "aba"]) == [1, 1, 0, 1]
 
 
+async def test_no_memory_while_a_command_is_sent(server: Server) -> None:
+    """The command and its future are added both, or none of them."""
+    testing, struck = pytest.importorskip("_testcapi"), 0
+    for number in range(20):
+        pipeline = await connect(Node(pyredisson.Config.of(server.url)))
+        pipeline.submit(PING)
+        try:
+            testing.set_nomemory(number, number + 1)
+            pipeline.submit(PING)
+        except MemoryError:
+            struck += 1
+        finally:
+            testing.remove_mem_hooks()
+        assert await asyncio.wait_for(pipeline.submit(command(b"ECHO", number)), TIME_LIMIT) == b"%d" % number
+        pipeline.close()
+        await pipeline.disconnected
+    assert struck > 1
+
+
 async def test_what_a_finalizer_posts_in_the_middle_of_a_write(server: Server) -> None:
     """The garbage collector may run it there. The replies still come in the order of the commands."""
     async with pyredisson.asyncio.connect(server.url) as client, client.get_lock("a"):

@@ -173,6 +173,8 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             self.disconnected.set_result(None)
 
     def _on_write_failed(self, error: BaseException) -> None:
+        # At once, as making the text may fail, too.
+        self._leave(OPEN, DRAINING)
         self._fail(ConnectionError(f"error sending to {self.node.address}: {error!r}"))
 
     def _fail(self, error: RedisError) -> None:
