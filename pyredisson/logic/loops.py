@@ -11,6 +11,8 @@ from pyredisson.logic.ports import Runtime, Wakeup
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
 """Its `__name__` is the name of the loop."""
+AFTER_FAILURE = 0.1
+"""Seconds after which a loop goes on that has failed."""
 
 
 class LoopOwner:
@@ -49,7 +51,12 @@ def weak_loop(owner: T, name: str, runtime: Runtime, wakeup: Wakeup, once: Calla
             wakeup.clear()
             if owner.closed:
                 break
-            pause = await once(owner)
+            try:
+                pause = await once(owner)
+            except Exception:  # noqa: BLE001
+                # For lack of memory, say. All leases depend on these loops.
+                log_exception("a loop of the watchdog failed and goes on")
+                pause = AFTER_FAILURE
             # While it waits, this frame must not refer to the object.
             owner = None
             await runtime.wait(wakeup, pause)

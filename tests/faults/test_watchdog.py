@@ -139,6 +139,23 @@ class TestNoLockIsLost:
             proxy.refuse(False)
             await backend.until(lambda: not root.exists("a"))
 
+    @pytest.mark.parametrize(("loop", "step"), [(Watchdog, "_when_to_look"), (Renewer, "_look_for_restart")])
+    async def test_no_memory_at_one_step(
+        self, backend: RawBackend, server: Server, monkeypatch: Patch, loop: type, step: str
+    ) -> None:
+        def once(*args: Any) -> Any:
+            if struck.is_set():
+                return original(*args)
+            struck.set()
+            raise MemoryError
+
+        struck, original = threading.Event(), getattr(loop, step)
+        _, lock = await backend.locked(server.url, LEASE)
+        monkeypatch.setattr(loop, step, once)
+        await backend.until(struck.is_set)
+        await backend.sleep(1.5 * LEASE)
+        await lives(backend, lock)
+
     @pytest.mark.parametrize("known", [True, False], ids=["known script", "unknown script"])
     async def test_repairs_delay_no_renewal(self, tasks: RawBackend, proxy: Proxy, admin: Redis, known: bool) -> None:
         """A cut connection under as many tasks leaves them; one by one they would take longer than the lease."""
