@@ -2,6 +2,7 @@
 
 import itertools
 from hashlib import blake2b
+from typing import NoReturn
 
 FIRST_AUTOMATIC_ID = 2**32
 """The first id of a thread or task. Users may choose any id below it."""
@@ -27,6 +28,10 @@ class ExplicitOwner:
     def id(self) -> int:
         """The owner's id, the second part of its name on the server. A process uses no id twice."""
         return self._id
+
+    def __reduce__(self) -> NoReturn:
+        # In another process, an owner that was made there has the same id: both would hold one lock at a time.
+        raise TypeError("an owner belongs to its process: it can't be pickled or copied")
 
     def __repr__(self) -> str:
         return f"<pyredisson.ExplicitOwner {self._id}>"

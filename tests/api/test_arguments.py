@@ -1,7 +1,9 @@
 """Names and owners as the server has them, which Redisson shares; and what is refused before a command is sent."""
 
+import copy
 import gc
 import math
+import pickle
 import re
 import sys
 import threading
@@ -33,6 +35,10 @@ async def test_owners_are_distinguished(backend: Backend, client: Any, state: Se
     fresh, other = new_owner(), new_owner()
     assert (len({fresh, other, fresh}), repr(fresh)) == (2, f"<pyredisson.ExplicitOwner {fresh.id}>")
     assert 2**48 <= fresh.id < other.id < 2**62
+    # In another process its id is the id of an owner that was made there.
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="belongs to its process"):
+            duplicate(fresh)
     owners: list[Any] = [fresh, other, "alice", "7", "07", 7, 0, 2**32 - 1]
     locks = [client.get_lock("orders", owner=owner) for owner in owners]
     for owner, lock in zip(owners, locks, strict=True):
