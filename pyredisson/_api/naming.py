@@ -1,5 +1,6 @@
 """Decorated functions: names that are formatted from the arguments of a call, and the kinds of locks for `locked`."""
 
+import contextlib
 import inspect
 import re
 import string
@@ -55,7 +56,9 @@ def check_function(function: object, *, asynchronous: bool, decorator: str) -> N
         hint = f"; put @{kind} above it" if binds else ""
         raise TypeError(f"{decorator} decorates a function, not {kind}{hint}")
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+    # A function that `contextmanager` has made is no generator, but returns as early: before its `with` block begins.
+    inner = inspect.unwrap(called) if getattr(called, "__globals__", None) is vars(contextlib) else called
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(f"{decorator} can't decorate a generator: {_named(function)}")
     is_coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
     if asynchronous and not is_coroutine:

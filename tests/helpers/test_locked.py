@@ -1,6 +1,7 @@
 """`@client.locked(...)`: each call of a function runs while it holds a lock; and `client.singleton(...)`."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import signal
@@ -174,7 +175,9 @@ class Awaited:
 
 
 NEVER: list[Any] = [lambda: (yield), agenerator, Called, "text", staticmethod(plain), classmethod(method)]
-PLAIN: list[Any] = [plain, functools.partial(plain), Called()]
+MANAGER = contextlib.contextmanager(NEVER[0])
+NEVER += [MANAGER, contextlib.asynccontextmanager(agenerator)]
+PLAIN: list[Any] = [plain, functools.partial(plain), Called(), MANAGER()(plain)]
 COROUTINES: list[Any] = [coroutine, functools.partial(coroutine), Awaited()]
 
 
