@@ -110,7 +110,8 @@ class Waits:
             for identity in identities
         }
         successors = {
-            owner: [holder for identity in wait.subject.blocked_by for holder in holders[identity]]
+            # Not itself: it has the lock by now, but its thread or task hasn't gone on yet.
+            owner: [holder for identity in wait.subject.blocked_by for holder in holders[identity] if holder != owner]
             for owner, wait in waits.items()
         }
         found: list[set[tuple[int, bytes]]] = []

@@ -36,7 +36,9 @@ from pyredisson.logic.renewer import IDLE_LEASES, Renewer
 from pyredisson.logic.retry import _Retry
 from pyredisson.logic.session import Session
 from pyredisson.logic.waiting import GIVEN, LOOKING, OFFERED, UNKNOWN_WAIT, WAITING
+from pyredisson.logic.waits import Waits
 from pyredisson.logic.watchdog import LISTED_AFTER, SCAN_INTERVAL, Watchdog
+from pyredisson.owners import FIRST_AUTOMATIC_ID
 from tests.support.topologies import LAST, address, ask, make_node, moved, shard, view
 
 
@@ -63,6 +65,15 @@ def test_a_waiter_that_is_told_when_to_look_makes_an_attempt_at_once_if_permits_
     channel.on_message(b"look:250")
     assert channel.on_free(1)
     assert channel.take_look(wakeup) is None
+
+
+def test_a_call_that_has_its_lock_and_has_not_gone_on_is_no_deadlock(caplog: pytest.LogCaptureFixture) -> None:
+    wait = Mock(**{"call.owner.id": FIRST_AUTOMATIC_ID, "call.owner.calls.in_group": False})
+    wait.subject = Mock(blocked_by=["orders"], **{"commands.key": b"orders"})
+    waits = Waits(Mock(table={("orders", FIRST_AUTOMATIC_ID): Mock(state=HELD)}), lambda: 10.0)
+    waits.began[wait] = 0.0
+    waits.report_deadlocks()
+    assert not caplog.messages
 
 
 def test_one_attempt_removes_a_former_name_or_the_next_one_if_it_fails() -> None:
