@@ -131,7 +131,8 @@ def permit_id_of(permit: object) -> bytes:
 
 def permit_ids_of(permits: str | Iterable[str]) -> list[bytes]:
     """One permit id, or several, in the server's form. Errors as for one; `ValueError` for duplicates or too many."""
-    ids = [permit_id_of(permits)] if isinstance(permits, str) else list(map(permit_id_of, permits))
+    several = isinstance(permits, Iterable) and not isinstance(permits, (str, bytes))
+    ids = list(map(permit_id_of, permits)) if several else [permit_id_of(permits)]
     if len(set(ids)) < len(ids):
         raise ValueError("a permit's id was given twice")
     if len(ids) > MOST_AT_ONCE:

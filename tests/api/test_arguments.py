@@ -263,7 +263,7 @@ REFUSED: dict[str, list[Refused]] = {
         (LEASED_PERMITS + calls("update_lease_time", after=[ID]), ValueError, "lease_time", NO_LEASES),
         (RENEWED_PERMITS, ValueError, "renew", [1]),
         (BY_ID, ValueError, "32 hex digits", NO_IDS),
-        (BY_ID, TypeError, "permit|iterable", [None, 1, bytes.fromhex(ID), [ID.encode()], [1]]),
+        (BY_ID, TypeError, "id must be str, not (None|int|bytes|list)", [None, 1, ID.encode(), [ID.encode()], [1]]),
         (calls("release", "try_release"), ValueError, "32 hex digits", [[ID, wrong] for wrong in NO_IDS]),
         (calls("release", "try_release"), ValueError, "twice", [[ID, ID.upper()]]),
         (calls("update_lease_time", by="permit", lease_time=1), ValueError, "32 hex digits", NO_IDS),
