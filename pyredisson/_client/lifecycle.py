@@ -75,6 +75,10 @@ class ClientLifecycle:
 
     def reset_after_fork(self) -> None:
         """In the child: becomes a new client, without anything that belongs to the parent."""
+        for runtime in (self._runtime, self._watchdog_runtime):
+            if isinstance(runtime, ThreadBackend):
+                # Otherwise Python warns of sockets that were not closed. The parent's connections stay open.
+                runtime.close_idle()
         self.session.open()
         self._begin(self.session)
 

@@ -138,6 +138,7 @@ AFTER_FORK = """
 import gc, os, sys, warnings
 import pyredisson
 warnings.simplefilter("ignore")
+warnings.simplefilter("always", ResourceWarning)
 client = pyredisson.connect(sys.argv[1])
 lock = client.get_lock("a")
 assert lock.try_lock()

@@ -39,6 +39,11 @@ class ThreadBackend(BackendRuntime):
         for pool in self._all_connections():
             pool.limit_timeout(seconds)
 
+    def close_idle(self) -> None:
+        """Closes the connections that no call uses."""
+        for pool in self._all_connections():
+            pool.close_idle()
+
     @property
     def calls_in_flight(self) -> int:
         """The number of calls that use a connection, wait for one, or pause before they are sent again."""
