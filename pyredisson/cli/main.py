@@ -4,6 +4,7 @@ import difflib
 import importlib
 import io
 import logging
+import os
 import sys
 
 import click
@@ -82,6 +83,10 @@ def start(arguments: list[str] | None = None) -> int:
     """Runs a command and returns the exit status. Every error becomes one line, unless PYREDISSON_DEBUG is set."""
     # What goes wrong is said by the commands. The library's warnings would come in between.
     logging.getLogger("pyredisson").addHandler(logging.NullHandler())
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It was closed before the start, as by `2>&-`.
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A name may have characters that the terminal's encoding has not.

@@ -139,6 +139,15 @@ class TestCommand:
         with pyredisson.connect(server.url) as client, client.get_lock("job"):
             assert pyredisson_command(*arguments, code=code).status == 75
 
+    def test_its_input_and_output_are_closed(self, server: Server) -> None:
+        """As by `<&- >&- 2>&-`."""
+        code = (
+            "import os, sys; os.closerange(0, 3);"
+            "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[1:]])"
+        )
+        arguments = ["run", "job", "--url", server.url, *python("raise SystemExit(3)")]
+        assert pyredisson_command(*arguments, code=code).status == 3
+
     def test_its_process_is_killed_before_it_begins(self) -> None:
         child = Child(["true"], own_group=True)
         os.kill(child.pid, signal.SIGKILL)
