@@ -9,6 +9,7 @@ import signal
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -103,6 +104,13 @@ class OnUvloop:
         others = [item for item in items if not awaits(item)]
         items[:] = [item for item in items if awaits(item)]
         config.hook.pytest_deselected(items=others)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test` doesn't import the modules of which it runs no test."""
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    runs = any(each.startswith(path) or path.startswith(each.rstrip("/")) for each in (*DETERMINISTIC, "tests/api/"))
+    return (config.option.markexpr == "not real" and not runs) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
