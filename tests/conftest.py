@@ -80,6 +80,13 @@ def pytest_configure(config: pytest.Config) -> None:
     renewer.LOOK_EVERY = math.inf
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """From now on a collection of garbage looks at what tests make only, not at thousands of tests and all modules."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """No garbage is collected while a failure is described. Both parse sources, the description and what finalizers log

@@ -8,11 +8,10 @@ import pytest
 
 
 @pytest.fixture
-def collector() -> Iterator[Callable[[], object]]:
-    """`gc.collect`, with all that was there before the test set aside."""
+def collector() -> Callable[[], object]:
+    """`gc.collect`, with all that was there before the test set aside, for good as what was there before all tests."""
     gc.freeze()
-    yield gc.collect
-    gc.unfreeze()
+    return gc.collect
 
 
 @pytest.fixture
