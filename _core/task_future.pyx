@@ -118,12 +118,18 @@ cdef class TaskFuture:
         if delivery is not None and delivery.loop is self.loop:
             delivery.futures.append(self)
         else:
-            self.wake_soon()
+            try:
+                self.wake_soon()
+            except RuntimeError:
+                # A RecursionError: the task has not been woken, and can be woken once more. Or the loop is closed.
+                self.outcome = PENDING
+                self.value = None
+                raise
 
     cdef wake_soon(self):
-        callback, self.callback = self.callback, None
-        context, self.context = self.context, None
-        self.loop.call_soon(callback, self, context=context)
+        self.loop.call_soon(self.callback, self, context=self.context)
+        self.callback = None
+        self.context = None
 
     cdef wake(self):
         callback, self.callback = self.callback, None

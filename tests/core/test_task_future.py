@@ -7,13 +7,14 @@ import weakref
 from asyncio import tasks
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
 
 from pyredisson._core import AppliedReply, PipelineFields, TaskFuture
 from pyredisson._protocol.replies import reader
+from tests.support.faults import AtSteps
 
 MakeTask = Callable[..., "asyncio.Task[Any]"]
 
@@ -249,6 +250,19 @@ class TestOutcomes:
         await lane.read(b":0\r\n:0\r\n:0\r\n")
         assert lane.seen == [0, 1, 2]
         await asyncio.gather(*waiting)
+
+    async def test_a_task_that_could_not_be_woken_can_be_woken_once_more(self) -> None:
+        """As by a call that is deep in the stack."""
+
+        def fail() -> None:
+            raise RecursionError
+
+        future, woken = TaskFuture(asyncio.get_running_loop()), asyncio.Event()
+        future.add_done_callback(lambda _: woken.set(), context=copy_context())
+        with AtSteps((asyncio.BaseEventLoop.call_soon, fail)), pytest.raises(RecursionError):
+            future.set_result(1)
+        future.set_result(2)
+        await asyncio.wait_for(woken.wait(), 10)
 
     async def test_only_one_task_may_await_it(self, lane: Lane) -> None:
         future = lane.expect()
