@@ -19,8 +19,8 @@ import pyredisson.asyncio
 from pyredisson._backends.aio.connection import OPEN, Pipeline, connect
 from pyredisson._core import command
 from pyredisson._protocol.node import Node
-from pyredisson._protocol.replies import NoReply
-from pyredisson.testing import Server
+from pyredisson._protocol.replies import NoReply, copy_error
+from pyredisson.testing import Proxy, Server
 from tests.support.backends import NOWHERE, TIME_LIMIT, cancel_after, eventually, listeners, within
 from tests.support.faults import AtSteps, InterruptAt
 
@@ -371,6 +371,19 @@ async def test_an_interrupt_while_a_command_is_sent(server: Server, step: Callab
             await client.get_lock("b").is_locked()
         assert interrupt.happened
         assert await asyncio.gather(first, *[client.get_lock(name).is_locked() for name in "aba"]) == [1, 1, 0, 1]
+
+
+async def test_an_interrupt_while_a_connection_fails(proxy: Proxy) -> None:
+    """No command of it stays without an end."""
+    pipeline = await connect(Node(pyredisson.Config.of(proxy.url, timeout=1)))
+    proxy.stall()
+    futures = [pipeline.submit(PING) for _ in range(3)]
+    with InterruptAt(copy_error) as interrupt, pytest.raises(KeyboardInterrupt):
+        pipeline.close()
+    assert interrupt.happened
+    done, _ = await asyncio.wait(futures, timeout=TIME_LIMIT)
+    assert [type(future.exception()) for future in done] == [NoReply] * 3
+    await pipeline.disconnected
 
 
 async def test_no_memory_while_a_command_is_sent(server: Server) -> None:

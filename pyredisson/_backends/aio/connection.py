@@ -180,18 +180,20 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
     def _fail(self, error: RedisError) -> None:
         self.state = CLOSED
         self._idle_check.detach()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._replies:
             self.node.suspect_after(error, self.connection_id)
         unsent = len(self._unsent)
         self._unsent.clear()
         while self._replies:
-            future = self._replies.pop()
+            future = self._replies[-1]
             if not future.done():
                 future.set_exception(NoReply(copy_error(error), may_have_run=unsent <= 0, server_id=self.server_id))
+            self._replies.pop()
             unsent -= 1
+        # Not before: after an interrupt in here it fails the commands that are left.
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self.failed.done():
             self.failed.set_result(error)
         # In a closed loop it would raise. The collector, which may have ended a handshake there, closes the socket.
@@ -210,10 +212,9 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             self._checked = oldest
             self._checks = 0
         self._checks += 1
+        self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self._check_timeout)
         if self._checks > CHECKS_A_TIMEOUT:
             self._fail(TimeoutError(f"timeout waiting for {self.node.address}"))
-            return
-        self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self._check_timeout)
 
 
 async def connect(node: Node) -> Pipeline:
