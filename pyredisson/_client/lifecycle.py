@@ -65,7 +65,7 @@ class ClientLifecycle:
     ) -> None:
         """`begin` forgets all owners: the session is new, or the process was forked. The last argument of `connect`
         sends an idempotent command over the connections of the watchdog, in the background."""
-        check_not_patched()
+        check_not_patched(tls=config.ssl or config.sentinel_ssl)
         self.config = config
         self._begin = begin
         self._connect = connect
@@ -286,14 +286,15 @@ NEEDED = ("socket", "_thread", "threading")
 """Modules that must be Python's own: calls use the descriptor of a blocking socket, renewals need a real thread."""
 
 
-def check_not_patched() -> None:
-    """Raises `ConfigError` if gevent has replaced one of them: every call would time out."""
+def check_not_patched(*, tls: bool) -> None:
+    """Raises `ConfigError` if gevent has replaced one of them, or `ssl` for `tls`: calls would time out or fail."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None:
         return
-    replaced = [name for name in NEEDED if monkey.is_module_patched(name)]
+    replaced = [name for name in (*NEEDED, *["ssl"] * tls) if monkey.is_module_patched(name)]
     if replaced:
+        needed = "socket=False, thread=False" + ", ssl=False" * tls
         raise ConfigError(
             f"gevent.monkey has replaced these modules: {', '.join(replaced)}. pyredisson needs Python's own."
-            " Call monkey.patch_all(socket=False, thread=False), or use the locks in a process without gevent"
+            f" Call monkey.patch_all({needed}), or use the locks in a process without gevent"
         )

@@ -239,6 +239,16 @@ def test_replaced_modules_are_refused(server: Server, admin: Redis, child: Start
     assert (user.receive(), user.wait(), admin.exists("a")) == ("" if replaced else "False False", 0, 0)
 
 
+@pytest.mark.parametrize("more", ["", ", ssl=False"])
+def test_over_tls_the_module_of_tls_is_refused_too(child: Start, more: str) -> None:
+    with Server(tls=True) as server:
+        url = f"{server.tls_url}?ssl_ca_certs={server.ca_file}"
+        user = child(BESIDE_GEVENT, url, f"monkey.patch_all(socket=False, thread=False{more})", more)
+        for printed in (user.receive(), user.receive()):
+            assert printed == "made" if more else "modules: ssl. " in printed and "ssl=False)" in printed
+        assert (user.receive(), user.wait()) == ("False False" if more else "", 0)
+
+
 # In a process of its own: a loop that stands still would take the test run with it.
 EAGER = """
 import asyncio, sys
