@@ -287,14 +287,20 @@ NEEDED = ("socket", "_thread", "threading")
 
 
 def check_not_patched(*, tls: bool) -> None:
-    """Raises `ConfigError` if gevent has replaced one of them, or `ssl` for `tls`: calls would time out or fail."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is None:
-        return
-    replaced = [name for name in (*NEEDED, *["ssl"] * tls) if monkey.is_module_patched(name)]
+    """Raises `ConfigError` if gevent or eventlet has replaced one of them, or `ssl` for `tls`: calls would fail."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None:
+        replaced = [name for name in (*NEEDED, *["ssl"] * tls) if gevent.is_module_patched(name)]
+        _refuse(replaced, "gevent", "monkey.patch_all(socket=False, thread=False" + ", ssl=False" * tls + ")")
+    if eventlet is not None:
+        # By the names that it uses. It replaces `ssl` together with `socket`.
+        replaced = [name for name in ("socket", "thread") if eventlet.is_monkey_patched(name)]
+        _refuse(replaced, "eventlet", "eventlet.monkey_patch(socket=False, thread=False)")
+
+
+def _refuse(replaced: list[str], library: str, instead: str) -> None:
     if replaced:
-        needed = "socket=False, thread=False" + ", ssl=False" * tls
         raise ConfigError(
-            f"gevent.monkey has replaced these modules: {', '.join(replaced)}. pyredisson needs Python's own."
-            f" Call monkey.patch_all({needed}), or use the locks in a process without gevent"
+            f"{library} has replaced these modules: {', '.join(replaced)}. pyredisson needs Python's own."
+            f" Call {instead}, or use the locks in a process without {library}"
         )

@@ -7,8 +7,10 @@ import warnings
 from asyncio.base_events import BaseEventLoop
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,6 +239,16 @@ def test_replaced_modules_are_refused(server: Server, admin: Redis, child: Start
         else:
             assert printed == "made"
     assert (user.receive(), user.wait(), admin.exists("a")) == ("" if replaced else "False False", 0, 0)
+
+
+@pytest.mark.parametrize("replaced", [["socket"], ["thread"], ["os", "time"]])
+def test_what_eventlet_replaces_is_refused_too(monkeypatch: pytest.MonkeyPatch, replaced: list[str]) -> None:
+    """By what eventlet says. It isn't installed here."""
+    patcher: Any = SimpleNamespace(is_monkey_patched=replaced.__contains__)
+    monkeypatch.setitem(sys.modules, "eventlet.patcher", patcher)
+    refused = pytest.raises(pyredisson.ConfigError, match=f"eventlet has replaced these modules: {replaced[0]}")
+    with refused if "os" not in replaced else nullcontext():
+        pyredisson.connect().close()
 
 
 @pytest.mark.parametrize("more", ["", ", ssl=False"])
