@@ -84,7 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """From now on a collection of garbage looks at what tests make only, not at thousands of tests and all modules."""
     gc.collect()
-    gc.freeze()
+    if hasattr(gc, "freeze"):  # which PyPy doesn't have
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
