@@ -304,10 +304,12 @@ def empty_server(request: pytest.FixtureRequest) -> None:
 
 
 def _empty(server: Server) -> None:
+    known = [script(name, with_shebang=server.version >= (7,)) for name in NAMES]
     with server.redis() as client:
         client.flushall()
-        for name in NAMES:
-            client.script_load(script(name, with_shebang=server.version >= (7,)).text)
+        for each, is_loaded in zip(known, client.script_exists(*(each.sha for each in known)), strict=True):
+            if not is_loaded:
+                client.script_load(each.text)
 
 
 @pytest.fixture(autouse=True)

@@ -156,8 +156,8 @@ class Scripted:
             for key, kind in zip(keys, kinds, strict=True):
                 name, *rest = READ[kind]
                 pipe.execute_command(name, key, *rest, **({"withscores": True} if kind == "zset" else {}))
-            values = pipe.execute()
-        now = self.now()
+            *values, (seconds, micros) = pipe.time().execute()
+        now = seconds * 1000 + micros // 1000
         found = {}
         for key, kind, value, ttl in zip(keys, kinds, values, replies[1::2], strict=True):
             if kind == "zset" and not scores and key.startswith((b"pyredisson_waiting", b"pyredisson_woken")):

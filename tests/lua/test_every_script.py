@@ -343,8 +343,8 @@ ALLOWED = re.compile("WRONGTYPE|value is not an integer or out of range|incremen
 """What is said of a key that is of another type, or a number as a whole that can't be counted."""
 
 
-def values(scripts: Scripted) -> dict[str, Any]:
-    return {key: value for key, (value, _) in scripts.contents(scores=True).items()}
+def values(contents: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
+    return {key: value for key, (value, _) in contents.items()}
 
 
 def numbers_in(reply: Any) -> list[int]:
@@ -372,17 +372,18 @@ def test_it_ends_and_raises_nothing_of_its_own(scripts: Scripted, name: str) -> 
             for words in commands(made):
                 pipe.execute_command(*words)
             pipe.execute()
-        before = scripts.contents(scores=True)
+        before = after = scripts.contents(scores=True)
         # A second copy comes to what the first one has left.
         for _ in range(2):
-            found = values(scripts)
+            found = values(after)
             reply = outcome(scripts.redis.eval, counted, len(known.keys), *known.keys, *known.args)
+            after = scripts.contents(scores=True)
             if isinstance(reply, ResponseError):
                 assert ALLOWED.search(str(reply)), (reply, made)
-                assert values(scripts) == found, made
+                assert values(after) == found, made
             # What Lua makes of an infinite number, or of none, is the least integer.
             assert min(numbers_in(reply), default=0) > -(2**62), made
-        for key, (value, ttl) in scripts.contents(scores=True).items():
+        for key, (value, ttl) in after.items():
             value_before, ttl_before = before.get(key, ({}, 0))
             assert ttl is not None or ttl_before is None or may_stay(key, known), (key, made)
             scores_before = value_before.items() if isinstance(value_before, dict) else ()
