@@ -67,9 +67,10 @@ def _examples(language: str) -> list[Any]:
 
 
 INTERPRETER = """
-import asyncio, os, runpy, sys
+import asyncio, gc, os, runpy, sys
 import pyredisson
 
+gc.freeze()
 while program := sys.stdin.readline().rstrip():
     if child := os.fork():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -81,7 +82,8 @@ while program := sys.stdin.readline().rstrip():
     module = runpy.run_path(program, run_name="__main__")
     break
 """
-"""Runs each program in a copy of itself, which has already imported what most of them use: that takes the most time."""
+"""Runs each program in a copy of itself, which has already imported what most of them use: that takes the most time. At
+its end the copy doesn't look for garbage in all of that, of which the memory would be copied, too."""
 
 
 @pytest.fixture(scope="module")
