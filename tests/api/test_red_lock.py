@@ -361,8 +361,8 @@ async def test_a_member_of_another_owner_is_left_alone_until_it_is_free(it: Red,
         await it.lacks(1)
 
     refused = scripts_run(redis)
-    it.recovery().ring()
-    await it.backend.until(lambda: scripts_run(redis) > refused)
+    # A look that has begun by itself may not have ended: then the first ring begins none.
+    await it.backend.until(lambda: it.recovery().ring() or scripts_run(redis) > refused)
     assert redis.hgetall("a") == {b"another:1": b"7"}
     redis.delete("a")
     await it.backend.until(lambda: it.recovery().ring() or redis.hvals("a") == [b"1"])
