@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
+from pyredisson._backends.aio.connection import Pipeline
+from pyredisson._backends.aio.runtime import _Batches
 from pyredisson._settings.config import Config
 from pyredisson.dashboard.collector import Collector
 from pyredisson.errors import NotReplicatedError
 from tests.support.backends import cancel_after, fails, hold_all, in_turn, within
-from tests.support.faults import InterruptAt
+from tests.support.faults import AtSteps
 from tests.support.inspecting import Recorder, check_pairs, discovery_of, told, walk, whats
 from tests.support.kinds import LOCKS, SINGLE_KEY, against
 
@@ -296,13 +298,23 @@ async def test_acquires_that_come_while_a_wait_waits_share_the_next_one(world: W
         assert node.calls["wait"] <= 15
 
 
-async def test_an_exception_before_an_acquire_is_sent_stops_no_other(world: World, synced: MemoryCluster) -> None:
-    """As a RecursionError of a call that is deep in the stack."""
+def raise_recursion_error() -> None:
+    raise RecursionError
+
+
+@pytest.mark.parametrize(
+    "step",
+    [asyncio.BaseEventLoop.call_soon, _Batches._send, Pipeline.submit_all, Pipeline.flush, _Batches._on_confirmed],
+)
+async def test_an_exception_before_an_acquire_is_sent_stops_no_other(
+    world: World, synced: MemoryCluster, step: Callable[..., object]
+) -> None:
+    """As of a call that is deep in the stack; or, in a callback of the event loop, of a signal's handler."""
     async with synced.client() as client:
         await use(client.get_lock("a"))
-        with InterruptAt(asyncio.BaseEventLoop.call_soon) as interrupt, pytest.raises(KeyboardInterrupt):
-            await client.get_lock("a").lock()
-        assert interrupt.happened
+        with AtSteps((step, raise_recursion_error)) as steps, suppress(RecursionError):
+            await asyncio.wait_for(use(client.get_lock("a")), 30)
+        assert steps.happened
         await asyncio.wait_for(use(client.get_lock("a")), 30)
 
 

@@ -274,8 +274,8 @@ class _Batches:
         """Acquires that are still to be sent."""
         self._wait = b""
         """The WAIT for the next batch."""
-        self._busy = False
-        """Whether a batch is on its way, or about to be sent."""
+        self._waiting: asyncio.Future[Reply] | None = None
+        """The reply to the WAIT of the latest batch."""
 
     async def acquire(self, commands: Sequence[bytes], wait: bytes | None, granted: Granted) -> tuple[Reply, Reply]:
         """Returns the reply to an acquire, and the reply to its WAIT; None if nothing was granted."""
@@ -289,10 +289,9 @@ class _Batches:
             if wait is None:
                 self.pipeline.submit_all(commands, replies)
             else:
-                if not self._busy:
-                    # First: after an exception in here nothing is noted.
-                    loop.call_soon(self._send)
-                    self._busy = True
+                # First: after an exception in here nothing is noted. Twice: one may strike where `_send` begins.
+                loop.call_soon(self._send)
+                loop.call_soon(self._send)
                 confirmed = TaskFuture(loop)
                 self._collected.append(_Acquire(commands, replies, confirmed))
                 self._wait = wait
@@ -303,17 +302,26 @@ class _Batches:
         return value, await confirmed if confirmed is not None and granted(value) else None
 
     def _send(self) -> None:
+        """Sends what was collected, unless a batch is on its way. After an exception it is called once more."""
+        if self._waiting is not None and not self._waiting.done():
+            return
         # One that was cancelled was not sent, and must not be: its undo may be on its way.
         batch = [acquire for acquire in self._collected if not acquire.replies[-1].done()]
-        self._collected.clear()
         if not batch:
-            self._busy = False
+            self._collected.clear()
             return
         waiting: asyncio.Future[Reply] = self.pipeline.loop.create_future()
-        waiting.add_done_callback(partial(self._on_confirmed, batch))
+        for _ in range(2):
+            waiting.add_done_callback(partial(self._on_confirmed, batch))
         commands = [command for acquire in batch for command in acquire.commands]
         replies = [reply for acquire in batch for reply in acquire.replies]
-        self.pipeline.submit_all([*commands, self._wait], [*replies, waiting])
+        try:
+            self.pipeline.submit_all([*commands, self._wait], [*replies, waiting])
+            self._waiting, self._collected = waiting, []
+        except BaseException:
+            # Nobody knows what was sent. It isn't sent again: it has failed when the next call comes.
+            self.pipeline.close()
+            raise
 
     def _on_confirmed(self, batch: Sequence[_Acquire], waiting: asyncio.Future[Reply]) -> None:
         error = waiting.exception()
