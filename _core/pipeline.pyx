@@ -96,6 +96,17 @@ cdef class PipelineFields:
             self._unsent.pop()
             raise
 
+    def check_timeout(self):
+        """Called by the timer. No signal's handler runs in here, but one may raise anywhere in `_check_timeout`."""
+        try:
+            self._check_timeout()
+        except BaseException:
+            # It is called once more, or the commands without a reply would wait without an end.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_soon(self.check_timeout)
+            raise
+
     def gather(self, payloads, futures):
         """Adds commands that are to be written. Their replies go to `futures`."""
         cdef Py_ssize_t i

@@ -91,3 +91,13 @@ cdef class SleepsFields:
             self._set_timer(end)
         if len(self._heap) > self._limit:
             self._drop_forgotten()
+
+    def ring(self):
+        """Called by the loop's timer. No signal's handler runs in here, but one may raise anywhere in `_ring`."""
+        try:
+            self._ring()
+        except BaseException:
+            # The rest is looked at soon.
+            if self._heap:
+                self._set_timer(self._heap[0][0])
+            raise

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,7 +13,7 @@ from pyredisson import LockLostError, LockNotHeldError
 from pyredisson._backends.aio.wakeup import FEW, NEVER, AioWakeup, Sleeps
 from pyredisson.asyncio import Lock
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, cancel_after, fails
-from tests.support.faults import InterruptAt
+from tests.support.faults import AtSteps, InterruptAt
 from tests.support.kinds import acquired
 
 from .kinds import lock_of
@@ -228,6 +230,15 @@ class TestSleeps:
             assert wakeup.ends_at < NEVER
             assert await cancel_after(0, waiting)
             assert wakeup.ends_at == NEVER
+
+    @pytest.mark.parametrize("step", [Sleeps._ring, Sleeps._set_timer])
+    async def test_a_signal_where_the_timer_rings_loses_no_wait(self, sleeps: Sleeps, step: Callable[..., Any]) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        waits = [asyncio.create_task(AioWakeup(sleeps).wait(seconds)) for seconds in (0.01, 0.02)]
+        await asyncio.sleep(0)
+        with AtSteps((step, Mock(side_effect=TimeoutError))) as steps:
+            done, _ = await asyncio.wait(waits, timeout=TIME_LIMIT)
+        assert (steps.happened, len(done)) == (True, 2)
 
     async def test_a_signal_in_the_timer_loses_no_wait(self, sleeps: Sleeps) -> None:
         """The handler of a signal may raise on any line, also where the waits are ended that are over."""

@@ -12,6 +12,7 @@ from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -405,6 +406,19 @@ async def test_an_interrupt_while_a_connection_fails(proxy: Proxy) -> None:
     assert interrupt.happened
     done, _ = await asyncio.wait(futures, timeout=TIME_LIMIT)
     assert [type(future.exception()) for future in done] == [NoReply] * 3
+    await pipeline.disconnected
+
+
+@pytest.mark.parametrize("step", [Pipeline._check_timeout, Pipeline._fail])
+async def test_a_signal_where_a_timeout_is_checked(proxy: Proxy, step: Callable[..., Any]) -> None:
+    pipeline = await connect(Node(pyredisson.Config.of(proxy.url, timeout=0.2)))
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    proxy.stall()
+    future = pipeline.submit(PING)
+    with AtSteps((step, Mock(side_effect=TimeoutError))) as steps:
+        await asyncio.wait([future], timeout=TIME_LIMIT)
+    assert steps.happened
+    assert isinstance(future.exception(), NoReply)
     await pipeline.disconnected
 
 

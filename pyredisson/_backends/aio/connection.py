@@ -212,7 +212,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
             self._checked = oldest
             self._checks = 0
         self._checks += 1
-        self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self._check_timeout)
+        self._timer = self.loop.call_later(self.node.timeout / CHECKS_A_TIMEOUT, self.check_timeout)
         if self._checks > CHECKS_A_TIMEOUT:
             self._fail(TimeoutError(f"timeout waiting for {self.node.address}"))
 

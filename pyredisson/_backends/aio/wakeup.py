@@ -52,7 +52,7 @@ class Sleeps(SleepsFields):
 
     def _set_timer(self, end: float) -> None:
         # First: after an exception in here no timer would ring for the waits to come.
-        timer = self.loop.call_later(end - monotonic(), self._ring)
+        timer = self.loop.call_later(end - monotonic(), self.ring)
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._rings_at = timer, end
@@ -62,16 +62,13 @@ class Sleeps(SleepsFields):
         self._timer = None
         self._rings_at = NEVER
         heap, now = self._heap, monotonic()
-        try:
-            while heap and (heap[0][0] <= now or heap[0][2].ends_at != heap[0][0]):
-                end, _, sleep = heap[0]
-                if sleep.ends_at == end:
-                    sleep.on_end()
-                heappop(heap)
-        finally:
-            # The handler of a signal may have raised an exception in here: then the rest is looked at soon.
-            if heap:
-                self._set_timer(heap[0][0])
+        while heap and (heap[0][0] <= now or heap[0][2].ends_at != heap[0][0]):
+            end, _, sleep = heap[0]
+            if sleep.ends_at == end:
+                sleep.on_end()
+            heappop(heap)
+        if heap:
+            self._set_timer(heap[0][0])
 
 
 class AioWakeup(TaskWakeup):
