@@ -15,8 +15,9 @@ import pytest
 from redis import Redis, RedisError
 
 import pyredisson.asyncio
+from pyredisson.logic.channels import LINGER
 from pyredisson.testing import Proxy, Server
-from tests.support.backends import RawBackend, cancel_after, eventually, our_threads
+from tests.support.backends import RawBackend, cancel_after, eventually, our_threads, within
 from tests.support.children import CHILD_LIMIT, completed
 from tests.support.faults import pool_of
 from tests.support.inspecting import Recorder, check_pairs, key_of
@@ -67,16 +68,19 @@ def test_it_is_warned_of_and_ends(server: Server, admin: Any, announced: None, c
 
 @pytest.mark.parametrize("other_thread", [False, True])
 async def test_in_asyncio(tasks: RawBackend, server: Server, admin: Redis, other_thread: bool) -> None:
-    """The collector may run on another thread."""
+    """The collector may run on another thread. The client doesn't stay for as long as its channels linger."""
     before = our_threads()
 
     async def use() -> weakref.ref[object]:
         client = pyredisson.asyncio.connect(server.url, client_name=NAME)
         async with client.get_lock("a"), client.get_lock("b", owner=1):
             assert not await client.get_lock("b").try_lock(0.05)
+            semaphore = client.get_semaphore("c")
+            assert await semaphore.try_set_permits(1)
+            assert not await semaphore.try_acquire(2, 0.05)
         return weakref.ref(client._lifecycle)
 
-    with warned():
+    with warned(), within(1.5 * LINGER):
         # In this task, which continues.
         lifecycle_reference = await use()
 
