@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -229,6 +230,16 @@ async def test_replies_are_read_after_an_interrupt(world: World) -> None:
     # Nor does it stay open, if it is to take no more commands.
     pipeline.drain()
     await pipeline.disconnected
+
+
+async def test_an_exception_behind_a_handshake_leaves_no_connection(world: World) -> None:
+    """As of a filter of the log, which is told that the server is available again."""
+    node = Node(Config(host=world.server.host, port=world.server.port))
+    node.on_handshake = Mock(side_effect=LookupError)
+    with pytest.raises(LookupError):
+        await connect(node)
+    await asyncio.sleep(1)
+    assert not world.server.sessions
 
 
 async def test_cancelled_commands_behind_asking_are_in_doubt(world: World) -> None:

@@ -229,14 +229,14 @@ async def connect(node: Node) -> Pipeline:
             await _open_transport(pipeline)
             async with asyncio.timeout(node.timeout):
                 info = await _shake_hands(pipeline, handshake)
+        pipeline.connection_id, pipeline.server_id = info.connection_id, info.server_id
+        node.on_connected(info, suspects, clock())
     except BaseException as error:
         if node.config.ssl_context is not None and not pipeline.connected:
             note_tls(error)
         pipeline.close()
         report_unreachable(error, node, began)
         raise
-    pipeline.connection_id, pipeline.server_id = info.connection_id, info.server_id
-    node.on_connected(info, suspects, clock())
     return pipeline
 
 
