@@ -22,6 +22,7 @@ from pyredisson._api import arguments
 from pyredisson._api.sync import releases
 from pyredisson._backends.runtime import start_thread
 from pyredisson._backends.threads.connection import Connection
+from pyredisson._backends.threads.listener import SubscriptionConnection
 from pyredisson.logic.channels import ChannelRegistry
 from pyredisson.logic.exactly_once import SessionSlots
 from pyredisson.logic.permits.commands import SemaphoreCommands
@@ -357,6 +358,21 @@ def test_the_exit_after_an_interrupt(proxy: Proxy, admin: Redis, child: Start, w
         with pytest.raises(ConnectionError, match="closed the connection"):
             late.deliver()
     assert not admin.exists("a")
+
+
+def test_a_subscription_is_changed_after_an_interrupt(client: pyredisson.Client) -> None:
+    """Nothing that is sent later stays behind what was interrupted."""
+    servers: Any = client._lifecycle.servers
+    for step in range(1, 100):
+        connection, interrupt = SubscriptionConnection(servers.node), Interrupt(step)
+        connection.open()
+        with contextlib.closing(connection):
+            strikes(interrupt, lambda: connection.send(b"PING\r\n"))  # noqa: B023
+            connection.send(b"PING\r\n")
+            assert not connection._outbox, interrupt.where
+        if not interrupt.where:
+            break
+    assert step > 4
 
 
 def test_an_interrupted_start_of_a_thread_is_an_interrupt() -> None:

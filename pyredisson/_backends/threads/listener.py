@@ -12,7 +12,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 
 from redis.exceptions import ConnectionError, RedisError
 
@@ -31,6 +31,8 @@ from pyredisson.logic.routed_channels import ListenedChannels
 
 WOKEN_WAITER_RETURNS = 0.02
 """Seconds in which a waiter that was just woken comes back to read, or leaves. The thread reads again after that."""
+TLS_IS_USED = 0.001
+"""Seconds after which the thread looks again whether it may read."""
 SelfPipe = tuple[socket.socket, socket.socket]
 """A byte that is sent to the second one ends a poll that waits for the first one."""
 PIPE_BYTES = 4096
@@ -376,8 +378,8 @@ class SubscriptionConnection(Connection):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._mutex = threading.Lock()
-        """Held by the thread that sends, or that uses a TLS socket: TLS allows one at a time."""
+        self._user: dict[str, object] = {}
+        """Which call sends, or uses a TLS socket, under the key "user": TLS allows one at a time."""
         self._outbox: deque[bytes] = deque()
         """Whole commands that are still to be sent."""
 
@@ -388,14 +390,16 @@ class SubscriptionConnection(Connection):
         self._flush(connection)
 
     def _flush(self, connection: socket.socket) -> None:
-        # Never waits for the mutex. Its owner may be this very thread, interrupted by a finalizer which the garbage
-        # collector runs; and every owner looks at the outbox once more after it has released the mutex.
-        while self._outbox and self._mutex.acquire(blocking=False):
-            try:
+        # Never waits for the other user. That may be this very thread, interrupted by a finalizer which the garbage
+        # collector runs; and every user looks at the outbox once more afterwards. No mutex, see `ReaderRole.take`.
+        me = object()
+        try:
+            while self._outbox and self._user.setdefault("user", me) is me:
                 while self._outbox:
                     self._send_completely(connection, self._outbox.popleft())
-            finally:
-                self._mutex.release()
+                remove_value(self._user, "user", me)
+        finally:
+            remove_value(self._user, "user", me)
 
     def _send_completely(self, connection: socket.socket, payload: bytes) -> None:
         if self.secure:
@@ -435,8 +439,15 @@ class SubscriptionConnection(Connection):
             poll.register(stop, select.POLLIN)
             if all(number == stop.fileno() for number, _ in poll.poll(seconds * 1000)):
                 return -1
-        with self._mutex:
+        me = object()
+        if self._user.setdefault("user", me) is not me:
+            # Another thread sends.
+            sleep(TLS_IS_USED)
+            return -1
+        try:
             size = self._receive(self._buffer)
+        finally:
+            remove_value(self._user, "user", me)
         connection = self._socket
         if self._outbox and connection is not None:
             self._flush(connection)
