@@ -210,14 +210,18 @@ def test_a_waiter_without_a_node_waits_without_a_listener() -> None:
     assert not wakeup.is_set()
 
 
-def test_a_thread_that_may_run_handlers_has_another_one_read(node: Node, on_alarm: Any) -> None:
-    on_alarm(lambda: None)
-    wakeup = ThreadWakeup()
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_thread_that_may_run_handlers_has_another_one_read(node: Node, on_alarm: Any, secure: bool) -> None:
+    """And so has any other one over TLS."""
+    if not secure:
+        on_alarm(lambda: None)
+    wakeup, connection = ThreadWakeup(), SubscriptionConnection(node)
+    connection.secure = secure
     channels: Any = SimpleNamespace(waiting={wakeup})
     listener = ThreadListener(node, channels)
     listener._wakeup.clear()
     with self_pipe() as pipe:
-        listener._role.connected(MessageReader(node, SubscriptionConnection(node), channels, pipe))
+        listener._role.connected(MessageReader(node, connection, channels, pipe))
         listener.wait(wakeup, 0.0)
     assert listener._role.unread
     assert listener._wakeup.is_set()

@@ -89,10 +89,10 @@ class ThreadListener:
         deadline = monotonic() + seconds
         role, waiting = self._role, self._channels.waiting
         messages = role.messages
-        if messages is None or messages.connection.secure or wakeup not in waiting:
+        if messages is None or wakeup not in waiting:
             wakeup.wait(seconds)
             return
-        if may_run_handlers():
+        if messages.connection.secure or may_run_handlers():
             if role.unread:
                 self._wakeup.set()
             wakeup.wait(seconds)
