@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -123,6 +124,8 @@ class _Keys:
     """Keys that are pressed, without waiting for the end of a line. Ctrl-C stays what it is."""
 
     def __enter__(self) -> _Keys:
+        # By default it ends the process at once, which leaves the terminal without a cursor and an echo.
+        signal.signal(signal.SIGTERM, _end)
         self._terminal = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._terminal)
         tty.setcbreak(self._terminal)
@@ -134,3 +137,7 @@ class _Keys:
     def within(self, seconds: float) -> bytes:
         ready, _, _ = select.select([self._terminal], [], [], max(0.0, seconds))
         return os.read(self._terminal, 1024) if ready else b""
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

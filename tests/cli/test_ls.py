@@ -313,6 +313,14 @@ def test_it_follows_what_is_held_and_a_server_that_goes(own_server: Server) -> N
         assert (status, b"Traceback" in rest) == (130, False)
 
 
+def test_a_signal_that_ends_it_leaves_the_terminal_as_before(server: Server) -> None:
+    with watching(server.url) as screen:
+        screen.until("keys looked at")
+        screen.process.send_signal(signal.SIGTERM)
+        status, rest = screen.end()
+        assert (status, b"Traceback" in rest, b"\x1b[?1049l" in rest) == (143, False, True)
+
+
 def test_more_than_the_terminal_has_lines_and_no_terminal(server: Server, redis: Any) -> None:
     assert run("watch", "--url", server.url) == (2, "", "pyredisson: watch needs a terminal; 'pyredisson ls' doesn't\n")
     for number in range(40):
