@@ -63,11 +63,13 @@ def _blocking(wait: AnnouncedWait, state: State | None) -> list[Node]:
     """The owners for whose release a call waits."""
     if state is None or state.kind not in LOCKS:
         return []
-    return [
+    nodes = [
         (owner.holder.client_id, owner.holder.owner_id)
         for owner in state.owners
         if not owner.kept and not (wait.kind == "read" and owner.side == "read")
     ]
+    # Not itself: it has the lock by now, but its process, which may be stopped, hasn't announced that yet.
+    return [node for node in nodes if node != wait.node]
 
 
 class DeadlockSearch:

@@ -309,7 +309,7 @@ class World:
     def stuck(self) -> set[int]:
         """The owners that never go on, found by letting all others go on and release what they hold."""
         waiting = dict(self.waits)
-        while free := [owner for owner, (lock, side) in waiting.items() if not self._blocking(waiting, lock, side)]:
+        while free := [one for one, (lock, side) in waiting.items() if not self._blocking(waiting, lock, side) - {one}]:
             for owner in free:
                 del waiting[owner]
         return set(waiting)
@@ -359,8 +359,9 @@ def test_the_same_calls_still_wait(later: float | None, goes_on: bool) -> None:
     assert (now.goes_on(before), now.identity) == (goes_on, before.identity)
 
 
-def test_semaphores_and_locks_that_are_only_kept() -> None:
-    """Whoever releases any permit helps. A lock that is kept for a while needs nobody's release."""
+def test_semaphores_and_locks_that_are_kept_or_just_acquired() -> None:
+    """Whoever releases any permit helps. A lock that is kept for a while, or that the waiter has by now, needs nobody's
+    release."""
     one, two = holder_of(1), holder_of(2)
     waits = [AnnouncedWait("lock", b"1", one, True), AnnouncedWait("lock", b"2", two, True)]
     held = {b"1": held_by(1, "lock", Owner("", two)), b"2": held_by(2, "lock", Owner("", one))}
@@ -369,3 +370,4 @@ def test_semaphores_and_locks_that_are_only_kept() -> None:
     assert not find(waits, held | {b"1": held_by(1, "lock", Owner("", two, kept=True))})
     assert not find([waits[0], AnnouncedWait("lock", b"2", two, False)], held)
     assert not find(waits, {b"1": held[b"1"]})
+    assert not find([AnnouncedWait("lock", b"1", two, True)], held)
