@@ -73,10 +73,11 @@ def _chosen(state: State, all_readers: bool, permit: str | None) -> Sequence[Own
         raise click.UsageError(f"{name!r} is a {KINDS[state.kind]}, of which no single hold can be released")
     if not state.owners:
         fail(INCOMPLETE, f"lock {name!r} is free: {state.why if state.kind == 'unknown' else 'nobody holds it'}")
-    readers = [owner for owner in state.owners if owner.side == "read"]
-    if len(state.owners) > 1 and not (all_readers and readers):
+    # A writer may read as well, and is one holder. All others with several owners have readers only.
+    sides = {owner.side for owner in state.owners}
+    if len(state.owners) > 1 and "write" not in sides and not (all_readers and "read" in sides):
         raise click.UsageError(f"lock {name!r} has {state.owner_count} readers: --all-readers releases them")
-    return readers if all_readers and readers else state.owners
+    return state.owners
 
 
 def _holder(owner: Owner) -> str:

@@ -79,6 +79,15 @@ class TestUnlock:
         ended = cli("unlock", "report", "--yes", "--all-readers")
         assert (ended.status, redis.exists("report")) == (0, 0)
 
+    @pytest.mark.parametrize("option", [[], ["--all-readers"]])
+    def test_a_writer_that_reads_as_well(self, cli: Run, redis: Any, option: list[str]) -> None:
+        """It is one holder. Nothing of it is left when the lock is said to be released."""
+        redis.hset("report", mapping={"mode": "write", f"{JAVA}:1:write": 1, f"{JAVA}:1": 1})
+        redis.set(f"{{report}}:{JAVA}:1:rwlock_timeout:1", 1, px=60_000)
+        redis.pexpire("report", 60_000)
+        ended = cli("unlock", "report", "--yes", *option)
+        assert (ended.status, "released.\n" in ended.out, redis.exists("report")) == (0, True, 0)
+
     def test_the_holder_changes_meanwhile(self, cli: Run, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """The later holder keeps the lock."""
         redis.hset("orders", f"{JAVA}:31", 1)
