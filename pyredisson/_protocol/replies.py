@@ -57,6 +57,15 @@ def is_transient(error: Exception) -> bool:
     )
 
 
+def number_in(reply: Any) -> int | None:
+    """The number that a key has, by the reply to GET. None: there is no such key. Raises what a script would raise if
+    it is something else."""
+    try:
+        return None if reply is None else int(reply)
+    except ValueError:
+        raise ResponseError("ERR value is not an integer or out of range") from None
+
+
 E = TypeVar("E", bound=BaseException)
 
 

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 import pyredisson
 from pyredisson.logic.exactly_once import SessionSlots
@@ -273,6 +273,15 @@ class TestLatch:
         assert (await latch.get_count(), await latch.delete()) == (2**63 - 2, True)
         assert (done.redis.exists("done"), await latch.get_count()) == (False, 0)
         assert await latch.delete() is False
+
+    async def test_a_key_with_something_else(self, done: Done) -> None:
+        """What only reads it says the same as what writes it."""
+        fenced = done.client.get_fenced_lock("stock")
+        for key in ("done", "redisson_lock_token:{stock}"):
+            done.redis.set(key, "text")
+        permits = done.client.get_semaphore("done").available_permits
+        for call in (done.latch.count_down, done.latch.get_count, done.latch.wait, permits, fenced.get_token):
+            await fails(ResponseError, call, match="value is not an integer or out of range")
 
     async def test_one_that_must_exist(self, done: Done) -> None:
         latch = done.client.get_count_down_latch("done", must_exist=True)

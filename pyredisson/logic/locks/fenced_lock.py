@@ -2,6 +2,7 @@
 
 from pyredisson._core import command, pack, prefixed
 from pyredisson._diagnostics import readable
+from pyredisson._protocol.replies import number_in
 from pyredisson.errors import LockNotHeldError
 from pyredisson.logic.locks.commands import LockCommands
 from pyredisson.logic.locks.rlock import LockLogic
@@ -58,7 +59,7 @@ class FencedLockLogic(LockLogic):
 
     async def newest_token(self) -> int:
         """The latest token that any owner received. 0: none yet, or the counter was deleted."""
-        return int(await self._query(command(b"GET", self.commands.counter)) or 0)
+        return number_in(await self._query(command(b"GET", self.commands.counter))) or 0
 
     def token_of(self, owner: Owner) -> int:
         """The token of the owner's present hold, even if that hold is lost. Sends nothing."""

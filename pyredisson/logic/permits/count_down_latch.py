@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from pyredisson._diagnostics import logger, readable, tracing
+from pyredisson._protocol.replies import number_in
 from pyredisson.logic.channels import Channel
 from pyredisson.logic.observing import described
 from pyredisson.logic.permits.commands import LatchCommands
@@ -99,7 +100,7 @@ class CountDownLatchLogic(CounterLogic):
 
     async def count(self, deadline: float | None = LIMITED_BY_RETRIES) -> int:
         """The count; 0: the latch is open."""
-        return max(0, int(await self.query(self.commands.read(), deadline) or 0))
+        return max(0, number_in(await self.query(self.commands.read(), deadline)) or 0)
 
     async def wait(self, deadline: float | None) -> bool:
         """Waits until the latch is open, or until `deadline` (None: without limit). Returns whether it is open.
@@ -107,10 +108,10 @@ class CountDownLatchLogic(CounterLogic):
         Raises `NotSetError` if the latch must exist, and doesn't exist when the wait begins.
         """
         session = self.session
-        count = await self.query(self.commands.read(), deadline)
+        count = number_in(await self.query(self.commands.read(), deadline))
         if count is None:
             self.report_missing()
-        if int(count or 0) <= 0:
+        if (count or 0) <= 0:
             return True
         if deadline is not None and session.clock() >= deadline:
             return False

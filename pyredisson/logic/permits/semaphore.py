@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyredisson._diagnostics import tracing
 from pyredisson._protocol.replication import NotConfirmed
+from pyredisson._protocol.replies import number_in
 from pyredisson.logic.exactly_once import ReplyForgotten, SessionSlot
 from pyredisson.logic.permits import permit_hand_over, permit_wait
 from pyredisson.logic.permits.commands import NOT_LISTED, Listing, SemaphoreCommands
@@ -157,4 +158,4 @@ class SemaphoreLogic(PermitPool):
 
     async def available(self) -> int:
         """The number of free permits. If it is negative, so many must be released before the first one is free."""
-        return int(await self.query(self.commands.read()) or 0)
+        return number_in(await self.query(self.commands.read())) or 0
