@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis.exceptions import ConnectionError, TimeoutError
@@ -44,7 +45,7 @@ class Command(BaseCommand):
         times = options["wait"], options["at_least"], options["at_most"]
         try:
             single = client(options["locks"]).singleton(name, *times)
-        except ValueError as error:
+        except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
         lock: Lock | None = None
         try:
