@@ -16,6 +16,7 @@ from redis.sentinel import MasterNotFoundError
 
 from pyredisson._backends.threads.wakeup import ThreadWakeup
 from pyredisson._client.servers import open_topology
+from pyredisson._client.topology import queries
 from pyredisson._protocol.node import Node
 from pyredisson._protocol.replies import NoReply
 from pyredisson._protocol.routing import Changes
@@ -271,6 +272,16 @@ def test_a_sentinel_that_hangs_costs_no_more_than_its_own_time(shared: Sentinels
     assert (len(known), known[0].port) == (4, shared.sentinels[0].port)
     with pytest.raises(MasterNotFoundError, match="nobody"):
         watch(shared, master_name="nobody")
+
+
+@pytest.mark.parametrize("shared", ["sentinel"], indirect=True)
+def test_one_that_hangs_takes_half_of_what_a_call_waits(
+    shared: Sentinels, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "sample", lambda population, count: list(population)[:count])
+    monkeypatch.setattr(queries, "LONGEST", TIME_LIMIT)
+    with silent_server() as silent, within(TIME_LIMIT / 2):
+        watch(shared, [silent, shared.sentinels[0]], timeout=TIME_LIMIT, connect_timeout=1.0)
 
 
 def test_a_sentinel_that_is_listened_to_fails(sentinels: Sentinels, watch: Watch) -> None:

@@ -64,7 +64,8 @@ class Servers:
         """For the question that is being asked."""
         self._closed = False
         self._most = max(config.connect_timeout, config.timeout)
-        self._longest = min(config.timeout, LONGEST)
+        # So that a call which waits for the topology lasts longer than one server that hangs.
+        self._longest = min(config.timeout, max(SHORTEST, config.connect_timeout / 2), LONGEST)
         self._seconds = self._longest
         """How long a server may take to reply, by the time that servers need. Each second spent on one that hangs is a
         second in which a promoted master stays unknown."""
