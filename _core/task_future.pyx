@@ -125,11 +125,21 @@ cdef class TaskFuture:
                 self.outcome = PENDING
                 self.value = None
                 raise
+            except BaseException:
+                # An interrupt: the event loop may have been told or not.
+                self.wake_soon()
+                raise
 
     cdef wake_soon(self):
-        self.loop.call_soon(self.callback, self, context=self.context)
-        self.callback = None
-        self.context = None
+        self.loop.call_soon(self.go_on, context=self.context)
+
+    def go_on(self):
+        """Has the task go on, once, in its context."""
+        callback = self.callback
+        if callback is not None and self.outcome != PENDING:
+            self.callback = None
+            self.context = None
+            callback(self)
 
     cdef wake(self):
         callback, self.callback = self.callback, None

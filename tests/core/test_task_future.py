@@ -3,18 +3,20 @@ and of Python."""
 
 import asyncio
 import gc
+import sys
 import weakref
 from asyncio import tasks
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from pyredisson._core import AppliedReply, PipelineFields, TaskFuture
 from pyredisson._protocol.replies import reader
-from tests.support.faults import AtSteps
+from tests.support.faults import AtSteps, traced
 
 MakeTask = Callable[..., "asyncio.Task[Any]"]
 
@@ -263,6 +265,20 @@ class TestOutcomes:
             future.set_result(1)
         future.set_result(2)
         await asyncio.wait_for(woken.wait(), 10)
+
+    @pytest.mark.parametrize("event", ["call", "return"])
+    async def test_an_interrupt_where_a_task_is_woken_wakes_it_once(self, event: str) -> None:
+        def interrupt(frame: FrameType, happened: str, _: object) -> None:
+            if frame.f_code is asyncio.BaseEventLoop.call_soon.__code__ and happened == event:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+        future, woken = TaskFuture(asyncio.get_running_loop()), list[object]()
+        future.add_done_callback(woken.append, context=copy_context())
+        with traced(interrupt, sys.setprofile), pytest.raises(KeyboardInterrupt):
+            future.set_result(1)
+        await asyncio.sleep(0.01)
+        assert woken == [future]
 
     async def test_only_one_task_may_await_it(self, lane: Lane) -> None:
         future = lane.expect()
