@@ -102,7 +102,7 @@ with override_settings(LOCKS=wrong):
     assert "LOCKS['c']: port must" in str(error_of(ImproperlyConfigured, client, "c"))
     error = error_of(CommandError, call_command, "run_locked", "it", "--locks", "other", "work")
     assert "no entry 'other'" in str(error)
-    error = error_of(CommandError, call_command, "run_locked", "it", "--no-wait", "--locks", "down", "work")
+    error = error_of(CommandError, call_command, "run_locked", "it", "--locks", "down", "work")
     assert (error.returncode, "the server of the locks" in str(error)) == (69, True), error
 with override_settings(LOCKS={"default": os.environ["URL"]}):
     assert "LOCKS['default'] must be a dict" in str(error_of(ImproperlyConfigured, client))

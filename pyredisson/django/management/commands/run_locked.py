@@ -44,13 +44,16 @@ class Command(BaseCommand):
         name, command = options["name"], options["command"]
         times = options["wait"], options["at_least"], options["at_most"]
         try:
-            single = client(options["locks"]).singleton(name, *times)
+            locks = client(options["locks"])
+            single = locks.singleton(name, *times)
         except (ValueError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
         lock: Lock | None = None
         try:
             with ExitStack() as stack:
                 try:
+                    # A server that is away is an error at once. From now on an outage is survived.
+                    locks.get_lock(name).is_locked()
                     lock = stack.enter_context(single)
                 except LockTimeoutError as error:
                     raise CommandError(str(error), returncode=NOT_ACQUIRED) from error
