@@ -77,8 +77,10 @@ def holders(state: State) -> str:
     if state.kind == "permits":
         of_all = "" if state.permits is None else f" of {state.permits}"
         return f"{state.owner_count}{of_all} in use"
-    if state.owner_count == 1 and state.owners:
-        owner = state.owners[0]
+    # A writer may read as well: it is two owners, and the only holder.
+    owners = [owner for owner in state.owners if owner.side == "write"] or state.owners
+    if owners and (owners[0].side == "write" or state.owner_count == 1):
+        owner = owners[0]
         return f"{who(owner)}, work done" if owner.kept else who(owner)
     if not state.owner_count:
         return NOTHING

@@ -85,6 +85,7 @@ class TestUnlock:
         redis.hset("report", mapping={"mode": "write", f"{JAVA}:1:write": 1, f"{JAVA}:1": 1})
         redis.set(f"{{report}}:{JAVA}:1:rwlock_timeout:1", 1, px=60_000)
         redis.pexpire("report", 60_000)
+        assert "  Redisson 00000000:1 " in cli("ls").out
         ended = cli("unlock", "report", "--yes", *option)
         assert (ended.status, "released.\n" in ended.out, redis.exists("report")) == (0, True, 0)
 
