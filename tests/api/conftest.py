@@ -7,8 +7,7 @@ from redis import Redis
 
 from tests.support.backends import Backend, ServerState
 
-from .kinds import PERMITS, Orders, lock_of
-from .permits import Stock
+from .kinds import PERMITS, Orders, Stock, lock_of
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from pyredisson.testing import Proxy
 from tests.support.backends import NOWHERE, TIME_LIMIT, Backend, ServerState, fails, in_turn, waiters
 from tests.support.kinds import KINDS
 
-from .kinds import GROUPS, lock_of
-from .permits import ID
+from .kinds import GROUPS, ID, lock_of
 
 MANY = 20_000
 

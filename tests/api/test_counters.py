@@ -19,8 +19,7 @@ from pyredisson.testing import Proxy, Server
 from tests.support.backends import TIME_LIMIT, WOKEN, Backend, ServerState, fails, finished, within
 from tests.support.faults import LOSSES, InterruptAt, Lose, sha
 
-from .kinds import PERMITS
-from .permits import CHANNEL, CLAIM, ID, TURN, Permits, Stock
+from .kinds import ID, PERMIT_CHANNEL, PERMIT_CLAIM, PERMIT_TURN, PERMITS, Permits, Stock
 
 OFTEN = 0.1
 OTHERS_TURN = 5_000
@@ -75,7 +74,7 @@ async def test_messages_wake_as_many_as_there_are_permits(stock: Stock, messages
     with stock.redis.pipeline(transaction=True) as together:
         for number in range(1, messages + 1):
             together.incrby("stock", 4 // messages)
-            together.publish(CHANNEL, number * (4 // messages))
+            together.publish(PERMIT_CHANNEL, number * (4 // messages))
         together.execute()
     await stock.backend.until(lambda: sum(other.done() for other in others) == 4)
     # One more, which enters the others in the list. On a busy machine some look again after a quarter of a second.
@@ -154,11 +153,11 @@ async def test_a_claim_begins_after_a_second(stock: Stock) -> None:
     waiter = stock.backend.spawn(partial((await stock.made(3)).try_acquire, 9, 2))
     await stock.claimed()
     assert time.monotonic() - began >= 1
-    assert 0 < stock.redis.pttl(CLAIM) <= 2_000
-    assert OTHERS_TURN < stock.redis.pttl(TURN) <= 5_000 + OTHERS_TURN
+    assert 0 < stock.redis.pttl(PERMIT_CLAIM) <= 2_000
+    assert OTHERS_TURN < stock.redis.pttl(PERMIT_TURN) <= 5_000 + OTHERS_TURN
     # Also callers without time to wait: otherwise a caller that asks again and again would get all permits.
     assert not any([await stock.open().try_acquire(1), await waiter.result()])
-    await stock.backend.until(lambda: not stock.redis.exists(CLAIM))
+    await stock.backend.until(lambda: not stock.redis.exists(PERMIT_CLAIM))
     assert await stock.open().try_acquire(3)
 
 
@@ -210,14 +209,14 @@ class TestClaims:
         single = stock.backend.spawn(partial(stock.open().try_acquire, 1, 4 * TIME_LIMIT))
         await stock.backend.sleep(0.1)
         assert not single.done()
-        stock.redis.pexpire(CLAIM, 60_000)
+        stock.redis.pexpire(PERMIT_CLAIM, 60_000)
         await holder.release(held)
         assert all([await claimant.result(), await single.result(WOKEN)])
 
     async def test_a_dead_claimant_holds_up_others_until_its_claim_ends(self, stock: Stock) -> None:
         semaphore = await stock.made(3)
         with within(WOKEN, least=0.2):
-            stock.redis.set(CLAIM, "3 dead", px=400)
+            stock.redis.set(PERMIT_CLAIM, "3 dead", px=400)
             assert await semaphore.try_acquire(1, TIME_LIMIT)
 
 

@@ -20,8 +20,7 @@ from tests.support.backends import Backend, cancel_after, fails, finished, in_tu
 from tests.support.inspecting import Recorder, check_pairs, everything_told, session_of, told, whats
 from tests.support.kinds import KINDS, acquired
 
-from .kinds import LONG, NON_REENTRANT, assert_lost, kinds, lock_of, rival_of, sleeping, use
-from .permits import Permits
+from .kinds import LONG, NON_REENTRANT, Permits, assert_lost, kinds, lock_of, rival_of, sleeping, use
 
 Said = Callable[[], list[str]]
 LABELS = dict.fromkeys(KINDS, "lock 'a'") | {"read": "read lock 'a'", "write": "write lock 'a'"}

@@ -15,7 +15,7 @@ from pyredisson.testing import Proxy
 from tests.support.backends import fails, in_turn
 from tests.support.faults import sha
 
-from .permits import CHANNEL, FOREVER, ID, USED, Stock
+from .kinds import FOREVER, ID, PERMIT_CHANNEL, USED, Stock
 
 counts = pytest.mark.parametrize("stock", ["semaphore"], indirect=True)
 expirable = pytest.mark.parametrize("stock", ["permit"], indirect=True)
@@ -141,7 +141,7 @@ class TestNeverSet:
         # A waiter that is notified of a permit finds that the semaphore was deleted meanwhile.
         waiter = await stock.backend.begin(lambda: semaphore.acquire(20), stock.is_heard)
         assert await semaphore.delete()
-        stock.redis.publish(CHANNEL, "20")
+        stock.redis.publish(PERMIT_CHANNEL, "20")
         await fails(pyredisson.NotSetError, waiter.result, match="'stock'")
 
 
