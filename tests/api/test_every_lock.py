@@ -14,21 +14,10 @@ import pyredisson.asyncio
 from pyredisson import ClosedError, ConstantBackoff, ExponentialBackoff
 from pyredisson.errors import LockAlreadyHeldError, LockLostError, LockNotHeldError, LockTimeoutError
 from pyredisson.testing import Proxy
-from tests.support.backends import (
-    NOWHERE,
-    TIME_LIMIT,
-    WOKEN,
-    Backend,
-    ServerState,
-    asleep,
-    fails,
-    finished,
-    in_turn,
-    within,
-)
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, ServerState, fails, finished, in_turn, within
 from tests.support.kinds import KINDS, acquired
 
-from .kinds import COUNTER, GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, use
+from .kinds import GROUPS, JAVA, NON_REENTRANT, REENTRANT, WAYS, kinds, left, lock_of, one_waits, rival_of, sleeping
 
 kinds_and_groups = pytest.mark.parametrize("kind", [*KINDS, *GROUPS])
 
@@ -61,7 +50,7 @@ async def test_acquire_and_release(backend: Backend, state: ServerState, proxy: 
         assert "1" in state.holds("orders").values()
         assert (await release(), left(state.redis)) == (None, set())
     proxy.forget()
-    await use(lock, 2)
+    await in_turn([lock.lock, lock.unlock] * 2)
     assert [words[0] for words in proxy.commands] == [b"EVALSHA"] * 4
     await fails(LockNotHeldError, lock.unlock, match="is free")
     await fails(RuntimeError, lock.release, match="is free")
@@ -154,7 +143,7 @@ async def test_waits_without_an_end(backend: Backend, client: Any, state: Server
         await lock.unlock()
 
     others = [backend.spawn(partial(take, way, owner)) for owner, way in enumerate(ENDLESS)]
-    await backend.until(lambda: kind == "spin" or asleep(client, "orders", kind) == len(ENDLESS))
+    await backend.until(lambda: kind == "spin" or sleeping(client, kind) == len(ENDLESS))
     assert not any(other.done() for other in others)
     await holder.unlock()
     await finished(others)
@@ -194,7 +183,7 @@ async def test_handles_of_a_name_are_one_lock(backend: Backend, client: Any, loc
             await holder.lock()
         assert await getattr(lock, way)() is True
         assert not redis.exists("orders")
-        assert (kind, way) != ("fenced", "force_unlock") or redis.exists(COUNTER)
+        assert (kind, way) != ("fenced", "force_unlock") or redis.exists("redisson_lock_token:{orders}")
         assert await getattr(lock, way)() is False
     assert [await each.try_lock() for each in (lock_of(client, kind, "stock"), lock)] == [True, True]
 

@@ -10,21 +10,10 @@ from pyredisson import LockAlreadyHeldError, LockNotHeldError, LockTimeoutError
 from pyredisson.logic.groups import multi_lock
 from pyredisson.testing import Server
 from tests.faults.kinds import given_back, taken_by_another
-from tests.support.backends import (
-    NOWHERE,
-    TIME_LIMIT,
-    WOKEN,
-    Backend,
-    asleep,
-    fails,
-    finished,
-    in_turn,
-    listeners,
-    scripts_run,
-)
+from tests.support.backends import NOWHERE, TIME_LIMIT, WOKEN, Backend, fails, finished, in_turn, listeners, scripts_run
 from tests.support.kinds import LOCKS, acquired
 
-from .kinds import assert_lost, lock_of, use
+from .kinds import assert_lost, lock_of, sleeping, use
 
 TAKE_IF_FREE = "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HSET', KEYS[1], ARGV[1], 1)"
 
@@ -219,7 +208,7 @@ class TestLease:
         taken_by_another(locks.redis, "b")
         other = locks.backend.spawn(lambda: group.lock(lease_time=2))
         for held, free in ("ba", "ab", "ba"):
-            await locks.backend.until(lambda: asleep(locks.client, held) and not redis.exists(free))  # noqa: B023
+            await locks.backend.until(lambda: sleeping(locks.client, "lock", held) and not redis.exists(free))  # noqa: B023
             assert not other.done()
             taken_by_another(locks.redis, free)
             given_back(locks.redis, held)

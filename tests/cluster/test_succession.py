@@ -21,19 +21,9 @@ from tests.support.backends import Backend, eventually, fails, finished, hold_al
 from tests.support.faults import ACQUIRE, load_script
 from tests.support.kinds import LOCKS
 
+from . import scenes
 from .conftest import NO_FAILOVER, atomically, everywhere
-from .scenes import (
-    Master,
-    begin_slow_move,
-    known_lock,
-    let_a_minute_pass,
-    map_of,
-    places,
-    replicas_known_to,
-    semaphores,
-    tag_on,
-    while_it_is_copied,
-)
+from .scenes import Master, known_lock, let_a_minute_pass, map_of, places, replicas_known_to, semaphores, tag_on
 
 SHORT = 0.9
 """`replicas_sync_timeout` where replicas don't answer."""
@@ -254,7 +244,7 @@ async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend:
     (replica,) = own_cluster.replicas_of(source)
     own_cluster.set_node_timeout(NO_FAILOVER)
     replica.pause()
-    begin_slow_move(own_cluster, tag, other)
+    scenes.begin_slow_move(own_cluster, tag, other)
     await fails(NotReplicatedError, client.get_lock(f"unconfirmed{{{tag}}}").lock, match="0 of 1 replica confirmed it")
     assert own_cluster.node_of_key(tag) is source
     replica.resume()
@@ -266,7 +256,7 @@ async def test_the_node_that_copies_is_no_replica(own_cluster: Cluster, backend:
     eventually(lambda: other.ask("INFO", "replication")["connected_slaves"] == 0)
     patient = backend.connect(replicas_sync_timeout=5.0)
     assert not await patient.get_lock(f"alone{{{tag}}}").is_locked()  # connects
-    with while_it_is_copied(own_cluster, tag, source), within(4, "it has waited for a replica"):
+    with scenes.while_it_is_copied(own_cluster, tag, source), within(4, "it has waited for a replica"):
         await patient.get_lock(f"alone{{{tag}}}").lock()
 
 

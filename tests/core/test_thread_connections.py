@@ -26,15 +26,9 @@ from pyredisson._backends.aio.connection import connect
 from pyredisson._backends.aio.operations import run_in_thread
 from pyredisson._backends.aio.wakeup import AioWakeup, Sleeps
 from pyredisson._backends.runtime import clock
+from pyredisson._backends.threads import listener
 from pyredisson._backends.threads.connection import Connection, remaining
-from pyredisson._backends.threads.listener import (
-    MessageReader,
-    ReaderRole,
-    SubscriptionConnection,
-    ThreadListener,
-    ThreadListeners,
-    self_pipe,
-)
+from pyredisson._backends.threads.listener import MessageReader, SubscriptionConnection, ThreadListener, self_pipe
 from pyredisson._backends.threads.pool import Pool
 from pyredisson._backends.threads.runtime import run
 from pyredisson._backends.threads.wakeup import ThreadWakeup
@@ -175,7 +169,7 @@ def test_a_call_that_waits_for_a_connection_gets_the_next_one(node: Node, admin:
 def test_one_thread_at_a_time_is_the_reader() -> None:
     reader, other = ThreadWakeup(), ThreadWakeup()
     assert reader.alive
-    role = ReaderRole()
+    role = listener.ReaderRole()
     assert role.take(reader) is role.take(other) is reader
     assert not role.release(other)
     assert role.take(other) is reader
@@ -203,7 +197,7 @@ def test_when_a_reader_has_to_send_a_ping(node: Node, interval: float, expected:
 
 def test_a_waiter_without_a_node_waits_without_a_listener() -> None:
     channels = RoutedChannels(clock, RoutingTable(make_node, None))
-    listeners = ThreadListeners(channels)
+    listeners = listener.ThreadListeners(channels)
     channels.open(listeners)
     wakeup = ThreadWakeup()
     listeners.wait(wakeup, 0.0)

@@ -11,34 +11,14 @@ from redis.exceptions import ResponseError
 from pyredisson.logic.locks.read_write_lock import CLAIMED
 from tests.properties.servers import Memory
 
+from . import read_write as rw
 from .locks import HERE, THERE, OfList, client_of, waiting, woken
-from .read_write import (
-    CHANNEL,
-    CLAIM,
-    MY_WRITE,
-    READERS,
-    TURN,
-    YOUR_WRITE,
-    force,
-    hand_over,
-    lease_key,
-    leases_of,
-    leave,
-    leave_reading,
-    let_in,
-    read,
-    read_release,
-    reading,
-    renew,
-    write,
-    write_release,
-    writing,
-)
+from .read_write import CLAIM, MY_WRITE, TURN, leases_of, leave, read, read_release, reading, renew, write, writing
 from .scripted import ANYTHING, ME, RESERVED, YOU, About, Call, Case, Refused
 
 SCRIPTS = OfList
 IS_LOCKED = Call("read_locked", ["orders"], [])
-CLAIM_OF_YOURS = {CLAIM: (YOUR_WRITE, 2_000)}
+CLAIM_OF_YOURS = {CLAIM: (rw.YOUR_WRITE, 2_000)}
 
 READ, LEAVE = read(ME, 1, 30_000), read_release(ME, 0)
 RENEW, ONLY_KEEP = renew(("orders", ME, 30_000)), renew(("orders", ME, 0))
@@ -57,7 +37,9 @@ READS = {
     "another owner writes, endless": Case(writing(YOU, 1, None), [(READ, -1)]),
     # Claims last for two seconds. Somebody else has written this one.
     **{
-        f"claimed: {lasts}": Case(YOURS | {CLAIM: (YOUR_WRITE, lasts)}, [(READ, About(2_000))], YOURS | CLAIM_OF_YOURS)
+        f"claimed: {lasts}": Case(
+            YOURS | {CLAIM: (rw.YOUR_WRITE, lasts)}, [(READ, About(2_000))], YOURS | CLAIM_OF_YOURS
+        )
         for lasts in (60_000, None)
     },
     "another kind of lock": Case({"orders": ({YOU: 1}, 20_000)}, [(READ, About(20_000))]),
@@ -108,7 +90,7 @@ READS = {
         {"orders": ({"mode": "read", ME: 1, YOU: 1}, 20_000), **leases_of({YOU: [20_000]})}, [(ONLY_KEEP, [0])]
     ),
     "renew, missing lease keys are set again": Case(
-        {"orders": ({"mode": "read", ME: 2}, 10_000), lease_key(ME, 2): "1"},
+        {"orders": ({"mode": "read", ME: 2}, 10_000), rw.lease_key(ME, 2): "1"},
         [(RENEW, [1])],
         reading({ME: [30_000, 30_000]}),
     ),
@@ -135,7 +117,7 @@ def test_damaged_levels(scripts: OfList, levels: str) -> None:
     renewed = {"orders": ({"mode": "read", YOU: levels}, 30_000), **leases_of({YOU: [30_000, 30_000]})}
     scripts.check(
         Case(beside, [(read_release(ME, 0), 0, None)], damaged(20_000)),
-        Case(writes, [(write_release(0), 3, None)], damaged(20_000), ["redisson 1"]),
+        Case(writes, [(rw.write_release(0), 3, None)], damaged(20_000), ["redisson 1"]),
         Case(damaged(20_000), [(renew(("orders", YOU, 30_000)), [1]), (renew(("orders", YOU, 0)), [1])], renewed),
         # The longest lease of the levels is valid for the one that remains.
         Case(damaged(20_000), [(read_release(YOU, 1), 0)], reading({YOU: [20_000]})),
@@ -145,7 +127,7 @@ def test_damaged_levels(scripts: OfList, levels: str) -> None:
     scripts.write(damaged(20_000))
     assert scripts.call(read(YOU, 3, 30_000)) is None
     assert scripts.redis.hget("orders", YOU) == b"3"
-    assert all(scripts.redis.exists(lease_key(YOU, level)) for level in (1, 2, 3))
+    assert all(scripts.redis.exists(rw.lease_key(YOU, level)) for level in (1, 2, 3))
 
 
 def calls(scripts: OfList, *names: str) -> int:
@@ -179,7 +161,7 @@ def test_many_readers_with_equal_leases(scripts: OfList) -> None:
     for reader in readers[1:]:
         assert scripts.call(read_release(reader, 0)) == 0
     assert calls(scripts, "cmdstat_pttl") < 500
-    assert scripts.left() >= scripts.left(lease_key(readers[0], 1)) > 25_000
+    assert scripts.left() >= scripts.left(rw.lease_key(readers[0], 1)) > 25_000
     if ends is not None:
         assert scripts.redis.pexpiretime("orders") <= ends
     assert scripts.call(read_release(readers[0], 0)) == 1
@@ -187,14 +169,14 @@ def test_many_readers_with_equal_leases(scripts: OfList) -> None:
     assert scripts.published() == ["redisson 0"]
 
 
-ALL = dict(zip(READERS, (10_000, 20_000, 30_000), strict=True))
+ALL = dict(zip(rw.READERS, (10_000, 20_000, 30_000), strict=True))
 ALL_IN = {reader: [lease] for reader, lease in ALL.items()}
 WAITS = write(MY_WRITE, 1, 30_000, waits=True)
 LISTED = waiting(HERE)
 MY_CLAIM = {CLAIM: (f"{HERE}:1", 2_000), TURN: ("1", 6_000)}
 
-LET_ALL_IN, LET_YOU_IN = let_in(ALL), let_in({YOU: 20_000})
-WRITE, STOP, HAND_OVER = write(MY_WRITE, 1, 30_000), write_release(0), hand_over(30_000)
+LET_ALL_IN, LET_YOU_IN = rw.let_in(ALL), rw.let_in({YOU: 20_000})
+WRITE, STOP, HAND_OVER = write(MY_WRITE, 1, 30_000), rw.write_release(0), rw.hand_over(30_000)
 YOUR_READ, HELD = reading({YOU: [20_000]}), writing(YOU, 1, 20_000)
 WRITTEN, READS_TOO = writing(ME, 1, 30_000), writing(ME, 1, 30_000, {ME: [30_000]})
 SAID = ["redisson 1"]
@@ -225,25 +207,25 @@ WRITES = {
         f"a claim ends when a writer comes in: {claimant}": Case(
             {CLAIM: (client_of(claimant) + ":1", 2_000), TURN: ("1", 6_000)}, [(WAITS, None)], WRITTEN
         )
-        for claimant in (MY_WRITE, YOUR_WRITE)
+        for claimant in (MY_WRITE, rw.YOUR_WRITE)
     },
     "another kind of lock": Case(
         {"orders": ({YOU: 1}, 20_000)}, [(WAITS, Refused(20_000, 0, 1))], {"orders": ({YOU: 1}, 20_000)} | LISTED
     ),
-    "release, a level remains": Case(writing(ME, 3, 30_000), [(write_release(1), 0)], writing(ME, 1, 30_000)),
+    "release, a level remains": Case(writing(ME, 3, 30_000), [(rw.write_release(1), 0)], writing(ME, 1, 30_000)),
     # 3: somebody has heard of it, here the test.
     "release": Case(writing(ME, 2, 30_000), [(STOP, 3, None)], {}, SAID),
     "release, beside a reader, without a mode": Case(
         {"orders": ({MY_WRITE: 1, YOU: 1}, 30_000), **leases_of({YOU: [20_000]})}, [(STOP, 3, None)], YOUR_READ, SAID
     ),
     **{
-        f"release, another owner's: {number}": Case(before, [(STOP, None), (write_release(1), None)])
+        f"release, another owner's: {number}": Case(before, [(STOP, None), (rw.write_release(1), None)])
         for number, before in enumerate(({}, writing(YOU, 2, 20_000), reading({ME: [20_000]})))
     },
     **{
         f"force, {side}: {number}": Case(
             {"orders": ({"mode": side, YOU: 1, **more}, 20_000)},
-            [(force("write" if side == "read" else "read"), 0), (force(side), 1, 0)],
+            [(rw.force("write" if side == "read" else "read"), 0), (rw.force(side), 1, 0)],
             {},
             [f"redisson {message}"],
         )
@@ -264,7 +246,9 @@ WRITES = {
     "let in, a copy does not shorten leases": Case(reading({YOU: [50_000]}), [(LET_YOU_IN, [1])]),
     # It may run long after the first one, and the readers count their leases from its sending.
     "let in, a copy extends leases": Case(reading({YOU: [5_000]}), [(LET_YOU_IN, [1])], YOUR_READ),
-    "let in, a copy finds some": Case(reading({READERS[0]: [10_000], READERS[2]: [30_000]}), [(LET_ALL_IN, [1, 0, 1])]),
+    "let in, a copy finds some": Case(
+        reading({rw.READERS[0]: [10_000], rw.READERS[2]: [30_000]}), [(LET_ALL_IN, [1, 0, 1])]
+    ),
     # Nobody gets in by that.
     **{
         f"let in, the lock was lost: {number}": Case(before, [(LET_ALL_IN, 0)])
@@ -287,7 +271,7 @@ def test_a_script(scripts: OfList, case: Case) -> None:
 def test_a_claimant_asks_again_sooner(scripts: OfList, lease: int, turn: int, least: int, most: int) -> None:
     """When the readers' leases end, and when the claims of all writers end together."""
     scripts.write(reading({YOU: [lease]}) | {TURN: ("1", turn)})
-    for writer in (YOUR_WRITE, MY_WRITE, MY_WRITE):
+    for writer in (rw.YOUR_WRITE, MY_WRITE, MY_WRITE):
         remaining, *_ = scripts.call(write(writer, 1, 30_000, waits=True)).split()
         assert least < CLAIMED - int(remaining) <= most
         assert scripts.text(CLAIM) == client_of(writer) + ":1"
@@ -317,7 +301,7 @@ LONG_AGO, LATER = 1, 2**53
 """Times at which a phase began: before everybody came, and after it."""
 ENTER = read(ME, 1, 30_000, waits=True)
 STOPS_READING, STOPS_WRITING = [(LEAVE, 1, None)], [(STOP, 3, None)]
-LEAVES, READER_LEAVES = [(leave("a:1"), 1, 0)], [(leave_reading("a:1:r"), 1, 0)]
+LEAVES, READER_LEAVES = [(leave("a:1"), 1, 0)], [(rw.leave_reading("a:1:r"), 1, 0)]
 YOUR_CLAIM: dict[str, Any] = {CLAIM: (f"{THERE}:1", 2_000)}
 COMES_IN, KEPT_OUT = [(ENTER, None)], [(ENTER, Refused(2_000, 0, 1))]
 BOTH, I_WAIT = reading({YOU: [20_000], ME: [30_000]}), waiting(f"{HERE}:r")
@@ -381,17 +365,19 @@ IN_LISTS = {
         READS_TOO | waiting("a c:r"), STOPS_WRITING, MINE | waiting("a") | woken("c:r"), [*SAID, "c c:1:r", "a look"]
     ),
     "a writer that goes on reading: a writer may claim": Case(
-        READS_TOO | waiting("gone a"), [(hand_over(30_000), 1, 0)], MINE | waiting("gone a"), [*SAID, "a look:0"]
+        READS_TOO | waiting("gone a"), [(rw.hand_over(30_000), 1, 0)], MINE | waiting("gone a"), [*SAID, "a look:0"]
     ),
-    "in the background, its client hears of it": Case({}, [(write_release(0, late=True), None)], {}, [f"{HERE} 0"] * 2),
+    "in the background, its client hears of it": Case(
+        {}, [(rw.write_release(0, late=True), None)], {}, [f"{HERE} 0"] * 2
+    ),
     "handed on, the client leaves the list": Case(
         writing(ME, 1, 60_000) | waiting(f"a {HERE}"),
-        [(hand_over(30_000, f"{HERE}:1"), [0])],
+        [(rw.hand_over(30_000, f"{HERE}:1"), [0])],
         writing(YOU, 1, 30_000) | waiting("a"),
     ),
     "let in, the client leaves the list": Case(
         writing(ME, 1, 60_000) | waiting(f"{THERE}:r c:r"),
-        [(let_in({YOU: 20_000}, f"{THERE}:1:r"), [1])],
+        [(rw.let_in({YOU: 20_000}, f"{THERE}:1:r"), [1])],
         YOUR_READ | woken("c:r"),
         [*SAID, f"{THERE} r", "c c:1:r"],
     ),
@@ -427,5 +413,5 @@ IN_LISTS = {
 @pytest.mark.parametrize("in_lists", IN_LISTS.values(), ids=IN_LISTS)
 def test_the_lists(scripts: OfList, in_lists: Case) -> None:
     """All clients of the cases listen, but for `gone`."""
-    scripts.hear_only("a", "b", "c", "d", HERE, THERE, channel=CHANNEL)
+    scripts.hear_only("a", "b", "c", "d", HERE, THERE, channel=rw.CHANNEL)
     scripts.check(in_lists)
