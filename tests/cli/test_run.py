@@ -128,25 +128,15 @@ class TestCommand:
         os.write(controller, termios.tcgetattr(controller)[6][termios.VINTR])
         assert (process.stdout.readline(), process.wait(TIMEOUT)) == ("INT 1\n", 0)
 
-    def test_sigchld_is_ignored(self, server: Server) -> None:
-        """By the process that has started this one."""
-        code = (
-            "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
-            "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[1:]])"
-        )
-        arguments = ["run", "job", "--url", server.url, "--no-wait", *python("raise SystemExit(3)")]
-        assert pyredisson_command(*arguments, code=code) == (3, "", "")
+    @pytest.mark.parametrize("begin", ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "os.closerange(0, 3)"])
+    def test_how_it_was_started(self, server: Server, begin: str) -> None:
+        """By a process that ignores SIGCHLD; or without input and output, as by `<&- >&- 2>&-`."""
+        execute = "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[1:]])"
+        code = f"import os, signal, sys; {begin}; {execute}"
+        arguments, command = ["run", "job", "--url", server.url], python("raise SystemExit(3)")
+        assert pyredisson_command(*arguments, *command, code=code) == (3, "", "")
         with pyredisson.connect(server.url) as client, client.get_lock("job"):
-            assert pyredisson_command(*arguments, code=code).status == 75
-
-    def test_its_input_and_output_are_closed(self, server: Server) -> None:
-        """As by `<&- >&- 2>&-`."""
-        code = (
-            "import os, sys; os.closerange(0, 3);"
-            "os.execv(sys.executable, [sys.executable, '-m', 'pyredisson', *sys.argv[1:]])"
-        )
-        arguments = ["run", "job", "--url", server.url, *python("raise SystemExit(3)")]
-        assert pyredisson_command(*arguments, code=code).status == 3
+            assert pyredisson_command(*arguments, "--no-wait", *command, code=code).status == 75
 
     def test_its_process_is_killed_before_it_begins(self) -> None:
         child = Child(["true"], own_group=True)

@@ -353,27 +353,24 @@ def test_an_attempt_of_a_closed_event_loop_keeps_no_reader_out() -> None:
     assert queue.keep_out_until(0.0) is None
 
 
-def test_an_unused_wakeup_of_a_writer_goes_to_the_next_writer_or_else_to_the_readers() -> None:
-    registry, wakeups, woken = ChannelRegistry(float), [ThreadWakeup() for _ in range(4)], []
+@pytest.mark.parametrize(
+    ("kinds", "woken"),
+    [
+        # Of a writer to the next one, or else to a reader.
+        ((WRITER, WRITER, READER, READER), [[True, False, False], [True, True, False]]),
+        # Of a reader to one: if each that gives up had all others make attempts, a thousand would make half a million.
+        ((READER, WRITER, READER, READER), [[False, True, False]]),
+    ],
+)
+def test_to_whom_an_unused_wakeup_goes(kinds: Any, woken: list[list[bool]]) -> None:
+    registry, wakeups = ChannelRegistry(float), [ThreadWakeup() for _ in kinds]
     registry.subscriber = Mock()
-    for wakeup, kind in zip(wakeups, (WRITER, WRITER, READER, READER), strict=True):
+    for wakeup, kind in zip(wakeups, kinds, strict=True):
         registry.join(b"orders", wakeup, ReadWriteChannel, kind)
     wakeups[0].set()
-    for writer in wakeups[:2]:
-        registry.leave(b"orders", writer)
-        woken.append([wakeup.is_set() for wakeup in wakeups[1:]])
-    assert woken == [[True, False, False], [True, True, False]]
-
-
-def test_an_unused_wakeup_of_a_reader_goes_to_one_reader() -> None:
-    """If each reader that gives up had all others make attempts, a thousand would make half a million."""
-    registry, wakeups = ChannelRegistry(float), [ThreadWakeup() for _ in range(4)]
-    registry.subscriber = Mock()
-    for wakeup, kind in zip(wakeups, (READER, WRITER, READER, READER), strict=True):
-        registry.join(b"orders", wakeup, ReadWriteChannel, kind)
-    wakeups[0].set()
-    registry.leave(b"orders", wakeups[0])
-    assert [wakeup.is_set() for wakeup in wakeups[1:]] == [False, True, False]
+    for wakeup, expected in zip(wakeups, woken, strict=False):
+        registry.leave(b"orders", wakeup)
+        assert [each.is_set() for each in wakeups[1:]] == expected
 
 
 LEASE, ROUND = 30_000, 10_000
