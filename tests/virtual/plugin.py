@@ -55,7 +55,6 @@ REAL_ONLY = {
     "sockets": (
         "faults/test_bounds.py::test_silent_addresses",
         "faults/test_event_loops.py::test_an_interrupt_while_a_command_is_sent[write]",
-        "faults/test_event_loops.py::test_no_memory_while_a_command_is_sent",
         "faults/test_event_loops.py::test_what_a_finalizer_posts_in_the_middle_of_a_write",
         "faults/test_lost_replies.py::test_an_acquire_with_an_odd_answer_is_undone",
     ),
