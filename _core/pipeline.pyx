@@ -155,6 +155,8 @@ cdef class PipelineFields:
         cdef Py_ssize_t count = 0
         cdef object on_reply = self.on_reply
         self._reader.feed(self._buffer, size)
+        # No reply begins with it, so `get_buffer` sees whether a read was handed out.
+        self._buffer[0] = 0
         while True:
             reply = self._reader.gets()
             if reply is False:

@@ -8,7 +8,7 @@ from asyncio.base_events import BaseEventLoop
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -395,6 +395,20 @@ async def test_an_interrupt_while_a_command_is_sent(server: Server, step: Callab
             await client.get_lock("b").is_locked()
         assert interrupt.happened
         assert await asyncio.gather(first, *[client.get_lock(name).is_locked() for name in "aba"]) == [1, 1, 0, 1]
+
+
+def test_an_interrupt_where_a_reply_was_read(server: Server) -> None:
+    """That reply is lost. Its call doesn't get the reply to the next one."""
+    with closing(asyncio.new_event_loop()) as loop:
+        pipeline = loop.run_until_complete(connect(Node(pyredisson.Config.of(server.url))))
+        calls = [pipeline.submit(PING)]
+        with InterruptAt(Pipeline.buffer_updated) as interrupt, pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(*calls)
+        assert interrupt.happened
+        calls.append(pipeline.submit(PING))
+        loop.run_until_complete(asyncio.wait(calls, timeout=TIME_LIMIT))
+        assert [type(each.exception()) for each in calls] == [NoReply] * 2
+        loop.run_until_complete(pipeline.disconnected)
 
 
 async def test_an_interrupt_while_a_connection_fails(proxy: Proxy) -> None:

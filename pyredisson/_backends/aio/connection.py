@@ -140,6 +140,9 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
         self._leave(PipelineState.NEW, OPEN)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._buffer[0]:
+            # The handler of a signal has raised between a read and `buffer_updated`: each reply would go to another call.
+            raise ConnectionResetError("an interrupt has lost what was read")
         return self._view
 
     def buffer_updated(self, size: int) -> None:
