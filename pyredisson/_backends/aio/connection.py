@@ -141,7 +141,7 @@ class Pipeline(PipelineFields, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._buffer[0]:
-            # The handler of a signal has raised between a read and `buffer_updated`: each reply would go to another call.
+            # A signal's handler has raised between a read and `buffer_updated`: each reply would go to another call.
             raise ConnectionResetError("an interrupt has lost what was read")
         return self._view
 
