@@ -83,6 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """From now on a collection of garbage looks at what tests make only, not at thousands of tests and all modules."""
+    # When Hypothesis first uses its random numbers, it looks for what refers to them.
+    hypothesis.given(hypothesis.strategies.none())(lambda _: None)()
     gc.collect()
     if hasattr(gc, "freeze"):  # which PyPy doesn't have
         gc.freeze()
